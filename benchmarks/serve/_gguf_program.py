@@ -1,7 +1,8 @@
 """Writes GGUF files, quantizes them and computes logits with llama.cpp, in its own interpreter.
 
 Usage: python _gguf_program.py FOLDER. Reads `model.json` and `weights.npz` there, leaves a file per
-type and `answers.npz`. It imports nothing of this project.
+type and `answers.npz`: logits of one prompt, or losses of many rows. It imports nothing of this
+project.
 """
 
 import ctypes
@@ -65,13 +66,28 @@ def close(writer):
     writer.close()
 
 
-def quantize(folder, kind):
-    """Make a file of another type of the F32 file."""
+def quantize(folder, kind, keeps_tables):
+    """Make a file of another type of the F32 file, of all its matrices or of those in layers."""
     settings = llama_cpp.llama_model_quantize_default_params()
+    if keeps_tables:
+        settings.token_embedding_type = settings.output_tensor_type = llama_cpp.GGML_TYPE_F32
     settings.ftype, settings.pure, settings.nthread = FILE_TYPES[kind], True, 2
     source, target = (str(folder / f"{name}.gguf").encode() for name in ("F32", kind))
     if llama_cpp.llama_model_quantize(source, target, ctypes.byref(settings)):
         raise SystemExit(f"llama.cpp could not write {kind}")
+
+
+def losses(model, rows):
+    """Return the mean loss of each row of tokens, in nats per token."""
+    found = []
+    for row in rows:
+        model.reset()
+        model.eval(row)
+        logits = np.array(model.scores[: len(row) - 1], dtype=np.float64)
+        top = logits.max(1)
+        total = top + np.log(np.exp(logits - top[:, None]).sum(1))
+        found.append(np.mean(total - logits[np.arange(len(row) - 1), row[1:]]))
+    return np.array(found)
 
 
 def main():
@@ -82,7 +98,7 @@ def main():
     answers = {"version": np.array(llama_cpp.__version__)}
     for kind in asked["types"]:
         if kind != "F32":
-            quantize(folder, kind)
+            quantize(folder, kind, bool(asked.get("rows")))
         model = llama_cpp.Llama(
             str(folder / f"{kind}.gguf"),
             n_ctx=len(asked["prompt"]),
@@ -95,8 +111,11 @@ def main():
             type_v=llama_cpp.GGML_TYPE_F32,
             verbose=False,
         )
-        model.eval(asked["prompt"])
-        answers[kind] = np.array(model.scores[: len(asked["prompt"])])
+        if asked.get("rows"):
+            answers[kind] = losses(model, asked["rows"])
+        else:
+            model.eval(asked["prompt"])
+            answers[kind] = np.array(model.scores[: len(asked["prompt"])])
         model.close()
     for pre in asked["splitters"]:
         path = folder / f"vocabulary-{pre}.gguf"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 from benchmarks import peers
-from benchmarks.serve._gguf_file import gguf_fields, gguf_tensors
+from benchmarks.serve._gguf_files import fields_of, stored_tensors
 from benchmarks.serve._json_process import peer_environment
 from benchmarks.serve._shapes import llama_shape
 
@@ -68,9 +68,11 @@ class RaceModel:
         target = self._folder / f"{_GGUF[weights]}.gguf"
         if not target.exists():
             arch = self._model.architecture
-            asked = {"fields": gguf_fields(arch), "tokens": [""] * arch.vocab_size}
+            asked = {"fields": fields_of(arch), "tokens": [""] * arch.vocab_size}
             (self._folder / "model.json").write_text(json.dumps(asked))
-            np.savez(self._folder / "weights.npz", allow_pickle=False, **gguf_tensors(self._model))
+            np.savez(
+                self._folder / "weights.npz", allow_pickle=False, **stored_tensors(self._model)
+            )
             _run("llama-cpp", "_race_quantize.py", [str(self._folder), _GGUF[weights]])
         return target
 

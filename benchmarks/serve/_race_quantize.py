@@ -13,4 +13,4 @@ folder, kind = pathlib.Path(sys.argv[1]), sys.argv[2]
 if not (folder / "F32.gguf").exists():
     write(folder, json.loads((folder / "model.json").read_text()))
 if kind != "F32":
-    quantize(folder, kind)
+    quantize(folder, kind, keeps_tables=False)

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from benchmarks import peers
 from benchmarks.common import Check
-from benchmarks.serve._gguf_file import gguf_fields, gguf_tensors
+from benchmarks.serve._gguf_files import fields_of, stored_tensors
 from torch import Tensor
 
 from steelyard.catalog.architecture import Architecture
@@ -102,7 +102,7 @@ def _ask(folder: Path, model: Transformer, tokenizer: dict[str, Any], prompt: li
     # Steelyard's end of text is token 0; here it stands last, so that the program can name it.
     tokens = [vocabulary[index] for index in range(len(vocabulary))]
     asked = {
-        "fields": gguf_fields(arch),
+        "fields": fields_of(arch),
         "splitters": _PRES,
         "tokens": tokens[1:] + tokens[:1],
         "merges": [" ".join(pair) for pair in tokenizer["model"]["merges"]],
@@ -112,7 +112,7 @@ def _ask(folder: Path, model: Transformer, tokenizer: dict[str, Any], prompt: li
         "threads": torch.get_num_threads(),
     }
     (folder / "model.json").write_text(json.dumps(asked))
-    np.savez(folder / "weights.npz", allow_pickle=False, **gguf_tensors(model))
+    np.savez(folder / "weights.npz", allow_pickle=False, **stored_tensors(model))
 
 
 @torch.no_grad()

@@ -36,12 +36,12 @@ _BATCHES = (1, 8)
 _PROMPT, _OUTPUT = 64, 33
 _BAR = 0.15
 _SHAPES = {
-    "8x512": {"num_layers": 8, "hidden_size": 512, "intermediate_size": 1408, "kv": 4},
-    "16x1024": {"num_layers": 16, "hidden_size": 1024, "intermediate_size": 2816, "kv": 8},
-    "35M": {"num_layers": 12, "hidden_size": 448, "intermediate_size": 1216, "kv": 7},
-    "kept aside": {"num_layers": 10, "hidden_size": 640, "intermediate_size": 2048, "kv": 2},
+    "8x512": (8, 512, 1408, 4),
+    "16x1024": (16, 1024, 2816, 8),
+    "35M": (12, 448, 1216, 7),
+    "kept aside": (10, 640, 2048, 2),
 }
-"""Layers, widths and key/value heads of 64."""
+"""Layers, width, inner width, and key/value heads of 64."""
 
 
 def run(quick: bool) -> list[Check]:
@@ -104,18 +104,20 @@ class _Shape:
 
     def __init__(self, name: str, quick: bool) -> None:
         """Build the model once and pack it in every type."""
-        sizes = dict(_SHAPES[name])
+        layers, width, inner, kv_heads = _SHAPES[name]
         self.name = name
         self._rounds = 5 if quick else 9
         self._table_s = 4.0
         architecture = Architecture(
             name=name,
-            num_heads=sizes["hidden_size"] // 64,
-            num_kv_heads=sizes.pop("kv"),
+            hidden_size=width,
+            num_layers=layers,
+            num_heads=width // 64,
+            num_kv_heads=kv_heads,
             head_dim=64,
+            intermediate_size=inner,
             vocab_size=8192,
             max_positions=1024,
-            **sizes,
         )
         self._model: Transformer = build(architecture)
         self._config = SchedulerConfig(

@@ -6,8 +6,10 @@ import sys
 from dataclasses import replace
 
 import pytest
+from tests.made_rates import made_calibration, made_rates
 
-from steelyard.catalog import Calibration, MatmulPoint, load_calibration
+from steelyard.catalog import load_calibration, store_calibration
+from steelyard.catalog.stored import calibration_path
 from steelyard.cli.calibrate import calibrate
 from steelyard.cli.catalog import list_records, show
 from steelyard.errors import CatalogError
@@ -21,23 +23,9 @@ def home(tmp_path, monkeypatch):
 
 @pytest.fixture
 def measured(monkeypatch):
-    point = MatmulPoint(dtype="fp32", m=8, n=8, k=8, flops_per_s=5e10, spread=0.1)
-    record = Calibration(
-        description="a machine",
-        num_threads=2,
-        memory_bytes=8e9,
-        matmul=(point,),
-        stream_bytes_per_s=2e10,
-        cache_bytes_per_s=8e10,
-        gather_bytes_per_s=4e9,
-        disk_read_bytes_per_s=0.0,
-        disk_write_bytes_per_s=0.0,
-        link_latency_s=1e-5,
-        link_bytes_per_s=2e9,
-        launch_s=2e-6,
-        noise=0.31,
-    )
+    record = replace(made_calibration(), noise=0.31)
     monkeypatch.setattr("steelyard.catalog.calibrate.calibrate", lambda **_: record)
+    monkeypatch.setattr("steelyard.serve.engine_rates.measure_engine", lambda *_, **__: None)
     return record
 
 
@@ -107,11 +95,35 @@ def test_calibrate_stores_and_says_how_noisy_it_was(measured, capsys):
     calibrate(quick=True)
     text = capsys.readouterr().out
     assert "50 GFLOP/s" in text and "31 %" in text and "busy" in text and "not measured" in text
-    assert load_calibration() == measured
+    assert _kept() == measured
     calibrate(quick=True, json=True)
     assert json.loads(capsys.readouterr().out)["description"] == "a machine"
     show("this-machine")
     assert "measured" in capsys.readouterr().out
+
+
+def _kept():
+    """Read the calibration without the share that others took while nothing was measured."""
+    return replace(load_calibration(), contention=0.0)
+
+
+def test_rates_of_the_engine_are_kept_and_shown(measured, monkeypatch, capsys):
+    rates = made_rates(duration_s=3.0)
+    monkeypatch.setattr("steelyard.serve.engine_rates.measure_engine", lambda *_, **__: rates)
+    calibrate(quick=True)
+    text = capsys.readouterr().out
+    assert "engine, int4" in text and "600 GFLOP/s" in text
+    found = load_calibration()
+    assert found.engine == rates and found.duration_s == measured.duration_s + 3.0
+
+
+def test_calibrations_of_before_there_were_rates_are_read(measured):
+    store_calibration(measured)
+    path = calibration_path()
+    old = json.loads(path.read_text())
+    del old["engine"]
+    path.write_text(json.dumps(old))
+    assert load_calibration() == measured
 
 
 def test_a_full_calibration_measures_the_idle_processes_too(measured, monkeypatch, capsys):
@@ -120,7 +132,7 @@ def test_a_full_calibration_measures_the_idle_processes_too(measured, monkeypatc
     calibrate()
     text = capsys.readouterr().out
     assert "idle engine" in text and "400 MB" in text and "300 MB" in text
-    assert load_calibration() == replace(measured, **idle)
+    assert _kept() == replace(measured, **idle)
     calibrate(quick=True)
     assert "idle" not in capsys.readouterr().out
 

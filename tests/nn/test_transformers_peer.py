@@ -1,11 +1,18 @@
 """Logits of tiny models equal those of `transformers` in fp32, both ways through a folder."""
 
+import dataclasses
 import warnings
 
 import pytest
 import torch
 
+from steelyard.files import read_json
 from steelyard.nn import checkpoint
+from steelyard.nn.quantizing.folder import write_quantized
+from steelyard.nn.quantizing.stack import StackRecipe, quantize_stack
+from steelyard.nn.transformer import build
+
+from .conftest import LLAMA
 
 pytestmark = pytest.mark.peers
 torch.set_num_threads(2)
@@ -79,3 +86,33 @@ def test_logits_equal(name, transformers, tmp_path, record_property):
         tmp_path / "ours", attn_implementation="eager"
     ).eval()
     assert (back(tokens).logits - expected).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.filterwarnings("ignore")
+@torch.no_grad()
+def test_a_quantized_folder_means_the_same(dtype, transformers, tmp_path):
+    pytest.importorskip("compressed_tensors")
+    heads = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 32}
+    wide = {"hidden_size": 128, "num_layers": 2, "intermediate_size": 192}
+    arch = dataclasses.replace(LLAMA, **heads, **wide)
+    checkpoint.save(build(arch, dtype=dtype), tmp_path / "source")
+    model = checkpoint.load(tmp_path / "source", dtype=None)
+    tokens = torch.randint(0, arch.vocab_size, (4, 32))
+    types = (
+        {"qkv": "int4", "out": "int8", "up": "plain", "down": "int4"},
+        {"qkv": "int8", "out": "int4", "up": "int4", "down": "plain"},
+    )
+    recipe = StackRecipe(types=types, group=64)
+    asked = {"tokens": tokens, "calibration": slice(0, 3), "passages": {}}
+    quantize_stack(model, "llama", recipe, ("gptq",), tmp_path / "stage", **asked)
+    config = read_json(tmp_path / "source" / "config.json")
+    layers = (tmp_path / "stage", "gptq")
+    write_quantized(model, config, tmp_path / "source", recipe, layers, tmp_path / "made")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path / "made", attn_implementation="eager", dtype=torch.float32
+    ).eval()
+    expected = theirs(tokens).logits
+    difference = (checkpoint.load(tmp_path / "made")(tokens) - expected).abs().max().item()
+    print(f"{dtype}: largest difference {difference:.2e} of logits to {expected.abs().max():.1f}")
+    assert difference < 1e-4

@@ -3,6 +3,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+from tests.made_rates import made_rates
 
 from steelyard import catalog
 from steelyard.cost import Machine, resident_serving_memory, resident_training_memory
@@ -10,7 +11,9 @@ from steelyard.errors import BackendError
 from steelyard.plan import idle
 from steelyard.plan.fit import place
 from steelyard.plan.layouts import search_layouts
-from steelyard.plan.own import has_engine
+from steelyard.plan.own import has_engine, own_choice
+from steelyard.plan.placement_why import placement_chain
+from steelyard.plan.rates import Load
 
 RECORD = catalog.accelerator("Xeon-8480+")
 HERE = Machine(
@@ -58,7 +61,7 @@ def test_a_calibrated_machine_trains_with_the_own_trainer_which_recomputes_nothi
 def test_what_the_package_cannot_run_is_marked_and_counted_as_elsewhere():
     for model, how in (
         ("mixtral-8x7b", {"weights": ("bf16",)}),
-        ("gpt2", {"weights": ("int4",)}),
+        ("gpt2", {"weights": ("int4",), "use": "lora"}),
         ("gpt2", {"weights": ("fp8",)}),
         ("gpt2", {"weights": ("bf16",), "use": "lora"}),
     ):
@@ -67,6 +70,23 @@ def test_what_the_package_cannot_run_is_marked_and_counted_as_elsewhere():
         assert found.memory.process == 0 and found.tokens_per_s
         assert found.tokens_per_s.low < found.tokens_per_s.value < found.tokens_per_s.high
     assert has_engine(catalog.architecture_by_name("gpt2"), "bf16", "train")
+
+
+def test_a_machine_whose_kernels_were_calibrated_is_forecast_as_the_server_chooses():
+    measured = {name: replace(item, engine=made_rates()) for name, item in MEASURED.items()}
+    arch = catalog.architecture_by_name("smollm-135m")
+    choice = own_choice(arch, Load(use="serve", context=512, users=4), measured["fp32"])
+    found = {item.weights: item for item in here("smollm-135m", measured, context=512, users=4)}
+    assert choice.weights == "bf16" and choice.stored == "bf16"
+    for item in choice.candidates:
+        placed = found[item.weights]
+        assert placed.has_engine and placed.tokens_per_s.value == 4 / item.step_tpot.value
+        chain = placement_chain(arch, RECORD, measured, placed, context=512, users=4)
+        assert chain[-1].value == placed.tokens_per_s.value
+    assert found["int4"].memory.packed < found["int8"].memory.packed < found["bf16"].memory.packed
+    # Without calibrated kernels, and for what the engine does not run, the roofline stands.
+    assert own_choice(arch, Load(use="train", context=512, users=1), measured["fp32"]) is None
+    assert own_choice(arch, Load(use="serve", context=512, users=1), HERE) is None
 
 
 def test_published_machines_have_no_process_of_ours():

@@ -57,6 +57,9 @@ def greedy(model):
 class Everything:
     """Checks every guess, up to six of a request."""
 
+    def looks(self):
+        return True
+
     def choose(self, requests, lengths, num_sequences, round_s):
         return [min(length, 6) for length in lengths]
 

@@ -66,4 +66,6 @@ def test_the_reference_names_every_field_and_path(chat_server):
 def test_the_version_is_told_as_vllm_tells_it(chat_server):
     found = chat_server.client.get("/version").json()
     assert found.pop("kernel") in ("native", "numba", "torch")
-    assert found == {"version": __version__, "weights": "fp32"}
+    assert found == {"version": __version__, "weights": "fp32", "speculate": "ngram"}
+    metrics = chat_server.client.get("/metrics").text
+    assert "steelyard_drafted_tokens" in metrics and "steelyard_accepted_tokens" in metrics

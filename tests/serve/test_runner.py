@@ -50,6 +50,8 @@ TRAITS = {
     "qwen2": LLAMA | {"qkv_bias": True, "tied_embeddings": True},
     "qwen3": LLAMA | {"qk_norm": True, "head_dim": 24},
     "wide group": LLAMA | {"num_heads": 11, "num_kv_heads": 1},
+    "windows": LLAMA
+    | {"sliding_window": 20, "full_attention_every": 2, "attention_softcap": 5.0, "mlp": "geglu"},
 }
 
 

@@ -4,6 +4,7 @@ import time
 
 import numpy as np
 import pytest
+import torch
 from benchmarks.serve._conversations import Conversation, ConversationLoad, Turn
 from benchmarks.serve._drawn_order import RandomPriorities
 
@@ -98,6 +99,20 @@ def test_outputs_are_those_of_an_engine_that_never_preempts(
     assert [item.tokens for item in done] == expected
     assert llm.stats().swaps > 0
     llm.driver.settle()
+    llm.close()
+
+
+def test_int8_keys_and_values_are_the_same_after_swaps_and_in_shared_prefixes(model):
+    ask = SamplingParams(max_tokens=14, ignore_end=True)
+    shared = [prompts()[0][:9] + prompt for prompt in prompts()]
+    limits = config(preemption="recompute", host_blocks=0, num_blocks=96)
+    expected = LLM(model, limits, kv_dtype=torch.int8).generate(shared, ask)
+    tight = config(prefix_caching=True, keep_turns=True)
+    llm = LLM(model, tight, kv_dtype=torch.int8, make_policy=lambda: RandomPriorities(seed=0))
+    for _ in range(2):
+        done = llm.generate(shared, ask)
+        assert [item.tokens for item in done] == [item.tokens for item in expected]
+    assert llm.stats().swaps > 0 and llm.stats().cached_prompt_tokens > 0
     llm.close()
 
 

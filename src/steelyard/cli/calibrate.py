@@ -26,7 +26,7 @@ def calibrate(
     busy it waits, up to a minute in all; figures that others spoiled are not stored.
 
     Args:
-        quick: take about 25 s instead of about two minutes.
+        quick: take about half a minute instead of about two minutes.
         device: device to measure, cpu or cuda.
         force: do not wait, and store the figures however busy the machine is; intervals of what is
             forecast from them are wider.

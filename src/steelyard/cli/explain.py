@@ -1,8 +1,9 @@
 """Where a step's time goes: `steelyard serve profile --step` and `steelyard serve explain`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from steelyard.config import to_plain
 from steelyard.errors import CalibrationError, ConfigError
 from steelyard.runs.report import Cell, Column, Report, Section, Table, Text
 from steelyard.units import pretty
@@ -17,9 +18,13 @@ if TYPE_CHECKING:
 __all__ = ["explained", "step_report"]
 
 
+Answer = tuple[Report, Any]
+"""What people see, and what programs want to know."""
+
+
 def step_report(
     folder: Path, engine: "EngineOptions | None", *, batches: tuple[int, ...], context: int
-) -> Report:
+) -> Answer:
     """Account for decoding steps and for a chunk of a prompt, operator by operator.
 
     Args:
@@ -29,31 +34,37 @@ def step_report(
         context: tokens that each attends.
 
     Returns:
-        A table per step.
+        A table per step; the accounts as plain values.
 
     Raises:
         CalibrationError: the engine's kernels were not calibrated.
         ConfigError: a batch or the context is out of range.
         BackendError: the engine does not run in native kernels.
     """
+    from steelyard.serve.account import account_decoding, account_prompt
+
     _refuse(batches, context)
     calibration, rates = _calibrated()
     llm = _make(folder, engine)
-    accounts = _accounts(llm, rates, batches, context)
+    accounts = [
+        *(account_decoding(llm, rates, batch=batch, context=context) for batch in batches),
+        account_prompt(llm, rates),
+    ]
     sections = [Section(_title(item), [_table(item)]) for item in accounts]
     caption = (
         "Bytes are those of weights, keys, values and activations; stream and products are shares "
         "of the rates that this machine was calibrated with. Activations stay in caches, so that "
         "shares of the stream can exceed 100 %."
     )
-    return Report(
+    report = Report(
         f"Steps of {folder.resolve().name}",
         _engine_words(llm, calibration),
         [*sections, Section("", [Text(caption)])],
     )
+    return report, [_plain(item) for item in accounts]
 
 
-def explained(folder: Path, engine: "EngineOptions | None", *, batch: int, context: int) -> Report:
+def explained(folder: Path, engine: "EngineOptions | None", *, batch: int, context: int) -> Answer:
     """Say how fast a model is, how fast this processor could run it, and what lies between.
 
     Args:
@@ -63,24 +74,26 @@ def explained(folder: Path, engine: "EngineOptions | None", *, batch: int, conte
         context: tokens that each attends.
 
     Returns:
-        One table by operator, and one of the types of weights.
+        One table by operator, and one of the types of weights; the account as plain values.
 
     Raises:
         CalibrationError: the engine's kernels were not calibrated.
         ConfigError: the batch or the context is out of range.
         BackendError: the engine does not run in native kernels.
     """
+    from steelyard.serve.account import account_decoding
+
     _refuse((batch,), context)
     calibration, rates = _calibrated()
     llm = _make(folder, engine)
-    account = _accounts(llm, rates, (batch,), context)[0]
+    account = account_decoding(llm, rates, batch=batch, context=context)
     share = account.tokens_per_s / account.ceiling_tokens_per_s
     said = (
         f"**{account.tokens_per_s:,.4g} tokens/s now** of {account.ceiling_tokens_per_s:,.4g} that "
         f"memory and multipliers of this processor allow ({share:.0%}), measured; "
         f"{account.tokens / account.forecast_s:,.4g} were forecast."
     )
-    return Report(
+    report = Report(
         f"What holds {folder.resolve().name} up",
         f"{_engine_words(llm, calibration)}; {_title(account)}",
         [
@@ -88,6 +101,13 @@ def explained(folder: Path, engine: "EngineOptions | None", *, batch: int, conte
             Section("Other types of weights", [_types_table(llm, rates, batch, context)]),
         ],
     )
+    return report, _plain(account)
+
+
+def _plain(account: "StepAccount") -> dict[str, Any]:
+    """Return an account as plain values, with what follows from it."""
+    names = ("seconds", "bound_s", "forecast_s", "tokens_per_s", "ceiling_tokens_per_s")
+    return to_plain(account) | {name: getattr(account, name) for name in names}
 
 
 def _refuse(batches: tuple[int, ...], context: int) -> None:
@@ -120,15 +140,6 @@ def _make(folder: Path, engine: "EngineOptions | None") -> "LLM":
     from steelyard.serve.options import EngineOptions
 
     return make_engine(folder, replace(engine or EngineOptions(), asynchronous=False))
-
-
-def _accounts(
-    llm: "LLM", rates: "EngineRates", batches: tuple[int, ...], context: int
-) -> "list[StepAccount]":
-    """Time the steps."""
-    from steelyard.serve.account import account_steps
-
-    return account_steps(llm, rates, batches=batches, context=context)
 
 
 def _engine_words(llm: "LLM", calibration: "Calibration") -> str:

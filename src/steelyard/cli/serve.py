@@ -157,7 +157,8 @@ def profile(
         from steelyard.cli.explain import step_report
 
         folder = model_folder(model)
-        print_report(step_report(folder, engine, batches=batch, context=context), json=json)
+        report, values = step_report(folder, engine, batches=batch, context=context)
+        print_report(report, json=json, values=values)
         return
     from steelyard.serve.profile import write_table
 
@@ -194,8 +195,8 @@ def explain(
     """
     from steelyard.cli.explain import explained
 
-    found = explained(model_folder(model), engine, batch=batch, context=context)
-    print_report(found, json=json)
+    report, values = explained(model_folder(model), engine, batch=batch, context=context)
+    print_report(report, json=json, values=values)
 
 
 def _make(folder: Path, engine: EngineOptions | None) -> "LLM":

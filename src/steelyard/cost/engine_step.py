@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from steelyard.catalog.architecture import Architecture
-from steelyard.catalog.engine_rates import EngineRates, PartRate
+from steelyard.catalog.engine_rates import KERNEL_PARTS, EngineRates, PartRate
 from steelyard.cost.operators import operators
 from steelyard.cost.step_time import FEATURES, step_features
 from steelyard.cost.weights import engine_bytes_per_weight, kv_element_bytes
@@ -65,8 +65,7 @@ class PartTime:
     """A part of a step with its time.
 
     Attributes:
-        name: "embedding", "norms", "qkv", "rope", "attention", "out", "up", "activation", "down",
-            "head", "sampling" or "python".
+        name: one of `KERNEL_PARTS`, "sampling", or "python" for planning and the rest.
         seconds: time in the step.
         num_bytes: bytes it reads and writes.
         flops: operations of its products.
@@ -215,7 +214,7 @@ class EngineStepTime:
             last = step["sequences"] if name in ("out", "up", "down", "head") else tokens
             rows = [tokens] * (count - 1) + [last]
             parts[name] = self._product(name, rows, n, k, walked, read)
-        return [parts[name] for name in _ORDER]
+        return [parts[name] for name in (*KERNEL_PARTS, "sampling", "python")]
 
     @property
     def weight_bytes(self) -> float:
@@ -230,6 +229,9 @@ class EngineStepTime:
 
         Args:
             kv_bytes: bytes of keys and values that the step reads.
+
+        Returns:
+            Bytes per second.
         """
         widths = {kind: engine_bytes_per_weight(kind, 1024) for kind in self.rates.types}
         return self.rates.read_bytes_per_s(self.weight_bytes + kv_bytes, widths)
@@ -290,19 +292,3 @@ class EngineStepTime:
             bound_s=max(memory_s, compute_s),
             is_memory=memory_s >= compute_s,
         )
-
-
-_ORDER = (
-    "embedding",
-    "norms",
-    "qkv",
-    "rope",
-    "attention",
-    "out",
-    "up",
-    "activation",
-    "down",
-    "head",
-    "sampling",
-    "python",
-)

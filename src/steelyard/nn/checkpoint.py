@@ -15,7 +15,7 @@ from steelyard.catalog.huggingface import read_architecture, text_values
 from steelyard.errors import ConfigError, DataError, SteelyardWarning
 from steelyard.files import read_json, sha256_file, write_json
 from steelyard.nn.gguf.model import load_gguf
-from steelyard.nn.hashes import HASHES, check_hashes
+from steelyard.nn.hashes import HASHES, check_hashes, identity_of
 from steelyard.nn.mapped import DTYPES, Weights, write_tensors
 from steelyard.nn.names import Slot, slots
 from steelyard.nn.quantized.folder import replace_packed
@@ -79,8 +79,9 @@ def load(
             ones and ends at that length.
         is_checked: whether the caller has compared the hashes already.
         keep_stored: for a model that is packed once, on the CPU: matrices that are no views of
-            their files stay there as `nn.stored` modules, with the codes they have; `dtype` None
-            is then float32 but where most bytes are bfloat16.
+            their files stay there as `nn.stored` modules, with the codes they have, and what was
+            packed may be kept under the files' identity: change no weight. `dtype` None is then
+            float32 but where most bytes are bfloat16.
 
     Returns:
         The model, in evaluation mode.
@@ -122,6 +123,7 @@ def load(
             else:
                 state[slot.name] = _copied(slot, weights, kept) if view is None else view
         model.load_state_dict(state, assign=True)
+    model.identity = identity_of(directory) if keep_stored else ""
     return model.to(device=device).eval()
 
 

@@ -59,6 +59,8 @@ class StoredLinear(nn.Module):
         bias: [rows], or None.
     """
 
+    bias: nn.Parameter | None
+
     def __init__(
         self, parts: tuple[StoredMatrix, ...], bias: nn.Parameter | None, dtype: torch.dtype
     ) -> None:

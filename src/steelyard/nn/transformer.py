@@ -68,6 +68,7 @@ class Transformer(nn.Module):
         rotary_sines: table of the same shape.
         local_cosines: table of layers with a window, None where it is the same.
         local_sines: table of the same shape, or None.
+        identity: what the files hold that its weights stand in; empty where they may differ.
     """
 
     rotary_cosines: Tensor
@@ -91,6 +92,7 @@ class Transformer(nn.Module):
         refuse_unsupported(arch)
         self.architecture = arch
         self.scaling = scaling
+        self.identity = ""
         self.embedding = _table(arch.vocab_size, arch.hidden_size)
         learned = arch.position == "learned"
         self.position_embedding = (

@@ -223,11 +223,13 @@ class AssumedDrafter:
     """Guesses that are right with an assumed probability, in a simulation whose tokens are all 0.
 
     Attributes:
+        kind: "assumed".
         longest: most tokens it guesses for a sequence at once.
         round_s: seconds that one more token for all sequences takes.
         spent_s: 0, as no time passes while a step is planned.
     """
 
+    kind = "assumed"
     spent_s = 0.0
 
     def __init__(

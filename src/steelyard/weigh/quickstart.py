@@ -182,6 +182,8 @@ def _calibrate(stages: Stages, config: QuickstartConfig) -> Calibration:
                 patience_s=_PATIENCE_SHARE * 60 * config.minutes,
                 force=True,
             )
+        # It is the whole calibration that measures the engine's kernels: what that found stays.
+        found = replace(found, engine=stored.engine if stored else None)
         # The ladder corrects what other work spoiled here; a later plan would not.
         if found.contention <= MOST_LOST:
             store_calibration(found)

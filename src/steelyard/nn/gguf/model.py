@@ -12,6 +12,7 @@ from steelyard.nn.gguf.architecture import has_turned_heads, read_architecture, 
 from steelyard.nn.gguf.header import GgufHeader, read_header
 from steelyard.nn.gguf.scaling import FACTORS, read_scaling
 from steelyard.nn.gguf.tensor import StoredTensor
+from steelyard.nn.hashes import identity_of
 from steelyard.nn.mapped import DTYPES, Entry, MappedFile
 from steelyard.nn.names import Slot, slots
 from steelyard.nn.stored import keep_stored as place_stored
@@ -75,6 +76,7 @@ def load_gguf(
                 made = _copied(slot, header, file, kept, heads) if view is None else view
                 state[slot.name] = made
         model.load_state_dict(state, assign=True)
+    model.identity = identity_of(path) if keep_stored else ""
     return model.to(device=device).eval()
 
 

@@ -95,5 +95,6 @@ def rounded_up(scales: Tensor, dtype: torch.dtype) -> Tensor:
             hint="keep them in bf16, or divide them",
         )
     near = scales.to(dtype)
+    # A scale rounded down would cut off the code of the largest weight.
     above = torch.nextafter(near, torch.full_like(near, float("inf")))
     return torch.where(near.float() < scales, above, near)

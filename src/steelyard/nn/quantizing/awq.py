@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from steelyard.nn.layer import DecoderLayer, UnitOffsetNorm
 from steelyard.nn.quantizing.moments import InputMoments
+from steelyard.nn.quantizing.states import matrix_of
 
 __all__ = ["protect"]
 
@@ -37,7 +38,7 @@ def protect(
         query heads read share a scale.
     """
     for name, moment in moments.items():
-        matrix = layer.get_submodule(name).weight
+        matrix = matrix_of(layer, name)
         size = _channel_size(layer, name, moment.mean_size)
         before = _before(layer, name)
         if before is None:
@@ -98,32 +99,29 @@ def _divide(
     layer: DecoderLayer, name: str, before: nn.Module, scales: Tensor, dtype: torch.dtype
 ) -> Tensor:
     """Divide the channels before a matrix; return by what they were divided in truth."""
+    parts = dict(before.named_parameters())
+    weight, shift = parts["weight"], parts.get("bias")
     if name in ("qkv", "up"):
-        return _divide_norm(before, scales, dtype)
-    if name == "down":
-        rows = before.weight[-len(scales) :]
-        shift = None if before.bias is None else before.bias[-len(scales) :]
-        by = scales
-    else:
-        by = _by_value_head(layer, scales)[:, 0].flatten()
-        rows = before.weight[-len(by) :]
-        shift = None if before.bias is None else before.bias[-len(by) :]
-    rows /= by[:, None]
+        offset = 1.0 if isinstance(before, UnitOffsetNorm) else 0.0
+        return _divide_norm(weight, shift, scales, dtype, offset)
+    # Value rows come after those of queries and keys, linear rows after those of the gate.
+    by = scales if name == "down" else _by_value_head(layer, scales)[:, 0].flatten()
+    weight[-len(by) :] /= by[:, None]
     if shift is not None:
-        shift /= by
+        shift[-len(by) :] /= by
     return scales
 
 
-def _divide_norm(norm: nn.Module, scales: Tensor, dtype: torch.dtype) -> Tensor:
+def _divide_norm(
+    weight: Tensor, shift: Tensor | None, scales: Tensor, dtype: torch.dtype, offset: float
+) -> Tensor:
     """Divide gains, and shifts where there are some, as they can be stored."""
-    offset = 1.0 if isinstance(norm, UnitOffsetNorm) else 0.0
-    gain = norm.weight + offset
+    gain = weight + offset
     stored = (gain / scales - offset).to(dtype).float()
     # Gains are rounded when they are stored; the matrix takes up what they lost. Gains of 0 give
     # inputs of 0, whatever the scale.
     by = torch.where((gain != 0) & (stored + offset != 0), gain / (stored + offset), 1.0)
-    norm.weight.copy_(torch.where(by != 1.0, stored, norm.weight))
-    shift = getattr(norm, "bias", None)
+    weight.copy_(torch.where(by != 1.0, stored, weight))
     if shift is not None:
         shift /= by
     return by

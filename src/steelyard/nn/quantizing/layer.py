@@ -1,5 +1,6 @@
 """The matrices of one layer in fewer bits."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,7 +15,7 @@ from steelyard.nn.numerics.int8 import Int8Rows, quantize_int8
 from steelyard.nn.quantizing.awq import protect
 from steelyard.nn.quantizing.gptq import gptq_int4
 from steelyard.nn.quantizing.moments import InputMoments, input_moments
-from steelyard.nn.quantizing.states import HiddenStates
+from steelyard.nn.quantizing.states import HiddenStates, matrix_of
 
 __all__ = ["MATRICES", "LayerRecipe", "Method", "StoredType", "group_of", "quantize_layer"]
 
@@ -40,7 +41,7 @@ class LayerRecipe:
         dtype: type in which plain tensors are stored.
     """
 
-    types: dict[str, StoredType]
+    types: Mapping[str, StoredType]
     method: Method
     group: int
     zero_points: bool
@@ -85,7 +86,7 @@ def quantize_layer(
         )
     found: dict[str, Record] = {}
     for name in MATRICES:
-        matrix, kind = layer.get_submodule(name).weight, recipe.types[name]
+        matrix, kind = matrix_of(layer, name), recipe.types[name]
         if kind == "plain":
             continue
         if kind == "int8" or not group_of(matrix.shape[1], recipe.group):

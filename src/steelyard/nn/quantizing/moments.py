@@ -1,6 +1,6 @@
 """What the inputs of a layer's matrices look like on given sequences."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -56,17 +56,15 @@ def input_moments(
         sums[name].hessian.addmm_(flat.T, flat)
         sums[name].mean_size += flat.abs().sum(0)
 
-    hooks = [
-        layer.get_submodule(name).register_forward_pre_hook(
-            lambda _module, inputs, name=name: add(name, inputs[0])
-        )
-        for name in names
-    ]
+    def hook(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+        return lambda _module, inputs: add(name, inputs[0])
+
+    hooks = [layer.get_submodule(name).register_forward_pre_hook(hook(name)) for name in names]
     try:
         states.run(layer, rows, lambda _start, _passed: None)
     finally:
-        for hook in hooks:
-            hook.remove()
+        for handle in hooks:
+            handle.remove()
     for item in sums.values():
         item.hessian /= count
         item.mean_size /= count

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -11,16 +11,17 @@ from steelyard.nn.layer import DecoderLayer
 from steelyard.nn.quantizing.layer import (
     MATRICES,
     LayerRecipe,
-    Method,
     StoredType,
     group_of,
     quantize_layer,
 )
 from steelyard.nn.quantizing.stack import Passage
-from steelyard.nn.quantizing.states import HiddenStates, wide_layer
+from steelyard.nn.quantizing.states import HiddenStates, matrix_of, wide_layer
 from steelyard.nn.transformer import Transformer
 
 __all__ = ["Sensitivity", "measure_sensitivity"]
+
+_ROUNDED: tuple[StoredType, ...] = ("int4", "int8")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,10 +46,8 @@ class Sensitivity:
 @torch.no_grad()
 def measure_sensitivity(
     model: Transformer,
-    method: Method,
+    recipe: LayerRecipe,
     *,
-    group: int,
-    zero_points: bool,
     tokens: Tensor,
     calibration: slice,
     choice: Passage,
@@ -58,9 +57,7 @@ def measure_sensitivity(
 
     Args:
         model: on the CPU.
-        method: how int4 codes are found.
-        group: weights that share a scale in int4.
-        zero_points: whether int4 groups have zero points.
+        recipe: how matrices are rounded; its types are not looked at.
         tokens: int64 [S, T], all sequences.
         calibration: those that codes are fitted to.
         choice: those that the loss is measured on.
@@ -72,45 +69,30 @@ def measure_sensitivity(
     Raises:
         ConfigError: weights or activations are not finite.
     """
-    dtype = model.embedding.weight.dtype
     states = HiddenStates(model, tokens)
-    whole = _losses_after(states, [_readable(model, 0)], choice)
+    (whole,) = _losses_after(states, [_readable(model, 0)], choice)
     found: list[Sensitivity] = []
     for index in range(model.architecture.num_layers):
-        variants: list[tuple[str, StoredType, DecoderLayer]] = []
+        layers: dict[tuple[str, StoredType], DecoderLayer] = {}
         for name in MATRICES:
-            for kind in ("int4", "int8"):
-                recipe = LayerRecipe(
-                    types=dict.fromkeys(MATRICES, "plain") | {name: kind},
-                    method=method,
-                    group=group,
-                    zero_points=zero_points,
-                    dtype=dtype,
-                )
-                layer = wide_layer(model, index)
-                quantize_layer(layer, recipe, states, calibration)
-                variants.append((name, kind, layer))
-        losses = _losses_after(states, [layer for _, _, layer in variants], choice)
-        for (name, kind, layer), loss in zip(variants, losses, strict=True):
-            matrix = layer.get_submodule(name).weight
-            found.append(
-                Sensitivity(
-                    layer=index,
-                    matrix=name,
-                    kind=kind,
-                    num_bytes=_num_bytes(matrix, kind, dtype, group, zero_points),
-                    losses=loss - whole[0],
-                )
-            )
-            if kind == "int8":
-                plain = _num_bytes(matrix, "plain", dtype, group, zero_points)
+            for kind in _ROUNDED:
+                types: dict[str, StoredType] = dict.fromkeys(MATRICES, "plain")
+                types[name] = kind
+                layers[name, kind] = layer = wide_layer(model, index)
+                quantize_layer(layer, replace(recipe, types=types), states, calibration)
+        losses = dict(
+            zip(layers, _losses_after(states, list(layers.values()), choice), strict=True)
+        )
+        for name in MATRICES:
+            matrix = matrix_of(model.layers[index], name)
+            for kind in (*_ROUNDED, "plain"):
                 found.append(
                     Sensitivity(
                         layer=index,
                         matrix=name,
-                        kind="plain",
-                        num_bytes=plain,
-                        losses=torch.zeros_like(loss),
+                        kind=kind,
+                        num_bytes=_num_bytes(matrix, kind, recipe),
+                        losses=losses.get((name, kind), whole) - whole,
                     )
                 )
         states.advance(_readable(model, index))
@@ -140,14 +122,12 @@ def _losses_after(states: HiddenStates, variants: list[nn.Module], choice: Passa
     return [twin.losses(choice.first) for twin in moving]
 
 
-def _num_bytes(
-    matrix: Tensor, kind: StoredType, dtype: torch.dtype, group: int, zero_points: bool
-) -> int:
+def _num_bytes(matrix: Tensor, kind: StoredType, recipe: LayerRecipe) -> int:
     """Return the bytes of a matrix [N, K] as it is stored."""
     rows, width = matrix.shape
-    kept = group_of(width, group)
+    group = group_of(width, recipe.group)
     if kind == "plain":
-        return matrix.numel() * dtype.itemsize
-    if kind == "int8" or not kept:
-        return matrix.numel() + rows * dtype.itemsize
-    return matrix.numel() // 2 + rows * (width // kept) * (4 + zero_points) // 2
+        return matrix.numel() * recipe.dtype.itemsize
+    if kind == "int8" or not group:
+        return matrix.numel() + rows * recipe.dtype.itemsize
+    return matrix.numel() // 2 + rows * (width // group) * (4 + recipe.zero_points) // 2

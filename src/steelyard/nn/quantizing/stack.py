@@ -1,11 +1,10 @@
 """All layers of a model in fewer bits, one after another, each kept on disk as it is done."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from steelyard.nn.mapped import write_tensors
@@ -44,7 +43,7 @@ class StackRecipe:
         zero_points: whether int4 groups have zero points.
     """
 
-    types: tuple[dict[str, StoredType], ...]
+    types: tuple[Mapping[str, StoredType], ...]
     group: int
     zero_points: bool = False
 
@@ -136,7 +135,7 @@ def quantize_stack(
         CapacityError: the disk is full.
     """
     before = HiddenStates(model, tokens)
-    states = {method: before.copy() for method in methods}
+    states: dict[Method, HiddenStates] = {method: before.copy() for method in methods}
     dtype = model.embedding.weight.dtype
     for index in range(model.architecture.num_layers):
         places = layer_slots(model, model_type, index)
@@ -153,7 +152,7 @@ def quantize_stack(
                 )
                 codes = quantize_layer(layer, each, standing, calibration)
                 write_tensors(path, layer_tensors(layer, codes, places, dtype))
-            fill_layer(layer, places, load_file(path))
+            fill_layer(layer, places, path)
             standing.advance(layer)
             advance(index, method)
         before.advance(wide_layer(model, index))
@@ -165,6 +164,6 @@ def quantize_stack(
     }
 
 
-def uniform(num_layers: int, kind: StoredType) -> tuple[dict[str, StoredType], ...]:
+def uniform(num_layers: int, kind: StoredType) -> tuple[Mapping[str, StoredType], ...]:
     """Return one type for all matrices of so many layers."""
     return tuple(dict.fromkeys(MATRICES, kind) for _ in range(num_layers))

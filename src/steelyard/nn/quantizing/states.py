@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from steelyard.nn.layer import DecoderLayer
 from steelyard.nn.transformer import Transformer
 
-__all__ = ["HiddenStates", "wide_layer"]
+__all__ = ["HiddenStates", "matrix_of", "wide_layer"]
 
 _BATCH_TOKENS = 4096
 """Tokens that pass a layer at once, which bounds memory."""
@@ -97,3 +97,8 @@ class HiddenStates:
 def wide_layer(model: Transformer, index: int) -> DecoderLayer:
     """Return a copy of a layer in float32."""
     return cast(DecoderLayer, copy.deepcopy(model.layers[index]).float())
+
+
+def matrix_of(layer: nn.Module, name: str) -> Tensor:
+    """Return the weight [N, K] of a matrix of a layer, by the matrix's name."""
+    return layer.get_parameter(f"{name}.weight")

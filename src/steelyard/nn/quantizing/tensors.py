@@ -1,5 +1,6 @@
 """Layers of codes as the tensors and settings that compressed-tensors names."""
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -7,10 +8,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from steelyard.nn.layer import DecoderLayer
+from steelyard.nn.mapped import Weights
 from steelyard.nn.names import Slot
 from steelyard.nn.numerics.int4 import pack_nibbles
 from steelyard.nn.numerics.int8 import Int8Rows
-from steelyard.nn.quantized.compressed import read_compressed
+from steelyard.nn.quantized.folder import PackedModules
 from steelyard.nn.quantizing.layer import Record
 
 __all__ = ["fill_layer", "layer_tensors", "quantization_config"]
@@ -78,26 +80,23 @@ def _words(octets: Tensor) -> Tensor:
     return even.clone(memory_format=torch.contiguous_format).view(torch.int32)
 
 
-def fill_layer(layer: DecoderLayer, slots: list[Slot], tensors: dict[str, Tensor]) -> None:
-    """Give a layer the weights that stored tensors stand for, as the loader reads them.
+def fill_layer(layer: DecoderLayer, slots: list[Slot], path: Path) -> None:
+    """Give a layer the weights that its stored tensors stand for, as the loader reads them.
 
     Args:
         layer: in float32; changed in place.
         slots: the layer's parameters, by their names in the layer.
-        tensors: what `layer_tensors` returned.
+        path: safetensors file of what `layer_tensors` returned.
     """
+    weights = Weights(path.parent, path.name, "")
+    packed = PackedModules(weights, "compressed-tensors", {}, path.parent)
     with torch.no_grad():
         for slot in slots:
-            parts = [_weights(part, tensors) for part in slot.parts]
+            parts = [
+                packed.read(part) if part in packed.entries else weights.files[part].read(part)
+                for part in slot.parts
+            ]
             layer.get_parameter(slot.name).copy_(torch.cat(parts))
-
-
-def _weights(part: str, tensors: dict[str, Tensor]) -> Tensor:
-    """Return one stored parameter, dequantized where it is packed."""
-    if part in tensors:
-        return tensors[part]
-    module = part.removesuffix("weight")
-    return read_compressed(lambda end: tensors.get(module + end), {}).dequantize()
 
 
 def quantization_config(modules: dict[str, tuple[int, int]], zero_points: bool) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def choose_types(
         left = math.inf if most_bytes == math.inf else most_bytes - used
         step = max(
             (
-                _gain(part, chosen[place], name, left) + (place, name)
+                (*_gain(part, chosen[place], name, left), place, name)
                 for place, part in enumerate(parts)
                 for name in part
             ),

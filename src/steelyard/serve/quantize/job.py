@@ -2,7 +2,7 @@
 
 import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -12,7 +12,7 @@ from torch import Tensor
 from steelyard.files import exclusive, replace_folder, write_json
 from steelyard.nn import checkpoint
 from steelyard.nn.quantizing.folder import write_quantized
-from steelyard.nn.quantizing.layer import Method
+from steelyard.nn.quantizing.layer import Method, StoredType
 from steelyard.nn.quantizing.stack import (
     Losses,
     StackRecipe,
@@ -102,37 +102,16 @@ class _Job:
             seed=options.seed,
         )
         refuse_small_memory(model, sequences, len(options.methods) + 1)
-        count = model.architecture.num_layers
-        begun, mixture = 0.0, None
-        types = uniform(count, options.weights) if options.weights != "mixed" else ()
-        if options.weights == "mixed":
-            begun = 0.5
-            mixture = mixed_types(
-                model,
-                sequences,
-                options,
-                self.stage / "types.json",
-                lambda done, words: self.advance(begun * done / count, words),
-            )
-            types = mixture.types
-        recipe = StackRecipe(types=types, group=options.group, zero_points=options.zero_points)
-        losses = quantize_stack(
-            model,
-            self.config["model_type"],
-            recipe,
-            cast(tuple[Method, ...], options.methods),
-            self.stage / "layers",
-            tokens=sequences.tokens,
-            calibration=sequences.calibration,
-            passages={"choice": sequences.choice, **sequences.passages},
-            advance=lambda done, words: self.advance(
-                begun + (1 - begun) * done / count, f"layer {done} of {count} {words}"
-            ),
+        mixture = None if options.weights != "mixed" else self._mixture(sequences)
+        recipe = StackRecipe(
+            types=mixture.types if mixture else self._uniform(),
+            group=options.group,
+            zero_points=options.zero_points,
         )
+        losses = self._rounded(recipe, sequences)
         tried = {name: _change(losses, name, "choice") for name in options.methods}
         method = min(tried, key=lambda name: tried[name])
-        made = self.stage / "folder"
-        layers = (self.stage / "layers", method)
+        made, layers = self.stage / "folder", (self.stage / "layers", method)
         total = write_quantized(model, self.config, self.source, recipe, layers, made)
         result = QuantizeResult(
             folder=str(out),
@@ -141,21 +120,54 @@ class _Job:
             tried=tried,
             losses_before=_means(losses["before"], sequences),
             losses_after=_means(losses[method], sequences),
-            spread={
-                name: float((losses[method][name] - losses["before"][name]).std())
-                / math.sqrt(len(losses[method][name]))
-                for name in sequences.passages
-            },
+            spread=_spreads(losses, method, sequences),
             tokens=_token_counts(sequences),
             bytes_before=sum(item.nbytes for item in model.state_dict().values()),
             bytes_after=total,
             layers=self._summaries(recipe, method),
-            checks=[] if mixture is None else [_check(mixture, losses, method, out)],
+            checks=[_check(mixture, losses, method)] if mixture else [],
         )
         write_json(made / RECORD, result.values())
         replace_folder(made, out)
         shutil.rmtree(self.stage)
         return result
+
+    def _uniform(self) -> tuple[Mapping[str, StoredType], ...]:
+        """Return the one type of all matrices."""
+        kind = cast(StoredType, self.options.weights)
+        return uniform(self.model.architecture.num_layers, kind)
+
+    def _mixture(self, sequences: Sequences) -> Mixture:
+        """Choose the type of each matrix; half of the work under "mixed"."""
+        count = self.model.architecture.num_layers
+        return mixed_types(
+            self.model,
+            sequences,
+            self.options,
+            self.stage / "types.json",
+            lambda done, words: self.advance(0.5 * done / count, words),
+        )
+
+    def _rounded(self, recipe: StackRecipe, sequences: Sequences) -> dict[str, Losses]:
+        """Round the model with each method, and return the losses."""
+        count = self.model.architecture.num_layers
+        begun = 0.5 if self.options.weights == "mixed" else 0.0
+
+        def advance(done: int, words: str) -> None:
+            share = begun + (1 - begun) * done / count
+            self.advance(share, f"layer {done} of {count} {words}")
+
+        return quantize_stack(
+            self.model,
+            self.config["model_type"],
+            recipe,
+            cast(tuple[Method, ...], self.options.methods),
+            self.stage / "layers",
+            tokens=sequences.tokens,
+            calibration=sequences.calibration,
+            passages={"choice": sequences.choice, **sequences.passages},
+            advance=advance,
+        )
 
     def _summaries(self, recipe: StackRecipe, method: str) -> list[LayerSummary]:
         """Say how each layer is stored."""
@@ -183,6 +195,12 @@ def _means(losses: Losses, sequences: Sequences) -> dict[str, float]:
     return {name: float(losses[name].mean()) for name in sequences.passages}
 
 
+def _spreads(losses: dict[str, Losses], method: str, sequences: Sequences) -> dict[str, float]:
+    """Return the standard error of the change of the loss on each measured passage."""
+    changes = {name: losses[method][name] - losses["before"][name] for name in sequences.passages}
+    return {name: float(item.std()) / math.sqrt(len(item)) for name, item in changes.items()}
+
+
 def _token_counts(sequences: Sequences) -> dict[str, int]:
     """Return the predicted tokens of each measured passage."""
     length = sequences.tokens.shape[1]
@@ -192,7 +210,7 @@ def _token_counts(sequences: Sequences) -> dict[str, int]:
     }
 
 
-def _check(mixture: Mixture, losses: dict[str, Losses], method: str, out: Path) -> Check:
+def _check(mixture: Mixture, losses: dict[str, Losses], method: str) -> Check:
     """Set the forecast loss on the text kept aside beside the measured one."""
     before, after = losses["before"]["text"], losses[method]["text"]
     measured = Measurement(
@@ -200,6 +218,5 @@ def _check(mixture: Mixture, losses: dict[str, Losses], method: str, out: Path) 
         value=float(after.mean()),
         spread=float(after.std()),
         count=len(after),
-        machine=out.name,
     )
     return Check(mixture.forecast(float(before.mean()), len(after)), measured)

@@ -1,7 +1,7 @@
 """Types of matrices by measured sensitivity, and the loss that they forecast."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from steelyard.files import read_json, write_json
-from steelyard.nn.quantizing.layer import MATRICES, Method, StoredType
+from steelyard.nn.quantizing.layer import MATRICES, LayerRecipe, Method, StoredType
 from steelyard.nn.quantizing.sensitivity import Sensitivity, measure_sensitivity
 from steelyard.nn.transformer import Transformer
 from steelyard.quantity import Forecast
@@ -35,7 +35,7 @@ class Mixture:
         rises: forecast rise of the loss of each sequence to choose by, nats per token.
     """
 
-    types: tuple[dict[str, StoredType], ...]
+    types: tuple[Mapping[str, StoredType], ...]
     rises: tuple[float, ...]
 
     def forecast(self, before: float, count: int) -> Forecast:
@@ -90,11 +90,16 @@ def mixed_types(
         stored = read_json(path)
         return Mixture(types=tuple(stored["types"]), rises=tuple(stored["rises"]))
     is_auto = options.calibrate is not None and options.method == "auto"
-    found = measure_sensitivity(
-        model,
-        cast(Method, "gptq" if is_auto else options.methods[0]),
+    recipe = LayerRecipe(
+        types={},
+        method=cast(Method, "gptq" if is_auto else options.methods[0]),
         group=options.group,
         zero_points=options.zero_points,
+        dtype=model.embedding.weight.dtype,
+    )
+    found = measure_sensitivity(
+        model,
+        recipe,
         tokens=sequences.tokens,
         calibration=sequences.calibration,
         choice=sequences.choice,

@@ -25,8 +25,8 @@ class QuantizeOptions:
             to choose and to measure by. Without it codes are rounded to the nearest.
         method: How int4 codes are found; "auto" tries all and keeps what loses least on text that
             none of them has seen.
-        group: Weights that share a scale in int4; where it does not divide the rows of a matrix, the
-            largest of 32, 64 and 128 that does.
+        group: Weights that share a scale in int4; where it does not divide the rows of a matrix,
+            the largest of 32, 64 and 128 that does.
         zero_points: Give each int4 group a zero point of four bits.
         memory_bytes: Most bytes of all weights under "mixed".
         quality_loss_fraction: Largest forecast rise of the perplexity under "mixed".

@@ -1,5 +1,6 @@
 """The sequences of a quantization: what codes are fitted to, chosen by and measured on."""
 
+import copy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -127,6 +128,8 @@ def _evenly(rows: Tensor, count: int) -> Tensor:
 
 def _own_outputs(model: Transformer, rows: Tensor, seed: int) -> Tensor:
     """Return rows of which the model has written all but the first quarter."""
+    if model.embedding.weight.dtype == torch.float16:
+        model = copy.deepcopy(model).float()  # the engine has no products of float16 on a CPU
     given = rows.shape[1] // 4
     left = rows.shape[1] - given
     llm = LLM(model, default_config(model, max_model_len=rows.shape[1]))

@@ -1,6 +1,7 @@
 """Drafts of a small model that runs beside the large one, over the same block tables."""
 
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -21,8 +22,10 @@ from steelyard.serve.scheduling.states import RequestStates, common_length
 __all__ = ["DraftModel", "make_drafter"]
 
 _LONGEST = 8
-_ROUNDS_KEPT = 0.8
-"""Share of the known time of a round that a new one leaves."""
+_ROUNDS = 5
+"""Rounds whose median time counts."""
+_FORGOTTEN = 0.9
+"""What is left of a round's known time when none was timed: one that was slow is tried again."""
 
 
 @dataclass(slots=True)
@@ -51,6 +54,7 @@ class DraftModel:
     on the token.
 
     Attributes:
+        kind: "model".
         longest: most tokens it guesses for a sequence at once.
         round_s: seconds that one more token for all sequences takes, as measured lately.
         spent_s: seconds that the latest call of `draft` took.
@@ -58,6 +62,8 @@ class DraftModel:
     Source: Leviathan et al. 2023 (arXiv 2211.17192), section 2.1; Chen et al. 2023 (arXiv
         2302.01318), section 3.
     """
+
+    kind = "model"
 
     def __init__(self, model: Transformer, large: Architecture, config: SchedulerConfig) -> None:
         """Allocate a pool and compile what is needed.
@@ -85,9 +91,8 @@ class DraftModel:
         self._budget = config.token_budget
         self._runner = TorchRunner(model, config)
         self._runner.warm_up()
-        begin_s = time.perf_counter()
-        self._runner.warm_up()  # compiled by now, so this is about one step
-        self.round_s = time.perf_counter() - begin_s
+        self.round_s = 1e-6  # not known yet, so that it is tried
+        self._rounds: deque[float] = deque(maxlen=_ROUNDS)
         self._twins = RequestStates(_twin)
 
     def draft(self, requests: list[Request], lengths: list[int]) -> list[list[int]]:
@@ -99,10 +104,12 @@ class DraftModel:
             if length
         ]
         known = {twin.id: len(twin.output) for twin, _ in asked}
-        wanted = {twin.id: length for twin, length in asked}
+        # The first round computes what twins lack, which may be whole prompts.
+        is_timed = all(twin.num_pending <= 2 for twin, _ in asked)
         self._run([twin for twin, _ in asked])
-        for depth in range(1, max(wanted.values(), default=0)):
-            round_begin_s = time.perf_counter()
+        if is_timed:
+            self._rounds.append(time.perf_counter() - begin_s)
+        for depth in range(1, max(lengths, default=0)):
             # One whose prompt is not all computed yet has no guess to go on from.
             going = [
                 twin
@@ -111,9 +118,11 @@ class DraftModel:
             ]
             if not going:
                 break
+            round_begin_s = time.perf_counter()
             self._run(going)
-            took_s = time.perf_counter() - round_begin_s
-            self.round_s = _ROUNDS_KEPT * self.round_s + (1 - _ROUNDS_KEPT) * took_s
+            self._rounds.append(time.perf_counter() - round_begin_s)
+            is_timed = True
+        self.round_s = float(np.median(self._rounds)) if is_timed else _FORGOTTEN * self.round_s
         self.spent_s = time.perf_counter() - begin_s
         found = {twin.id: twin.output[known[twin.id] :] for twin, _ in asked}
         return [found.get(request.id, []) for request in requests]

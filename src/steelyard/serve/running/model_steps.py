@@ -60,7 +60,7 @@ class ModelSteps:
         self._on_gpu = gpu_kernel_fits(pool) and not attention_traits(arch, arch.max_positions)
         self._group = arch.num_heads // arch.num_kv_heads
         self._model, self.packed_bytes = model, 0
-        self.weights = packable(model, weights) if compiled else weights
+        self.weights: ComputedIn = packable(model, weights) if compiled else weights
         if compiled:
             self._model, self.packed_bytes = packed_model(model, self.weights)
 

@@ -1,6 +1,7 @@
 """What the packed weights of a linear map are made of, and the type each map is packed in."""
 
 from collections.abc import Iterator
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,15 @@ from steelyard.nn.transformer import Transformer
 from steelyard.serve.running.pages import let_go
 from steelyard.serve.running.weights import INT4_GROUP, ComputedIn, chosen_weights, head_type
 
-__all__ = ["LinearTypes", "Source", "as_codes", "as_numbers", "head_of", "shape_of"]
+__all__ = [
+    "LinearTypes",
+    "Source",
+    "as_codes",
+    "as_numbers",
+    "head_of",
+    "release",
+    "shape_of",
+]
 
 Source = Tensor | StoredLinear | Int4Groups | Int8Rows
 """A weight [N, K]: numbers, numbers of files, or codes."""
@@ -64,7 +73,7 @@ class LinearTypes:
         """
         if isinstance(item, StoredLinear):
             return item.codes() if self._keeps_codes and item.kind else item
-        return item.weight.detach()
+        return cast(Tensor, item.weight).detach()
 
 
 def head_of(model: Transformer) -> nn.Module:
@@ -91,7 +100,7 @@ def release(item: nn.Module) -> None:
     if isinstance(item, StoredLinear):
         item.release()
     else:
-        let_go(item.weight)
+        let_go(cast(Tensor, item.weight))
 
 
 def shape_of(source: Source) -> tuple[int, int]:

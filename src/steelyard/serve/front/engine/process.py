@@ -21,6 +21,7 @@ from steelyard.serve.front.engine.stages import StartStages
 from steelyard.serve.front.engine.wire import Failed, Ready, Start, ToEngine
 from steelyard.serve.options import EngineOptions
 from steelyard.serve.running.native.library import compile_ahead
+from steelyard.serve.running.pages import share_heap
 
 if TYPE_CHECKING:
     from steelyard.serve.engine import LLM
@@ -43,6 +44,7 @@ def main(arguments: list[str]) -> int:
     # requests are answered; should it die, its closed socket ends this process in any case.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    share_heap()
     # Nothing that a start makes is garbage, and looking for some takes a tenth of it.
     gc.disable()
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -129,7 +131,7 @@ def _grammars(codec: TextCodec, vocab_size: int) -> Grammars | None:
 
 def _describe(llm: LLM, stages: dict[str, float], weights_note: str) -> Ready:
     """Tell the gateway what the engine can hold."""
-    config = llm.config
+    config, guesser = llm.config, llm.scheduler.speculator
     return Ready(
         vocab_size=llm.model.architecture.vocab_size,
         max_model_len=config.max_model_len,
@@ -143,6 +145,7 @@ def _describe(llm: LLM, stages: dict[str, float], weights_note: str) -> Ready:
         pool_bytes=llm.runner.kv.nbytes,
         kv_dtype=str(llm.runner.kv.dtype).removeprefix("torch."),
         weights_note=weights_note,
+        guesses=guesser.drafter.kind if guesser else "off",
     )
 
 

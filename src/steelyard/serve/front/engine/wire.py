@@ -109,6 +109,7 @@ class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
         pool_bytes: bytes of the key/value pool.
         kv_dtype: number type of keys and values.
         weights_note: how that type was chosen; empty where it was given.
+        guesses: what guesses tokens, "ngram" or "model"; "off" for nothing.
     """
 
     vocab_size: int
@@ -123,6 +124,7 @@ class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
     pool_bytes: int = 0
     kv_dtype: str = ""
     weights_note: str = ""
+    guesses: str = "off"
 
 
 class Failed(msgspec.Struct, tag="failed", array_like=True, frozen=True):

@@ -173,7 +173,13 @@ class GatewayApp:
     def _version(self) -> bytes:
         """Return the version, and how the engine computes while there is one."""
         ready = self._dispatcher.ready
-        engine = {"kernel": ready.kernel, "weights": ready.weights} if ready else {}
+        engine = {}
+        if ready:
+            engine = {
+                "kernel": ready.kernel,
+                "weights": ready.weights,
+                "speculate": ready.guesses,
+            }
         return msgspec.json.encode({"version": __version__} | engine)
 
     def _models(self, name: str) -> bytes:

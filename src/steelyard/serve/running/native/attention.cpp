@@ -29,26 +29,53 @@ static float* scratch(size_t floats) {
     return memory.data();
 }
 
+// Writes 8 rows, one after the other `row` apart, as columns 16 apart.
+static void transpose(const f8 (&rows)[8], float* columns) {
+    f8 a[8], b[8];
+    for (int i = 0; i < 8; i += 2) {
+        a[i] = __builtin_shuffle(rows[i], rows[i + 1], i8{0, 8, 1, 9, 4, 12, 5, 13});
+        a[i + 1] = __builtin_shuffle(rows[i], rows[i + 1], i8{2, 10, 3, 11, 6, 14, 7, 15});
+    }
+    for (int i = 0; i < 8; i += 4)
+        for (int j = 0; j < 2; j++) {
+            const f8 x = a[i + j], y = a[i + j + 2];
+            b[i + 2 * j] = __builtin_shuffle(x, y, i8{0, 1, 8, 9, 4, 5, 12, 13});
+            b[i + 2 * j + 1] = __builtin_shuffle(x, y, i8{2, 3, 10, 11, 6, 7, 14, 15});
+        }
+    for (int i = 0; i < 4; i++) {
+        store(columns + i * PANEL, __builtin_shuffle(b[i], b[i + 4], i8{0, 1, 2, 3, 8, 9, 10, 11}));
+        store(columns + (i + 4) * PANEL,
+            __builtin_shuffle(b[i], b[i + 4], i8{4, 5, 6, 7, 12, 13, 14, 15}));
+    }
+}
+
 // Turns up to TILE tokens into panels [4][width][16] of keys and rows [TILE][wide] of values, zero
 // beyond `count`.
 template <class T>
 static void unpack(const Paged<T>& p, const int64_t* table, long head, long token, long count,
     long wide, float* keys, float* values) {
     const long width = p.view.width;
-    memset(keys, 0, sizeof(float) * TILE * width);
     memset(values, 0, sizeof(float) * TILE * wide);
-    for (long t = 0; t < count; t++) {
-        const long here = p.place(table, head, token + t);
-        float* column = keys + t / PANEL * width * PANEL + t % PANEL;
-        float scales[2] = {1, 1};
-        if constexpr (is_coded<T>) {
-            scales[0] = *p.scale_of(p.keys, table, head, token + t);
-            scales[1] = *p.scale_of(p.values, table, head, token + t);
+    for (long first = 0; first < TILE; first += 8) {
+        const T* from[8];
+        float scales[8];
+        for (long t = first; t < first + 8; t++) {
+            // Places beyond the last token take its numbers times 0.
+            const long here = token + std::min(t, count - 1), place = p.place(table, head, here);
+            float by[2] = {1, 1};
+            if constexpr (is_coded<T>) {
+                by[0] = *p.scale_of(p.keys, table, head, here);
+                by[1] = *p.scale_of(p.values, table, head, here);
+            }
+            from[t - first] = p.keys + place, scales[t - first] = t < count ? by[0] : 0.0f;
+            for (long i = 0; t < count && i < width; i += 8)
+                store(values + t * wide + i, load(p.values + place + i) * by[1]);
         }
+        float* columns = keys + first / PANEL * width * PANEL + first % PANEL;
         for (long i = 0; i < width; i += 8) {
-            const f8 key = load(p.keys + here + i) * scales[0];
-            for (int j = 0; j < 8; j++) column[(i + j) * PANEL] = key[j];
-            store(values + t * wide + i, load(p.values + here + i) * scales[1]);
+            f8 rows[8];
+            for (int t = 0; t < 8; t++) rows[t] = load(from[t] + i) * scales[t];
+            transpose(rows, columns + i * PANEL);
         }
     }
 }
@@ -63,36 +90,15 @@ struct Sight {
 // Softmax of `lines` rows of scores [lines, TILE]. Rescales totals.
 static void soften(float* scores, long lines, long group, const Sight& sight, long wide,
     float* total, float* peak, float* weight) {
-    const i8 index = {0, 1, 2, 3, 4, 5, 6, 7};
-    for (long line = 0; line < lines; line++) {
-        const long open = sight.end + line / group;
-        const long end = std::clamp(open, 0L, TILE);
+    for (long line = 0; line < lines; line++, scores += TILE, total += wide) {
+        const long open = sight.end + line / group, end = std::clamp(open, 0L, TILE);
         const long first = sight.window ? std::clamp(open - sight.window, 0L, TILE) : 0;
-        float* row = scores + line * TILE;
-        if (sight.softcap > 0) settle<Eight>(row, TILE, nullptr, sight.softcap);
-        f8 top = spread(LOWEST);
-        for (long i = 0; i < TILE; i += 8) {
-            const i8 place = index + (int32_t)i;
-            const f8 masked = pick((place < i8{} + (int32_t)end) & (place >= i8{} + (int32_t)first),
-                load(row + i), spread(LOWEST));
-            store(row + i, masked);
-            top = larger(top, masked);
+        if (first >= end) {
+            std::fill(scores, scores + TILE, 0.0f);
+            continue;
         }
-        const float higher = std::max(peak[line], highest(top));
-        if (higher > peak[line]) {
-            const float shrink = exponential(spread(peak[line] - higher))[0];
-            for (long i = 0; i < wide; i += 8)
-                store(total + line * wide + i, load(total + line * wide + i) * shrink);
-            weight[line] *= shrink;
-            peak[line] = higher;
-        }
-        f8 mass = {};
-        for (long i = 0; i < TILE; i += 8) {
-            const f8 share = first < end ? exponential(load(row + i) - higher) : f8{};
-            store(row + i, share);
-            mass += share;
-        }
-        weight[line] += sum(mass);
+        if (sight.softcap > 0) settle<Widest>(scores, TILE, nullptr, sight.softcap);
+        soften_row<Widest>(scores, first, end, TILE, total, wide, peak[line], weight[line]);
     }
 }
 

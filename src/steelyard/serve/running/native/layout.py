@@ -1,7 +1,6 @@
 """The C structures of a model and a step, filled from a transformer."""
 
 import ctypes
-from concurrent.futures import ThreadPoolExecutor
 from ctypes import POINTER, Structure, c_float, c_int64, c_void_p, pointer
 
 import numpy as np
@@ -10,17 +9,12 @@ from torch import Tensor, nn
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.nn.layer import DecoderLayer, UnitOffsetNorm
-from steelyard.nn.stored import StoredLinear, StoredTable
+from steelyard.nn.stored import StoredTable
 from steelyard.nn.transformer import Transformer
-from steelyard.serve.running.native.packing import (
-    Arena,
-    LinearMap,
-    PackedWeight,
-    arena_bytes,
-)
+from steelyard.serve.running.native.maps import LINEARS, PackedMaps
+from steelyard.serve.running.native.packing import LinearMap
 from steelyard.serve.running.pages import trim
 from steelyard.serve.running.pool import KVPool
-from steelyard.serve.running.sources import LinearTypes, head_of, release, shape_of
 from steelyard.serve.running.weights import ComputedIn
 
 __all__ = ["KV_KINDS", "ModelLayout", "StepLayout", "fits"]
@@ -54,7 +48,6 @@ _NORMS = (
     "mlp_norm",
     "mlp_post_norm",
 )
-_LINEARS = ("qkv", "out", "up", "down")
 
 
 class _Layer(Structure):
@@ -62,7 +55,7 @@ class _Layer(Structure):
 
     _fields_ = (
         *((name, _Norm) for name in _NORMS),
-        *((name, LinearMap) for name in _LINEARS),
+        *((name, LinearMap) for name in LINEARS),
         ("cosines", c_void_p),
         ("sines", c_void_p),
         ("window", c_int64),
@@ -152,12 +145,12 @@ class ModelLayout:
             CapacityError: there is no memory for the packed weights.
         """
         arch = model.architecture
-        self._library = library
-        self._types = LinearTypes(model, weights)
-        self._arena = Arena(_arena_size(model, library, self._types))
-        self._kept: list[Tensor | PackedWeight] = []  # the structures hold addresses only
+        self._packed = PackedMaps(model, library, weights)
+        self.packed_bytes = self._packed.num_bytes
+        self._kept: list[Tensor] = []  # the structures hold addresses only
         self._rotations = self._rotary_tables(model)
-        self._layers = (_Layer * arch.num_layers)(*self._packed_layers(model))
+        layers = [layer for layer in model.layers if isinstance(layer, DecoderLayer)]
+        self._layers = (_Layer * arch.num_layers)(*[self._layer(layer, arch) for layer in layers])
         sizes = (
             arch.num_layers,
             arch.hidden_size,
@@ -187,13 +180,11 @@ class ModelLayout:
         )
         learned = None if model.position_embedding is None else model.position_embedding.weight
         # Tied embeddings are packed once more for the head, which reads them by columns.
-        head = self._linear(head_of(model), is_head=True)
+        head = self._packed.maps[-1]
         places = (self._keep(item) for item in (table, _wide(learned), pool.kv))
         self.value = _Model(
             *sizes, *kinds, *factors, self._layers, self._norm(model.norm), head, *places
         )
-        packed = (item for item in self._kept if isinstance(item, PackedWeight))
-        self.packed_bytes = sum(item.num_bytes for item in packed)
         trim()  # what packing needed beside the weights
 
     def _keep(self, tensor: Tensor | None) -> int | None:
@@ -224,29 +215,13 @@ class ModelLayout:
             for is_near, pair in ((False, far), (True, near))
         }
 
-    def _packed_layers(self, model: Transformer) -> list[_Layer]:
-        """Pack and describe all layers."""
-        layers = [layer for layer in model.layers if isinstance(layer, DecoderLayer)]
-        # Packing is held up by memory that is touched first, page by page: threads share that.
-        with ThreadPoolExecutor(torch.get_num_threads(), thread_name_prefix="pack") as threads:
-            return list(threads.map(lambda layer: self._layer(layer, model.architecture), layers))
-
-    def _linear(self, item: nn.Module, *, is_head: bool = False) -> LinearMap:
-        """Pack a linear map, and let go of what it was read from."""
-        kind = self._types.of(item, is_head=is_head)
-        source, bias = self._types.source(item), getattr(item, "bias", None)
-        packed = PackedWeight(self._library, source, bias, kind, arena=self._arena)
-        release(item)
-        self._kept.append(packed)
-        return packed.map
-
     def _layer(self, layer: DecoderLayer, arch: Architecture) -> _Layer:
         """Describe a layer."""
         window = arch.window_of(layer.index)
         turn = self._rotations[window > 0] if arch.is_turned(layer.index) else (None, None)
         norms = [self._norm(getattr(layer, name)) for name in _NORMS]
-        packed = [self._linear(getattr(layer, name)) for name in _LINEARS]
-        return _Layer(*norms, *packed, *turn, window)
+        first = layer.index * len(LINEARS)
+        return _Layer(*norms, *self._packed.maps[first : first + len(LINEARS)], *turn, window)
 
     def place_rows(self, token_ids: np.ndarray) -> tuple[np.ndarray, Tensor | None]:
         """Let the kernels find the rows of a step's tokens.
@@ -268,21 +243,6 @@ class ModelLayout:
     def address(self) -> int:
         """Where the model stands."""
         return ctypes.addressof(pointer(self.value).contents)
-
-
-def _arena_size(model: Transformer, library: ctypes.CDLL, types: LinearTypes) -> int:
-    """Return the bytes that all packed weights of a model take."""
-    maps = [(getattr(layer, name), False) for layer in model.layers for name in _LINEARS]
-    sizes = [
-        arena_bytes(library, *_widths(item), types.of(item, is_head=is_head))
-        for item, is_head in (*maps, (head_of(model), True))
-    ]
-    return sum(sizes)
-
-
-def _widths(item: nn.Module) -> tuple[int, int]:
-    """Return outputs and inputs of a linear map or a table."""
-    return shape_of(item if isinstance(item, StoredLinear) else item.weight)
 
 
 def _wide(tensor: Tensor | None) -> Tensor | None:

@@ -16,7 +16,7 @@ from steelyard.serve.running.pool import lazy_zeros
 from steelyard.serve.running.sources import Source, as_codes, as_numbers, shape_of
 from steelyard.serve.running.weights import INT4_GROUP, ComputedIn
 
-__all__ = ["PANEL", "Arena", "LinearMap", "PackedWeight", "arena_bytes", "padded"]
+__all__ = ["PANEL", "Arena", "LinearMap", "PackedWeight", "arena_bytes", "padded", "padded_bias"]
 
 PANEL = 16
 """Columns of a packed panel, as in lanes.h; rows of buffers are padded to it."""
@@ -27,6 +27,18 @@ _LINE_BYTES = 64
 def padded(width: int) -> int:
     """Round up to whole panels."""
     return -(-width // PANEL) * PANEL
+
+
+def padded_bias(bias: Tensor | None) -> Tensor | None:
+    """Return a bias in float32, filled up with zeros to whole panels.
+
+    Args:
+        bias: [N], or None.
+
+    Returns:
+        A new tensor, or None.
+    """
+    return None if bias is None else F.pad(bias.detach().float(), (0, -len(bias) % PANEL))
 
 
 class LinearMap(Structure):
@@ -63,6 +75,11 @@ class Arena:
             ) from error
         self._used = 0
         self._taking = threading.Lock()
+
+    @property
+    def used(self) -> Tensor:
+        """What was taken so far, uint8."""
+        return self._memory[: self._used]
 
     def take(self, num_bytes: int) -> Tensor:
         """Return uint8 [num_bytes] that begin with a line of the cache; threads may ask at once."""
@@ -138,7 +155,7 @@ class PackedWeight:
         size = library.steelyard_packed_bytes(number, outputs, inputs)
         packed = arena.take(size)
         library.steelyard_pack(number, laid.codes.data_ptr(), outputs, inputs, packed.data_ptr())
-        wide = None if bias is None else F.pad(bias.detach().float(), (0, -outputs % PANEL))
+        wide = padded_bias(bias)
         beside = [None if item is None else arena.keep(item) for item in (laid.scales, laid.zeros)]
         self.num_bytes = size + sum(item.nbytes for item in beside if item is not None)
         self._kept = (*beside, wide)

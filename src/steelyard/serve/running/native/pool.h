@@ -63,11 +63,13 @@ struct Paged {
         const T* codes = numbers + block(table, head, token);
         return (const float*)(codes + view.block_size * view.width) + token % view.block_size;
     }
-
-   private:
+    // Where a head's block begins that holds a token.
     long block(const int64_t* table, long head, long token) const {
-        const long size = head_bytes(view.kind, view.block_size, view.width) / (long)sizeof(T);
-        return (table[token / view.block_size] * view.kv_heads + head) * size;
+        return (table[token / view.block_size] * view.kv_heads + head) * head_numbers();
+    }
+    // Numbers of a head's block.
+    long head_numbers() const {
+        return head_bytes(view.kind, view.block_size, view.width) / (long)sizeof(T);
     }
 };
 

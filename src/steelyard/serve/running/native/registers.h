@@ -48,7 +48,7 @@ struct Eight {
         return pick(x < limit, yes, no);
     }
     INLINE f8 fold(Row x) { return x; }
-    INLINE f8 fold_most(Row x) { return x; }
+    INLINE float highest(Row x) { return ::highest(x); }
     INLINE Row exp(Row x) { return exponential(x); }
 };
 
@@ -65,10 +65,6 @@ struct Sixteen {
         const Words x = load_words(p);
         return (Row)(PART ? x & (int32_t)0xffff0000 : x << 16);
     }
-    template <int PART>
-    INLINE Row read(const int8* p) {
-        return to_floats((Words)_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p + PART)));
-    }
     INLINE Row all(float x) { return (Row)_mm512_set1_ps(x); }
     INLINE Row most(Row x, Row y) { return (Row)_mm512_max_ps((__m512)x, (__m512)y); }
     INLINE Row pick_below(Row x, float limit, Row yes, Row no) {
@@ -78,9 +74,10 @@ struct Sixteen {
     INLINE f8 lower(Row x) { return (f8)_mm512_castps512_ps256((__m512)x); }
     INLINE f8 upper(Row x) { return (f8)_mm512_extractf32x8_ps((__m512)x, 1); }
     INLINE f8 fold(Row x) { return lower(x) + upper(x); }
-    INLINE f8 fold_most(Row x) { return larger(lower(x), upper(x)); }
-    // As `exponential` of eight; e^-87 stands for all below, and infinity for what is too large.
+    INLINE float highest(Row x) { return _mm512_reduce_max_ps((__m512)x); }
+    // As `exponential` of eight, but infinite for what is too large.
     INLINE Row exp(Row x) {
+        const __mmask16 counts = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-87.0f), _CMP_GE_OQ);
         x = most(x, all(-87.0f));
         const Row whole = (x * 1.44269504088896341f + 12582912.0f) - 12582912.0f;
         const Row rest = (x - whole * 0.693359375f) - whole * -2.12194440e-4f;
@@ -91,9 +88,15 @@ struct Sixteen {
         y = y * rest + 1.6666665459e-1f;
         y = y * rest + 5.0000001201e-1f;
         y = y * rest * rest + rest + 1.0f;
-        return (Row)_mm512_scalef_ps((__m512)y, (__m512)whole);
+        return (Row)_mm512_maskz_scalef_ps(counts, (__m512)y, (__m512)whole);
     }
 };
+#endif
+
+#if defined(STEELYARD_WIDE)
+typedef Sixteen Widest;
+#else
+typedef Eight Widest;
 #endif
 
 // Multiplies numbers by others, and caps them.
@@ -105,4 +108,29 @@ INLINE void settle(float* x, long end, const float* scales, float softcap) {
         if (softcap > 0) row = softcap * tangent<L>(row / softcap);
         store(x + t, row);
     }
+}
+
+// Takes a query's scores of `size` tokens (whole registers), of which it sees [first, end), into its
+// running softmax: scores become shares, and totals [width] are scaled down where the peak rises.
+template <class L>
+INLINE void soften_row(float* scores, long first, long end, long size, float* total, long width,
+    float& peak, float& weight) {
+    std::fill(scores, scores + first, LOWEST);
+    std::fill(scores + end, scores + size, LOWEST);
+    typename L::Row top = L::all(LOWEST);
+    for (long t = 0; t < size; t += L::LANES) top = L::most(top, L::template read<0>(scores + t));
+    const float most = L::highest(top);
+    if (most > peak) {  // most tokens do not raise the peak, and leave the totals as they are
+        const float shrink = exponential(spread(peak - most))[0];
+        for (long i = 0; i < width; i += 8) store(total + i, load(total + i) * shrink);
+        weight *= shrink;
+        peak = most;
+    }
+    typename L::Row mass = {};
+    for (long t = 0; t < size; t += L::LANES) {
+        const typename L::Row share = L::exp(L::template read<0>(scores + t) - peak);
+        store(scores + t, share);
+        mass += share;
+    }
+    weight += sum(L::fold(mass));
 }

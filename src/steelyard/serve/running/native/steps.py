@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from steelyard.catalog.engine_rates import KERNEL_PARTS
 from steelyard.nn.transformer import Transformer
 from steelyard.serve.running.native.layout import ModelLayout, StepLayout
 from steelyard.serve.running.native.library import Team
@@ -17,21 +18,8 @@ from steelyard.serve.scheduling.step import StepPlan
 
 __all__ = ["PARTS", "NativeSteps"]
 
-PARTS = (
-    "embedding",
-    "norms",
-    "qkv",
-    "rope",
-    "attention",
-    "out",
-    "up",
-    "activation",
-    "down",
-    "head",
-    "call",
-)
-"""Parts of a step that are timed on demand, as timing.h has them; "rope" writes keys and values to
-the pool as well, and "call" is all of them with what Python adds."""
+PARTS = (*KERNEL_PARTS, "call")
+"""Parts of a step that are timed on demand; "call" is all of them with what Python adds."""
 
 
 class NativeSteps:

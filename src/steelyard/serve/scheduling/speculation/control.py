@@ -12,12 +12,18 @@ from steelyard.serve.scheduling.states import RequestStates
 
 __all__ = ["AdaptiveDrafting", "DraftControl"]
 
-_MARGIN = 1.05
-"""Gain below which tokens are not checked: it might be noise of the times it was derived from."""
+_MARGIN = 1.1
+"""Gain below which tokens are not checked: the best of many noisy figures promises too much."""
 _RETRY_STEPS = 64
 """Fewest steps without a checked token after which one is checked again."""
 _RETRY_SHARE = 0.01
 """Most of the time that may be spent on guessing for such checks."""
+_RETRY_GUESSES = 4
+"""Guesses checked then where they take time, so that this time is measured anew too."""
+_LONGEST_PAUSE = 15
+"""Most steps in which no guesses are looked for after they gained nothing."""
+_PAUSE_WITHOUT = 3
+"""The same after none were found, which may change with any token."""
 _PRIOR_WEIGHT = 2.0
 """Checked tokens for which the acceptance of all requests counts in that of one."""
 _KEPT_OF_ONE = 0.9
@@ -27,6 +33,10 @@ _KEPT_OF_ALL = 0.98
 
 class DraftControl(Protocol):
     """Decides how many tokens are checked, from what came of those before."""
+
+    def looks(self) -> bool:
+        """Whether guesses are looked for in the step about to be planned."""
+        ...
 
     def choose(
         self,
@@ -66,7 +76,7 @@ class AdaptiveDrafting:
     With an acceptance a, the j-th guess of a sequence is reached and right with probability a**j. A
     step that checks the n likeliest guesses of all sequences yields their probabilities in further
     tokens and takes what steps of so many rows took lately: the n of the highest rate is chosen, or
-    none when it gains too little. Then one guess is still checked now and then, so that both
+    none when it gains too little. Then a guess is still checked now and then, so that both
     measurements stay alive.
 
     Source: Leviathan et al. 2023 (arXiv 2211.17192), equation 1 and section 3.3, with the measured
@@ -82,12 +92,23 @@ class AdaptiveDrafting:
         self._steps_off = 0
         self._retries = 0
         self._wait = _RETRY_STEPS
+        self._fruitless = self._pause = self._paused = 0
 
     def acceptance(self, request: Request) -> float:
         """Return the probability that a guess for a request is right when all before it are."""
         own = self._tallies.get(request)
         overall = self._all.accepted / self._all.checked
         return (own.accepted + _PRIOR_WEIGHT * overall) / (own.checked + _PRIOR_WEIGHT)
+
+    def looks(self) -> bool:
+        """Whether guesses are looked for in the step about to be planned.
+
+        Returns:
+            True while they gain; where they did not, at ever fewer steps, as choosing takes time.
+        """
+        self._steps_off += 1
+        self._paused += 1
+        return self._paused > self._pause
 
     def choose(
         self,
@@ -109,6 +130,7 @@ class AdaptiveDrafting:
         """
         # One plain step first: without any known time all guesses would seem free.
         if not any(lengths) or not self._costs.is_known:
+            self._rest(_PAUSE_WITHOUT)
             return [0] * len(lengths)
         owners = np.repeat(np.arange(len(requests)), lengths)
         depths = np.concatenate([np.arange(1, length + 1) for length in lengths])
@@ -120,20 +142,26 @@ class AdaptiveDrafting:
         gains = (num_sequences + np.concatenate([[0.0], np.cumsum(values[order])])) / seconds
         best = int(gains.argmax())
         if gains[best] >= _MARGIN * gains[0]:
-            self._steps_off = 0
+            self._steps_off = self._fruitless = self._pause = self._paused = 0
             return np.bincount(owners[order[:best]], minlength=len(requests)).tolist()
-        return self._retry(lengths)
+        return self._retry(lengths, _RETRY_GUESSES if round_s else 1)
 
-    def _retry(self, lengths: Sequence[int]) -> list[int]:
-        """Check nothing, or after a while one guess of one request, another one each time."""
+    def _retry(self, lengths: Sequence[int], most: int) -> list[int]:
+        """Check nothing, or after a while some guesses of one request, another one each time."""
         chosen = [0] * len(lengths)
-        self._steps_off += 1
+        self._rest(_LONGEST_PAUSE)
         if self._steps_off > self._wait:
             self._steps_off = 0
             able = [at for at, length in enumerate(lengths) if length]
-            chosen[able[self._retries % len(able)]] = 1
+            at = able[self._retries % len(able)]
+            chosen[at] = min(lengths[at], most)
             self._retries += 1
         return chosen
+
+    def _rest(self, longest: int) -> None:
+        """Look for guesses at fewer steps, after some looks in vain."""
+        self._fruitless += 1
+        self._pause, self._paused = min(self._fruitless // 4, longest), 0
 
     def checked(self, request: Request, accepted: int, rejected: int) -> None:
         """Learn from a check.

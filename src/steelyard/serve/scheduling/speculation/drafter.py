@@ -11,12 +11,14 @@ class Drafter(Protocol):
     """Guesses how sequences go on; a wrong guess costs time and changes no output.
 
     Attributes:
+        kind: name of what it guesses by.
         longest: most tokens it guesses for a sequence at once.
         round_s: seconds that one more token for all sequences takes, as far as known; 0 when
             guessing costs next to nothing, so that it may guess before it is known how much pays.
         spent_s: seconds that the latest call of `draft` took; 0 when next to nothing.
     """
 
+    kind: str
     longest: int
     round_s: float
     spent_s: float

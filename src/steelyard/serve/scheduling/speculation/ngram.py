@@ -55,6 +55,7 @@ class NgramDrafter:
     last three. Each token is indexed once.
 
     Attributes:
+        kind: "ngram".
         longest: most tokens it guesses for a sequence at once.
         round_s: 0, as a guess costs a few microseconds.
         spent_s: 0.
@@ -63,6 +64,7 @@ class NgramDrafter:
         reference: lossless acceleration of large language models" (arXiv 2304.04487), section 3.
     """
 
+    kind = "ngram"
     round_s = 0.0
     spent_s = 0.0
 

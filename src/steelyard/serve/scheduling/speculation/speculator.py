@@ -75,7 +75,7 @@ class Speculator:
         drafter = self.drafter
         requests = [request for request, _ in chunks]
         self.drafter.spent_s = 0.0
-        if not requests:
+        if not requests or not self.control.looks():
             return chunks
         # Each sequence may need a block for its next token before these are given back.
         spare = 0 if is_awaited else max(memory.pool.num_available - len(requests), 0)
@@ -89,9 +89,13 @@ class Speculator:
         drafts = drafter.draft(requests, lengths)
         if not drafter.round_s:
             lengths = self._choose(requests, [len(tokens) for tokens in drafts])
+            if not any(lengths):
+                return chunks
             self._reserve(requests, lengths, memory)
         for request, tokens, length in zip(requests, drafts, lengths, strict=True):
             request.drafts = tokens[:length]
+            if len(tokens) < length:  # a small model may have no guess yet
+                request.table.shrink(memory.pool, request.num_computed + 1 + len(tokens))
         return [(request, 1 + len(request.drafts)) for request in requests]
 
     def begin(self, begin_s: float, rows: int, *, is_plain: bool) -> None:

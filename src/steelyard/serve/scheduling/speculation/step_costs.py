@@ -8,11 +8,11 @@ __all__ = ["StepCosts"]
 
 _KEPT = 5
 """Steps whose median counts, so that one that waited for another program does not."""
-_FORGOTTEN_AFTER = 256
+_FORGOTTEN_AFTER = 1024
 """Steps after which a number of rows that did not come again is no longer known."""
 _SLOPE = 0.02
-"""Share of its time that a step is assumed to take longer for each row beyond what was measured: on
-the low side, so that more rows are tried."""
+"""Share of its time that a step is assumed to take longer for each row beyond what was measured,
+until two numbers of rows were: on the low side, so that more rows are tried."""
 
 
 class StepCosts:
@@ -24,6 +24,7 @@ class StepCosts:
         self._medians: dict[int, float] = {}
         self._noted: dict[int, int] = {}
         self._count = 0
+        self._slope = _SLOPE
 
     @property
     def is_known(self) -> bool:
@@ -57,7 +58,8 @@ class StepCosts:
 
         Returns:
             Seconds, float64 [count]: between measured numbers of rows along a line, below them as
-            the first, beyond them rising slowly; ones when no step was measured.
+            the first, beyond them rising as from the first to the last; ones when no step was
+            measured.
         """
         rows = np.arange(first, first + count)
         if not self._medians:
@@ -65,4 +67,7 @@ class StepCosts:
         known = np.array(sorted(self._medians))
         seconds = np.array([self._medians[at] for at in known.tolist()])
         beyond = np.maximum(rows - known[-1], 0)
-        return np.interp(rows, known, seconds) + _SLOPE * seconds[-1] * beyond
+        if len(known) > 1:
+            rise = (seconds[-1] - seconds[0]) / (known[-1] - known[0])
+            self._slope = max(float(rise / seconds[-1]), 0.0)
+        return np.interp(rows, known, seconds) + self._slope * seconds[-1] * beyond

@@ -1,4 +1,4 @@
-"""What llama.cpp calls the fields and tensors of a Llama."""
+"""What a GGUF file of a Llama holds: its fields and its tensors, by llama.cpp's names."""
 
 import numpy as np
 from torch import Tensor
@@ -6,11 +6,11 @@ from torch import Tensor
 from steelyard.catalog.architecture import Architecture
 from steelyard.nn.transformer import Transformer
 
-__all__ = ["gguf_fields", "gguf_tensors"]
+__all__ = ["fields_of", "stored_tensors"]
 
 
-def gguf_fields(arch: Architecture) -> dict[str, float]:
-    """Return the fields of a shape, without the name of the family in front."""
+def fields_of(arch: Architecture) -> dict[str, float]:
+    """Return the fields of a Llama's shape, without their common prefix."""
     return {
         "context_length": arch.max_positions,
         "embedding_length": arch.hidden_size,
@@ -24,36 +24,41 @@ def gguf_fields(arch: Architecture) -> dict[str, float]:
     }
 
 
-def gguf_tensors(model: Transformer) -> dict[str, np.ndarray]:
-    """Return the tensors of a Llama by llama.cpp's names, queries and keys in its order of rows."""
+def stored_tensors(model: Transformer) -> dict[str, np.ndarray]:
+    """Return the tensors by llama.cpp's names, queries and keys in its order of rows."""
     arch, state = model.architecture, model.state_dict()
     kept = {
         "token_embd.weight": state["embedding.weight"],
         "output_norm.weight": state["norm.weight"],
     }
-    if not arch.tied_embeddings:
+    if "output.weight" in state:
         kept["output.weight"] = state["output.weight"]
     for layer in range(arch.num_layers):
         ours, theirs = f"layers.{layer}.", f"blk.{layer}."
-        heads, keys = arch.num_heads, arch.num_kv_heads
-        query, key, value = state[f"{ours}qkv.weight"].split(
-            [count * arch.head_dim for count in (heads, keys, keys)]
-        )
+        for kind in ("weight", "bias"):
+            if f"{ours}qkv.{kind}" in state:
+                parts = _split_heads(state[f"{ours}qkv.{kind}"], arch)
+                for name, part in zip("qkv", parts, strict=True):
+                    kept[f"{theirs}attn_{name}.{kind}"] = part
         gate, up = state[f"{ours}up.weight"].chunk(2)
         kept |= {
             f"{theirs}attn_norm.weight": state[f"{ours}attention_norm.weight"],
             f"{theirs}ffn_norm.weight": state[f"{ours}mlp_norm.weight"],
-            f"{theirs}attn_q.weight": _permuted(query, heads),
-            f"{theirs}attn_k.weight": _permuted(key, keys),
-            f"{theirs}attn_v.weight": value,
             f"{theirs}attn_output.weight": state[f"{ours}out.weight"],
             f"{theirs}ffn_gate.weight": gate,
             f"{theirs}ffn_up.weight": up,
             f"{theirs}ffn_down.weight": state[f"{ours}down.weight"],
         }
-    return {name: tensor.numpy() for name, tensor in kept.items()}
+    return {name: tensor.contiguous().numpy() for name, tensor in kept.items()}
 
 
-def _permuted(weights: Tensor, heads: int) -> Tensor:
-    """Interleave the halves of each head, as llama.cpp's converter does."""
-    return weights.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
+def _split_heads(fused: Tensor, arch: Architecture) -> tuple[Tensor, Tensor, Tensor]:
+    """Return rows of queries, keys and values; the halves of turned heads are interleaved."""
+    counts = (arch.num_heads, arch.num_kv_heads, arch.num_kv_heads)
+    query, key, value = fused.split([count * arch.head_dim for count in counts])
+    # As llama.cpp's converter does.
+    turned = [
+        part.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
+        for part, heads in ((query, arch.num_heads), (key, arch.num_kv_heads))
+    ]
+    return turned[0], turned[1], value
