@@ -99,7 +99,7 @@ class Team:
 
 
 def compiled_library() -> ctypes.CDLL:
-    """Load the kernels, compiling them if this machine has not done so yet (about ten seconds).
+    """Load the kernels, compiling them if this machine has not done so yet (about five seconds).
 
     Returns:
         The library, its functions typed; `_name` is its path.

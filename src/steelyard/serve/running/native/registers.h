@@ -2,6 +2,9 @@
 #pragma once
 
 #include "pool.h"
+#if defined(STEELYARD_WIDE)
+#include <immintrin.h>
+#endif
 
 // Not inlined, so that the registers of a loop hold nothing of its neighbours.
 #define APART static __attribute__((noinline))
