@@ -36,6 +36,7 @@ PAPER: list[str] = []
 
 _ENGINE_BARS = {"bf16": 0.001, "int8": 0.001, "int4": 0.015}
 _KV_TYPES = {"bf16": torch.bfloat16, "int8": torch.int8}
+_KV_TYPES = {"bf16": torch.bfloat16, "int8": torch.int8}
 _PROGRAM = Path(__file__).parent / "_gguf_program.py"
 _PEER_TYPES = ("F32", "Q4_0", "Q8_0")
 
@@ -118,6 +119,11 @@ class _Trained:
             print(f"{self.name}: engine, {kind} at load: perplexity {lost:+.3%}")
             label = f"1 {self.name} perplexity lost in the engine with {kind} at load"
             found.append(Check(label, lost, bar, "lower"))
+        for kind, dtype in _KV_TYPES.items():
+            lost = math.expm1(engine_loss(self.model, rows, "fp32", dtype) - exact)
+            print(f"{self.name}: engine, {kind} keys and values: perplexity {lost:+.3%}")
+            label = f"1 {self.name} perplexity lost in the engine with {kind} keys and values"
+            found.append(Check(label, lost, 0.001, "lower"))
         for name, dtype in _KV_TYPES.items():
             lost = math.expm1(engine_loss(self.model, rows, "fp32", dtype) - exact)
             print(f"{self.name}: engine, {name} keys and values: perplexity {lost:+.4%}")

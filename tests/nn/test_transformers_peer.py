@@ -9,6 +9,7 @@ import torch
 from steelyard.files import read_json
 from steelyard.nn import checkpoint
 from steelyard.nn.quantizing.folder import write_quantized
+from steelyard.nn.quantizing.layer import StoredType
 from steelyard.nn.quantizing.stack import StackRecipe, quantize_stack
 from steelyard.nn.transformer import build
 
@@ -99,7 +100,7 @@ def test_a_quantized_folder_means_the_same(dtype, transformers, tmp_path):
     checkpoint.save(build(arch, dtype=dtype), tmp_path / "source")
     model = checkpoint.load(tmp_path / "source", dtype=None)
     tokens = torch.randint(0, arch.vocab_size, (4, 32))
-    types = (
+    types: tuple[dict[str, StoredType], ...] = (
         {"qkv": "int4", "out": "int8", "up": "plain", "down": "int4"},
         {"qkv": "int8", "out": "int4", "up": "int4", "down": "plain"},
     )

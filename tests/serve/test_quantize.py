@@ -96,7 +96,7 @@ def test_a_memory_budget_and_a_loss_budget_choose_types(source, tmp_path, one_th
     (check,) = result.checks
     assert check.forecast.low <= check.forecast.value <= check.forecast.high
     assert check.measurement.value == pytest.approx(result.losses_after["text"])
-    options = dataclasses.replace(options, memory_bytes=0, quality_loss_fraction=1e-9)
+    options = dataclasses.replace(options, memory_bytes=0, max_loss=1e-9)
     result = quantize(source, tmp_path / "loss", options)
     assert result.checks[0].forecast.value - result.losses_before["text"] <= 1e-9
     with pytest.raises(InfeasibleError, match="fewest bytes"):
@@ -162,10 +162,10 @@ def test_a_killed_run_leaves_the_old_folder(source, tmp_path):
         ({"group": 48}, "group"),
         ({"method": "gptq"}, "needs --calibrate"),
         ({"memory_bytes": 5}, "needs --weights mixed"),
-        ({"weights": "mixed"}, "--memory or --quality-loss"),
-        ({"weights": "mixed", "memory_bytes": 5, "quality_loss_fraction": 0.1}, "not both"),
+        ({"weights": "mixed"}, "--memory or --max-loss"),
+        ({"weights": "mixed", "memory_bytes": 5, "max_loss": 0.1}, "not both"),
         ({"weights": "int8", "zero_points": True}, "--zero-points needs"),
-        ({"quality_loss_fraction": -0.1}, "quality_loss_fraction"),
+        ({"max_loss": -0.1}, "max_loss"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(given, said):

@@ -9,7 +9,7 @@ from steelyard import units
 
 __all__ = ["flag_name", "flags"]
 
-_UNITS = {"_bytes": "byte", "_s": "s", "_fraction": "fraction"}
+_UNITS = {"_bytes": "byte", "_s": "s"}
 """Unit by the end of a field's name; the flag is named without it."""
 
 
@@ -59,7 +59,7 @@ def _unit(name: str, end: str) -> Parameter:
         mebibytes, rest = divmod(value, 2**20)
         return f"{mebibytes} MiB" if unit == "byte" and not rest else units.pretty(value, unit)
 
-    metavar = {"byte": "SIZE", "s": "TIME", "fraction": "SHARE"}[unit]
+    metavar = "SIZE" if unit == "byte" else "TIME"
     return Parameter(converter=read, n_tokens=1, metavar=metavar, show_default=show)
 
 

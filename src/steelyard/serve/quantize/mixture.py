@@ -135,7 +135,7 @@ def _allocated(found: list[Sensitivity], model: Transformer, options: QuantizeOp
     chosen = choose_types(
         parts,
         most_bytes=options.memory_bytes - others if options.memory_bytes else math.inf,
-        most_loss=math.log1p(options.quality_loss_fraction or math.inf),
+        most_loss=math.log1p(options.max_loss or math.inf),
     )
     types: list[dict[str, StoredType]] = [{} for _ in range(model.architecture.num_layers)]
     rises: Tensor = torch.zeros(0)

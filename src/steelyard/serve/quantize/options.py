@@ -29,7 +29,8 @@ class QuantizeOptions:
             the largest of 32, 64 and 128 that does.
         zero_points: Give each int4 group a zero point of four bits.
         memory_bytes: Most bytes of all weights under "mixed".
-        quality_loss_fraction: Largest forecast rise of the perplexity under "mixed".
+        max_loss: Largest forecast loss of quality under "mixed", as a relative increase of the
+            perplexity, such as .005.
         calibration_tokens: Most tokens that codes are fitted to.
         seed: Seed of the model's own outputs.
         threads: Threads of the tensor library, 0 for its own choice.
@@ -41,7 +42,7 @@ class QuantizeOptions:
     group: int = 128
     zero_points: bool = False
     memory_bytes: int = 0
-    quality_loss_fraction: float = 0.0
+    max_loss: float = 0.0
     calibration_tokens: int = 32768
     seed: int = 0
     threads: int = 0
@@ -58,7 +59,7 @@ class QuantizeOptions:
             method=(self.method in get_args(MethodName), ", ".join(get_args(MethodName))),
             group=(self.group in _GROUPS, ", ".join(map(str, _GROUPS))),
             memory_bytes=(self.memory_bytes >= 0, "at least 0"),
-            quality_loss_fraction=(0 <= self.quality_loss_fraction < 1, "from 0 to 1"),
+            max_loss=(0 <= self.max_loss < 1, "from 0 to 1"),
             calibration_tokens=(self.calibration_tokens >= 1, "at least 1"),
             seed=(self.seed >= 0, "at least 0"),
             threads=(self.threads >= 0, "at least 0"),
@@ -67,7 +68,7 @@ class QuantizeOptions:
         fits = self.method not in ("auto", "nearest")
         needs = (
             ("--memory", self.memory_bytes, is_mixed, "--weights mixed"),
-            ("--quality-loss", self.quality_loss_fraction, is_mixed, "--weights mixed"),
+            ("--max-loss", self.max_loss, is_mixed, "--weights mixed"),
             (f"--method {self.method}", fits, self.calibrate, "--calibrate TEXT"),
             (f"--method {self.method}", fits, not is_int8, "--weights int4 or mixed"),
             ("--zero-points", self.zero_points, not is_int8, "--weights int4 or mixed"),
@@ -75,10 +76,10 @@ class QuantizeOptions:
         for option, given, is_met, needed in needs:
             if given and not is_met:
                 raise ConfigError(f"{option} needs {needed}", hint=f"give {needed} too")
-        if is_mixed and bool(self.memory_bytes) == bool(self.quality_loss_fraction):
+        if is_mixed and bool(self.memory_bytes) == bool(self.max_loss):
             raise ConfigError(
-                "--weights mixed needs --memory or --quality-loss, and not both",
-                hint="such as --memory 300MiB, or --quality-loss 0.5%",
+                "--weights mixed needs --memory or --max-loss, and not both",
+                hint="such as --memory 300MiB, or --max-loss 0.005",
             )
 
     @property
