@@ -24,8 +24,9 @@ _DEPTHS = {512: 2048, 2048: 512}
 _NARROW = 128
 """Outputs of a product in which its inputs and the call show."""
 _MOST_MATRICES = 256
-_SETS = (0.25, 1.0, 2.0, 4.5)
-"""Sizes of the sets in last-level caches, rising."""
+_SETS = (0.25, 1.0, 2.0, 4.5, 10.0)
+"""Sizes of the sets in last-level caches, rising; the cache still holds some of a set five times
+its size."""
 _MOST_BYTES = 512e6
 _FEW = (1, 4, 8, 16, 32)
 _MANY = (64, 128, 256, 512)
