@@ -66,7 +66,7 @@ def main(model: Path, cache: Path, pool_bytes: int) -> dict[str, object]:
             thread.join()
     found: dict[str, object] = {
         "before": before,
-        "pool": llm.runner.pool_bytes,
+        "pool": llm.runner.kv.nbytes,
         "held": held,
         "peak": peak,
         "after_prompt": after_prompt,
