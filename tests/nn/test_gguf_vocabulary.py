@@ -222,7 +222,10 @@ def test_grammars_follow_a_tokenizer_of_a_file(tmp_path):
     wanted = original("gpt-2")
     write_vocabulary(tmp_path / "m.gguf", "gpt-2", wanted)
     codec = TextCodec.load(tmp_path / "m.gguf")
-    Grammars(codec.tokenizer, wanted.get_vocab_size(), codec.end_tokens).check("regex:[a-c]+")
+    grammars = Grammars(codec.tokenizer, wanted.get_vocab_size(), codec.end_tokens)
+    grammars.check("regex:[a-c]+")
+    with pytest.raises(ConfigError):
+        grammars.check("regex:[a-c")
 
 
 def test_a_file_without_a_vocabulary_takes_token_ids(tmp_path):

@@ -8,7 +8,6 @@ from steelyard.nn.numerics import nf4
 from steelyard.nn.numerics.bf16 import bf16_error_bound, to_bf16
 from steelyard.nn.numerics.int4 import (
     GROUPS,
-    bytes_per_weight,
     pack_nibbles,
     quantize_int4,
     unpack_nibbles,
@@ -80,7 +79,7 @@ def test_records_take_the_bytes_they_state():
     for group in GROUPS:
         for zero_points in (False, True):
             record = quantize_int4(values, group=group, zero_points=zero_points)
-            assert record.num_bytes == values.numel() * bytes_per_weight(group, zero_points)
+            assert record.num_bytes == values.numel() * (0.5 + (2 + zero_points) / group)
     assert quantize_nf4(values, block=64).num_bytes == values.numel() * (0.5 + 4 / 64)
 
 

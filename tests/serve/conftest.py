@@ -16,6 +16,7 @@ import torch
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.nn.transformer import build
+from steelyard.serve.scheduling.fairness.order import OrderPolicy
 
 
 @pytest.fixture(scope="session")
@@ -235,3 +236,15 @@ def chat_server(chat_folder, serving):
     """That model, served."""
     with serving(chat_folder, "--pool", "4MiB") as server:
         yield server
+
+
+class Shuffled(OrderPolicy):
+    """Ranks that change with every round, so that running requests lose their places."""
+
+    round = 0
+
+    def update(self, now_s):
+        self.round += 1
+
+    def key(self, request, now_s):
+        return ((request.order * 7 + self.round * 5) % 11, request.order)

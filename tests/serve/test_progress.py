@@ -6,6 +6,7 @@ import pytest
 from benchmarks.serve._drawn_order import RandomPriorities
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.serve.conftest import Shuffled
 
 from steelyard.serve import Request, SamplingParams, Scheduler, SchedulerConfig
 from steelyard.serve.scheduling.fairness import VTC
@@ -13,18 +14,6 @@ from steelyard.serve.scheduling.fairness.order import OrderPolicy
 from steelyard.serve.simulate import simulate
 
 SHARED = list(range(80, 96))
-
-
-class Shuffled(OrderPolicy):
-    """Ranks that change with every round."""
-
-    round = 0
-
-    def update(self, now_s):
-        self.round += 1
-
-    def key(self, request, now_s):
-        return ((request.order * 7 + self.round * 5) % 11, request.order)
 
 
 class Alternating(Shuffled):

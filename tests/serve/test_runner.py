@@ -413,7 +413,7 @@ asks = [SamplingParams(max_tokens=4), SamplingParams(max_tokens=4, temperature=1
 assert len(llm.generate([[1], [2]], asks)) == 2
 assert "numba" not in sys.modules
 """
-    subprocess.run([sys.executable, "-c", program], check=True)
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 def test_what_does_not_fit_is_refused():

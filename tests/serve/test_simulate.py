@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.serve.conftest import Shuffled
 
 from steelyard.errors import CapacityError, TraceError
 from steelyard.serve import Scheduler, SchedulerConfig, TraceRequest, make_request
@@ -12,7 +13,6 @@ from steelyard.serve.kv.tiers import TieredKV, make_store
 from steelyard.serve.kv.transfer import Tiers, Transfer
 from steelyard.serve.replay import drive_replay
 from steelyard.serve.running.runner import TorchRunner
-from steelyard.serve.scheduling.fairness.order import OrderPolicy
 from steelyard.serve.simulate import ModelRunner, ModelTiers, VirtualClock, simulate
 
 
@@ -117,18 +117,6 @@ class TimedTiers(ModelTiers):
 
     def close(self):
         self.real.close()
-
-
-class Shuffled(OrderPolicy):
-    """Ranks that change with every round, so that running requests lose their places."""
-
-    round = 0
-
-    def update(self, now_s):
-        self.round += 1
-
-    def key(self, request, now_s):
-        return ((request.order * 7 + self.round * 5) % 11, request.order)
 
 
 def step_time_s(plan):

@@ -66,7 +66,7 @@ def predict(
     """
     options, columns = law or LawOptions(), table or TableOptions()
     refuse_sources(options, runs, columns)
-    if runs is not None:
+    if runs is not None:  # no law was named: what the runs say together is `laws forecast`
         return forecast(runs, at=at, level=level, table=columns, json=json)
     asked = options.law()
     run = numbers(at, "--at")

@@ -85,6 +85,7 @@ def _q4_0(blocks: Tensor) -> Parts:
 def _q4_1(blocks: Tensor) -> Parts:
     """Scale, the value of code 0, 16 bytes of nibbles."""
     codes = _nibbles(blocks[:, 4:20]).view(torch.int8)
+    # The file adds the value of code 0; the record subtracts a minimum.
     return codes, _halves(blocks, 0), -_halves(blocks, 2)
 
 

@@ -92,6 +92,7 @@ def quantize_int4(weights: Tensor, *, group: int = 32, zero_points: bool = False
         raise ConfigError(f"rows have {width} weights", hint="give rows of an even width")
     groups = split_groups(wide, group)
     if zero_points:
+        # Both ends reach to 0, so that a weight of 0 stays 0.
         low = groups.amin(-1).clamp(max=0.0)
         scales = _rounded_up((groups.amax(-1).clamp(min=0.0) - low) / 15)
         zeros = _divided(-low, scales).round().clamp(0, 15)
@@ -133,19 +134,6 @@ def unpack_nibbles(packed: Tensor, width: int) -> Tensor:
     return torch.stack((packed & 15, packed >> 4), dim=-1).flatten(1)[:, :width]
 
 
-def bytes_per_weight(group: int, zero_points: bool) -> float:
-    """Return the bytes of a weight with its share of scale and zero point.
-
-    Args:
-        group: weights that share a scale.
-        zero_points: whether each group has one, of a byte.
-
-    Returns:
-        Bytes.
-    """
-    return 0.5 + (2 + zero_points) / group
-
-
 def _rounded_up(scales: Tensor) -> Tensor:
     """Return the smallest float16 that are not below some numbers of at least 0."""
     if float(scales.max() if scales.numel() else 0.0) > _LARGEST_SCALE:
@@ -154,6 +142,7 @@ def _rounded_up(scales: Tensor) -> Tensor:
             hint="keep them in bf16, or divide them",
         )
     near = scales.half()
+    # A scale rounded down would cut off the code of the largest weight.
     above = torch.nextafter(near, torch.full_like(near, float("inf")))
     return torch.where(near.float() < scales, above, near)
 

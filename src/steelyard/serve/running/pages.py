@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,7 @@ def let_go(tensor: Tensor) -> None:
     start, size = tensor.data_ptr(), tensor.nbytes
     if not _is_mapped_file(start):
         return
-    page = 4096
+    page = mmap.PAGESIZE
     first = -(-start // page) * page
     if (start + size) // page * page <= first:
         return
@@ -53,7 +54,7 @@ def share_heap() -> None:
 
 
 def trim() -> None:
-    """Give memory that was freed back to the system, where the C library keeps it (glibc)."""
+    """Return freed memory to the system, where the C library keeps it (glibc)."""
     library = ctypes.CDLL(None)
     if hasattr(library, "malloc_trim"):
         library.malloc_trim(ctypes.c_size_t(0))

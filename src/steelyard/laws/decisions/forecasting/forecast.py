@@ -117,6 +117,7 @@ class Ensemble:
         self._refuse_other(at)
         said = self.rolling.ask(inputs)
         weights = self.stacked.weights
+        # An entrant that was not fitted says nan and weighs 0; their product would be nan.
         middle = weights @ np.nan_to_num(said)
         reach = self.reach(inputs)
         below, above = (
@@ -207,6 +208,7 @@ def ensemble(
     goal = positive_column(target if isinstance(target, str) else "target", goal, len(goal))
     chosen = list(laws) if laws else default_laws(inputs)
     read = {name: inputs[name] for law in chosen for name in law.inputs}
+    # What all runs share is no axis; another value of it must not be extrapolated to.
     constant = {
         name: float(column[0])
         for name, column in inputs.items()

@@ -46,7 +46,7 @@ class SpawnedEngine:
             raise
 
     def close(self) -> None:
-        """Give the socket's place back: its process has connected, or never will."""
+        """Remove the socket: its process has connected, or never will."""
         self.listener.close()
         self._folder.cleanup()
 

@@ -143,9 +143,6 @@ class _Gateway:
             print(f"serving on {url}", flush=True)
             print(self._manner(), flush=True)
             print(f"  open it in a browser to try the model, or: steelyard chat {url}", flush=True)
-            ready = self.dispatcher.ready
-            if ready is not None and ready.kernel_note:
-                print(f"  steps run by {ready.kernel}: {ready.kernel_note}", flush=True)
         stop = asyncio.ensure_future(ending.wait())
         await asyncio.wait({serving, stop}, return_when=asyncio.FIRST_COMPLETED)
         await self._drain()
@@ -157,9 +154,10 @@ class _Gateway:
         ready = self.dispatcher.ready
         if ready is None:
             return "  the engine is being replaced"
-        return f"  in {ready.kernel} kernels" + (
-            f", with {ready.weights} weights" if ready.weights else ""
-        )
+        weights = f", with {ready.weights} weights" if ready.weights else ""
+        # Why it is not a faster kernel, so that nobody takes the slow one for all there is.
+        note = f" ({ready.kernel_note})" if ready.kernel_note else ""
+        return f"  in {ready.kernel} kernels{weights}{note}"
 
     async def _drain(self) -> None:
         """Take nothing new and wait for what is in flight, as long as the options say."""

@@ -1,10 +1,10 @@
 """May the native kernels be used here?
 
 They are where they proved faster: a race at each first start would hold up a server for seconds,
-and lose by chance on a busy machine. On x86-64 with AVX2 or AVX-512 a decoding step of 32 sequences
-takes them a fourth to a half of the time of the numba path, which is itself 1.6 to 9 times as fast
-as the model's own forward; the benchmark `serve_start` runs that race. Other processors have not
-been measured, so the native kernels run there only for who asks for them.
+and lose by chance on a busy machine. The benchmark `serve_start` runs that race: on x86-64 with
+AVX-512 the numba path takes 1.4 times as long for a decoding step, and is itself 1.6 to 9 times as
+fast as the model's own forward. Other processors than those of the table have not been measured, so
+the native kernels run there only for who asks for them.
 
 What a machine has to show for itself is that the results are right: one small step runs both ways,
 once per library, number of threads and type of weights.
