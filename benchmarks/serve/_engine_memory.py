@@ -1,8 +1,10 @@
 """One engine in a process of its own: what it holds in memory, and how fast it was made.
 
-Run as `python -m benchmarks.serve._engine_memory MODEL CACHE POOL_BYTES`; prints one line of JSON.
+Run as `python -m benchmarks.serve._engine_memory MODEL CACHE POOL_BYTES ROUNDS`; prints one line of
+JSON.
 """
 
+import gc
 import json
 import statistics
 import sys
@@ -22,7 +24,6 @@ from steelyard.serve.scheduling.params import SamplingParams
 _LOADED = (draws, steps, trial)
 """Modules that the engine's process loads before a model."""
 _OUTPUTS = 16
-_ROUNDS = 7
 
 
 def resident() -> tuple[float, float]:
@@ -48,8 +49,8 @@ def _made(model: Path, options: EngineOptions) -> tuple[LLM, float]:
     return llm, time.perf_counter() - began
 
 
-def main(model: Path, cache: Path, pool_bytes: int) -> dict[str, object]:
-    """Make an engine, measure, and make it again from the cache."""
+def main(model: Path, cache: Path, pool_bytes: int, rounds: int) -> dict[str, object]:
+    """Make an engine, measure, and make it again from the cache; both decode in turn."""
     share_heap()  # as the engine's process does
     packed_cache.cache_dir = lambda: cache
     torch.set_num_threads(2)
@@ -66,7 +67,7 @@ def main(model: Path, cache: Path, pool_bytes: int) -> dict[str, object]:
             thread.join()
     found: dict[str, object] = {
         "before": before,
-        "pool": llm.runner.pool_bytes,
+        "pool": llm.runner.kv.nbytes,
         "held": held,
         "peak": peak,
         "after_prompt": after_prompt,
@@ -74,15 +75,17 @@ def main(model: Path, cache: Path, pool_bytes: int) -> dict[str, object]:
         "kernel": llm.runner.kernel,
         "weights": llm.runner.weights,
     }
+    if not rounds:  # two of a large model would not fit
+        del llm
+        gc.collect()
     again, found["again_s"] = _made(model, options)
     found["is_mapped"] = str(cache) in Path("/proc/self/maps").read_text()
     ratios = []
-    for _ in range(_ROUNDS):  # in turn: what disturbs the machine hits both
-        packed, mapped = _answer(llm, 16), _answer(again, 16)
-        ratios.append(mapped / packed)
-    found["mapped_over_packed"] = statistics.median(ratios)
+    for _ in range(rounds):  # in turn: what disturbs the machine hits both
+        ratios.append(1 / _answer(llm, 16) * _answer(again, 16))
+    found["mapped_over_packed"] = statistics.median(ratios) if rounds else None
     return found
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))))
+    print(json.dumps(main(Path(sys.argv[1]), Path(sys.argv[2]), *map(int, sys.argv[3:]))))

@@ -16,6 +16,7 @@ with decoding over weights that were packed into huge pages, in one process.
 
 import dataclasses
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,7 @@ PAPER: list[str] = []
 
 _STORED_BAR = 1.05
 _MAPPED_BAR = 1.03
+_AGAIN_BAR = 0.7
 _PEAK_BAR_BYTES = 6e9
 _POOL_TOKENS = 640
 _MODEL = Architecture(
@@ -73,7 +75,7 @@ class _Measured:
     after_prompt: float
     made_s: float
     again_s: float
-    mapped_over_packed: float
+    mapped_over_packed: float | None
     is_mapped: bool
     kernel: str
     weights: str
@@ -97,12 +99,13 @@ def run(quick: bool) -> list[Check]:
     kinds = ("bf16", "int4", "Q4_0") if quick else _KINDS
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
-        tiny = _measure(home, _TINY, "bf16")
+        tiny = {kind: _measure(home, _TINY, kind) for kind in ("bf16", "Q4_0")}
         found = {kind: _measure(home, arch, kind) for kind in kinds}
-        large = None if quick else _measure(home, _LLAMA_7B, "int4")
+        large = None if quick else _measure(home, _LLAMA_7B, "int4", rounds=0)
     _print(found | ({"7B int4": large} if large else {}), tiny)
     checks = [
-        Check(f"1 held over stored, {kind}", (item.beyond - tiny.beyond) / item.stored,
+        Check(f"1 held over stored, {kind}",
+              (item.beyond - tiny.get(kind, tiny["bf16"]).beyond) / item.stored,
               _STORED_BAR, "lower")
         for kind, item in found.items()
     ]  # fmt: skip
@@ -114,16 +117,18 @@ def run(quick: bool) -> list[Check]:
                 "2 peak of a 7B int4 shape over 6 GB", large.peak / _PEAK_BAR_BYTES, 1.0, "lower"
             ),
         ]
-    mapped = [item for item in (*found.values(), *([large] if large else [])) if item.is_mapped]
-    checks.append(Check("3 engines that map what the one before packed",
-                        len(mapped) / (len(found) + bool(large)), 1.0, "higher"))  # fmt: skip
-    if mapped and not quick:
-        slowest = max(item.mapped_over_packed for item in mapped)
+    every = [*found.values(), *([large] if large else [])]
+    again = statistics.median(item.again_s / item.made_s for item in every)
+    checks.append(Check("3 seconds from kept weights, over packing", again, _AGAIN_BAR, "lower"))
+    # Where files are mapped in small pages they are read into huge ones: nothing to compare.
+    ratios = [item.mapped_over_packed for item in found.values() if item.is_mapped]
+    if ratios and not quick:
+        slowest = max(ratio for ratio in ratios if ratio is not None)
         checks.append(Check("3 decoding over maps, over packed", slowest, _MAPPED_BAR, "lower"))
     return checks
 
 
-def _measure(home: Path, arch: Architecture, kind: str) -> _Measured:
+def _measure(home: Path, arch: Architecture, kind: str, rounds: int = 7) -> _Measured:
     """Write a model, serve it in a process of its own, and remove it."""
     with tempfile.TemporaryDirectory(dir=home) as folder, tempfile.TemporaryDirectory() as cache:
         model = Path(folder) / ("model.gguf" if kind == "Q4_0" else "model")
@@ -132,7 +137,7 @@ def _measure(home: Path, arch: Architecture, kind: str) -> _Measured:
         pool = _POOL_TOKENS * arch.num_layers * arch.num_kv_heads * arch.head_dim * 8
         program = [sys.executable, "-m", "benchmarks.serve._engine_memory"]
         done = subprocess.run(
-            [*program, str(model), cache, str(pool)],
+            [*program, str(model), cache, str(pool), str(rounds)],
             check=True,
             stdout=subprocess.PIPE,
             text=True,
@@ -157,9 +162,10 @@ def _write(model: Path, arch: Architecture, kind: str) -> float:
     return sum(path.stat().st_size for path in model.glob("*.safetensors"))
 
 
-def _print(found: dict[str, _Measured], tiny: _Measured) -> None:
+def _print(found: dict[str, _Measured], tiny: dict[str, _Measured]) -> None:
     """Print a row per engine, sizes in MB."""
-    print(f"an engine of a tiny model holds {tiny.beyond / 1e6:.0f} MB beyond its pool")
+    for kind, item in tiny.items():
+        print(f"an engine of a tiny {kind} model holds {item.beyond / 1e6:.0f} MB beyond its pool")
     heads = "stored", "held", "peak", "prompt", "held/st.", "start s", "mapped s", "TPOT"
     print(f"{'MB':<8}" + "".join(f"{head:>10}" for head in heads) + "  kernel")
     for kind, item in found.items():
@@ -168,5 +174,5 @@ def _print(found: dict[str, _Measured], tiny: _Measured) -> None:
         numbers = f"{item.beyond / item.stored:10.3f}{item.made_s:10.2f}{item.again_s:10.2f}"
         print(
             f"{kind:<8}" + "".join(f"{size / 1e6:10.0f}" for size in sizes) + numbers
-            + f"{item.mapped_over_packed:10.3f}  {item.kernel}, {item.weights}"
+            + f"{item.mapped_over_packed or float('nan'):10.3f}  {item.kernel}, {item.weights}"
         )  # fmt: skip

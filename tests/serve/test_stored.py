@@ -35,6 +35,10 @@ STRAIGHT |= {"packed with zeros": Int4Groups, "whole": Int8Rows}
 OPTIONS = EngineOptions(pool_bytes=2**20)
 
 
+def slow(*names):
+    return [pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
 def folder_of(form, path):
     make, settings = FORMS[form]
     checkpoint.save(build(SMALL, seed=1), path)
@@ -68,7 +72,7 @@ def test_codes_of_a_folder_are_kept(folders, form):
 
 
 @needs_compiler
-@pytest.mark.parametrize("form", ["gptq", "awq", "gptq by activations", "packed", "whole"])
+@pytest.mark.parametrize("form", ["awq", "whole", *slow("gptq", "gptq by activations", "packed")])
 def test_a_native_step_over_codes_equals_plain_products_of_their_numbers(folders, form):
     model = load_model(folders[form], OPTIONS)
     weights = chosen_weights(model, "auto")
@@ -76,7 +80,7 @@ def test_a_native_step_over_codes_equals_plain_products_of_their_numbers(folders
 
 
 @needs_compiler
-@pytest.mark.parametrize("kind", ["Q4_0", "Q8_0", "Q4_K", "F16"])
+@pytest.mark.parametrize("kind", ["Q4_0", "Q8_0", *slow("Q4_K", "F16")])
 def test_a_native_step_over_blocks_equals_plain_products_of_their_numbers(kind, tmp_path):
     model = build(UNTIED if kind == "Q4_0" else LLAMA, seed=2)
     path = tmp_path / "model.gguf"
@@ -94,7 +98,7 @@ def test_a_native_step_over_blocks_equals_plain_products_of_their_numbers(kind, 
     assert step_difference(loaded, compiled_library(), 2, weights) < 0.15
 
 
-@pytest.mark.parametrize("asked", ["fp32", "int8"])
+@pytest.mark.parametrize("asked", ["int8", *slow("fp32")])
 @torch.no_grad()
 def test_codes_are_turned_into_another_type_when_asked(folders, asked):
     options = dataclasses.replace(OPTIONS, weights=asked, native=False)
