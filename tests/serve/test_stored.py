@@ -229,6 +229,9 @@ def test_files_used_longest_ago_go_first(kept, monkeypatch):
     for age, path in enumerate(paths[:2]):
         packed_cache.write_packed(path, memory, [], 0)
         os.utime(path, (1e9 - age, 1e9 - age))
+    leftover = kept / ".d.weights.1.x.part"
+    leftover.write_bytes(bytes(9))
+    os.utime(leftover, (1e9, 1e9))
     packed_cache.write_packed(paths[2], memory, [], 0)
     assert sorted(kept.iterdir()) == [paths[0], paths[2]]
     packed_cache.write_packed(paths[1], np.zeros(9000, dtype=np.uint8), [], 0)

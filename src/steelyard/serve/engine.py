@@ -7,6 +7,7 @@ from typing import Literal
 
 import torch
 
+from steelyard.cost.eager import matrix_elements
 from steelyard.errors import ConfigError
 from steelyard.nn.transformer import Transformer
 from steelyard.serve.driver import Clock, Driver, WallClock
@@ -77,9 +78,7 @@ def default_config(
         token_budget=token_budget,
         max_num_seqs=min(64, token_budget),
         swap_s_per_block=block_bytes / _COPY_BYTES_PER_S,
-        prefill_s_per_token=2
-        * sum(item.numel() for item in model.parameters())
-        / _PREFILL_FLOPS_PER_S,
+        prefill_s_per_token=2 * matrix_elements(arch) / _PREFILL_FLOPS_PER_S,
     )
 
 

@@ -9,6 +9,7 @@ import hashlib
 import mmap
 import os
 import shutil
+import time
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -30,6 +31,7 @@ _MOST_BYTES = 2**34
 """Bytes that all files may have; those used longest ago are removed first."""
 _SPARE_BYTES = 2**32
 """Bytes of the disk that are left free."""
+_STALE_S = 3600.0
 _CHUNK = 2**20
 _END = b"steelyard packed"
 _MOST_HEADER = 2**24
@@ -219,6 +221,11 @@ def _make_room(folder: Path, needed: int) -> bool:
     for path in folder.glob("*.weights"):
         with contextlib.suppress(OSError):  # another process removed it
             found.append((path.stat().st_mtime, path.stat().st_size, path))
+    for path in folder.glob(".*.weights.*"):
+        # Left by a process that ended while it wrote: writing takes seconds.
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > _STALE_S:
+                path.unlink()
     used = sum(size for _, size, _ in found)
     for _, size, path in sorted(found):
         if used + needed <= _MOST_BYTES:
