@@ -16,7 +16,7 @@ from steelyard.serve.running.pool import KVPool
 __all__ = ["checks"]
 
 _HEADS, _KV_HEADS, _WIDTH, _BLOCK = 12, 4, 64, 16
-_REST_S = 0.01  # threads of PyTorch spin for some milliseconds after their work
+_REST_S = 0.05  # threads of PyTorch spin after their work, for longer on a busy machine
 Decode = Callable[..., None]
 
 

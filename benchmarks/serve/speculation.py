@@ -25,6 +25,8 @@ PAPER: list[str] = []
 
 _TRAINED = Recipe(hidden_size=192, num_layers=2, phases=((160, 8, 256, 0, 0),), max_positions=1024)
 _FIRST_KEY = 128
+_TURNS = {1: 14, 8: 5, 16: 6}
+"""Jobs by requests at once, twice as many in a full run: short ones vary most."""
 
 
 @dataclass(frozen=True)
@@ -42,16 +44,17 @@ class _Job:
 
 def run(quick: bool) -> list[Check]:
     """Train what is not cached, then time each case."""
-    turns = 12 if quick else 40
     small, random = trained(_TRAINED), _random_model()
-    found = _compare("copying", _engine(small), _copying, (1, 8), turns, bar=1.5)
+    found = _compare("copying", _engine(small), _copying, (1, 8), quick, bar=1.5)
     engine = _engine(random)
-    found += _compare("random weights", engine, _rambling, (1, 16), turns)
-    found += _compare("random weights, drawn", engine, _drawing, (1, 16), turns)
+    found += _compare("random weights", engine, _rambling, (1, 16), quick)
+    found += _compare("random weights, drawn", engine, _drawing, (1, 16), quick)
     useless = _engine(random, _random_model(layers=1))
-    found += _compare("useless draft model", useless, _rambling, (1,), turns)
-    agreeing = _engine(_stretched(small), small)
-    return found + _compare("agreeing draft model", agreeing, _copying, (1, 8), turns, bar=1.5)
+    found += _compare("useless draft model", useless, _rambling, (1,), quick)
+    large = _stretched(small)
+    found += _compare("copying, 24 layers", _engine(large), _copying, (1, 8), quick, bar=1.5)
+    agreeing = _engine(large, small)
+    return found + _compare("agreeing draft model", agreeing, _copying, (1, 8), quick, bar=1.5)
 
 
 def _engine(model: Transformer, drafter: Transformer | Literal["ngram"] = "ngram") -> LLM:
@@ -136,7 +139,7 @@ def _compare(
     llm: LLM,
     make: Callable[[int, int], _Job],
     counts: tuple[int, ...],
-    turns: int,
+    quick: bool,
     bar: float = 0.97,
 ) -> list[Check]:
     """Time an engine on jobs of each number of requests at once, with and without guesses in turn.
@@ -147,7 +150,7 @@ def _compare(
             its weights elsewhere in memory, and its own speed.
         make: makes the job of a turn.
         counts: requests at once; the bar is for one, and .97 for more.
-        turns: jobs of each number.
+        quick: fewer jobs.
         bar: least gain.
 
     Returns:
@@ -156,6 +159,7 @@ def _compare(
     """
     found = []
     for count in counts:
+        turns = _TURNS[count] * (1 if quick else 2)
         _time(llm, make(count, turns))
         llm.reset()  # what was learnt of the machine is learnt anew in the timed turns
         guesser = llm.scheduler.speculator

@@ -9,7 +9,7 @@ from steelyard.cli.serve import explain, profile
 from steelyard.errors import BackendError, CalibrationError, ConfigError
 from steelyard.nn import checkpoint
 from steelyard.serve import SamplingParams, SchedulerConfig
-from steelyard.serve.account import account_steps, step_time_of
+from steelyard.serve.account import account_decoding, account_prompt, step_time_of
 from steelyard.serve.engine import LLM
 from steelyard.serve.engine_rates import measure_engine
 from steelyard.serve.step_parts import own_core, time_chunks, time_decoding
@@ -35,10 +35,10 @@ def test_every_part_of_a_decoding_step_is_timed(llm):
     assert steps[1].features[5] == steps[0].features[5] + 3
 
 
-def test_chunks_of_a_prompt_are_timed_and_only_the_last_samples(llm):
+def test_chunks_of_a_prompt_are_timed_at_its_end(llm):
     steps = time_chunks(llm, context=80)
     assert [step.features[2] for step in steps] == [32, 32, 16]
-    assert steps[-1].seconds["head"] > 0 == steps[0].seconds["head"]
+    assert steps[-1].seconds["head"] > 0
 
 
 def test_timing_leaves_the_engine_as_it_was(llm):
@@ -67,9 +67,10 @@ def test_a_thread_has_its_own_core_only_for_a_while():
 
 
 def test_an_account_puts_times_beside_bounds(llm):
-    one, many, prompt = account_steps(llm, made_rates(), batches=(1, 4), context=16)
-    assert (one.kind, one.tokens, many.tokens, prompt.kind) == ("decode", 1, 4, "prefill")
-    for account in (one, many, prompt):
+    many = account_decoding(llm, made_rates(), batch=4, context=16)
+    prompt = account_prompt(llm, made_rates())
+    assert (many.kind, many.tokens, prompt.kind, prompt.tokens) == ("decode", 4, "prefill", 32)
+    for account in (many, prompt):
         assert account.seconds == pytest.approx(sum(item.seconds for item in account.operators))
         assert account.ceiling_tokens_per_s == pytest.approx(account.tokens / account.bound_s)
         weighed = [item for item in account.operators if item.bound]

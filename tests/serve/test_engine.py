@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+import torch
 
 from steelyard.cost.step_time import FEATURES, ServeStepTime
 from steelyard.errors import CapacityError, ConfigError, TraceError
@@ -13,7 +14,9 @@ from steelyard.serve import (
 )
 from steelyard.serve.engine import LLM, default_config
 from steelyard.serve.forecast import forecast_replay
+from steelyard.serve.pool_size import chosen_pool_bytes
 from steelyard.serve.profile import profile
+from steelyard.serve.running.pool import slot_bytes
 from steelyard.serve.simulate import VirtualClock, simulate
 
 
@@ -178,6 +181,20 @@ def test_forecasts_widen_where_the_queue_amplifies_an_error_of_the_steps(model):
         return (found[name].high - found[name].low) / found[name].value
 
     assert width("serve.tpot") > 0.3 and width("serve.request_rate") < 0.1
+
+
+@pytest.mark.parametrize("dtype, row", [(torch.float32, 4 * 8), (torch.int8, 8 + 4)])
+def test_the_default_pool_follows_model_length_and_memory(model, dtype, row):
+    slot = 2 * 2 * 2 * row  # keys and values of two layers and two heads
+    assert slot == slot_bytes(model.architecture, dtype)
+    ample, packed = 1 << 40, sum(item.nbytes for item in model.parameters())
+    assert chosen_pool_bytes(model, dtype, free=ample) == 32 * 128 * slot
+    assert chosen_pool_bytes(model, dtype, 40, free=ample) == 32 * 48 * slot
+    assert chosen_pool_bytes(model, dtype, free=packed + 1000 * slot) == 500 * slot
+    # One sequence of a stated length, or a block, fits in any case.
+    assert chosen_pool_bytes(model, dtype, 100, free=0) == 112 * slot
+    assert chosen_pool_bytes(model, dtype, free=0) == 16 * slot
+    assert default_config(model, kv_dtype=dtype).num_blocks == 32 * 8
 
 
 def test_what_does_not_fit_is_refused(model):

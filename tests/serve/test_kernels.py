@@ -10,7 +10,11 @@ from hypothesis import strategies as st
 from steelyard.catalog.architecture import Architecture
 from steelyard.serve.running.attention import decode_gathered
 from steelyard.serve.running.kernels import paged_decode, split_pieces
-from steelyard.serve.running.native.library import Team, compiled_library
+from steelyard.serve.running.native.library import (
+    Team,
+    capped_attention,
+    compiled_library,
+)
 from steelyard.serve.running.pool import KVPool
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
@@ -119,9 +123,9 @@ def test_windows_and_caps_by_hand():
 
 
 def decode_natively(
-    query, keys, values, tables, contexts, out, *, threads=2, window=0, softcap=0.0
+    query, keys, values, tables, contexts, out, *, window=0, softcap=0.0, threads=2, library=None
 ):
-    library = compiled_library()
+    library = library or compiled_library()
     rows, heads, width = query.shape
     places = [item.ctypes.data for item in (query, keys, values)]
     sizes = rows, heads, keys.shape[1], width, keys.shape[2], tables.shape[1]
@@ -169,7 +173,44 @@ def test_the_native_kernel_takes_any_shape(
         width=width,
         block_size=block_size,
         dtype=dtype,
-    ).assert_equals(decode_natively, window=window, softcap=softcap)
+    ).assert_equals(
+        # Queries and shares are rounded to 15 and 16 bits where bytes are multiplied.
+        decode_natively,
+        tolerance=3e-4 if dtype == torch.int8 else 3e-6,
+        window=window,
+        softcap=softcap,
+    )
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("level", [2, 1, 0])
+def test_attention_of_narrower_processors_equals_the_gathered_batch(level):
+    def decode(*arrays, **limits):
+        decode_natively(*arrays, library=capped_attention(level), **limits)
+
+    for dtype in (torch.float32, torch.bfloat16, torch.int8):
+        for width in (24, 64, 128):
+            case = Case(width, [1, 40, 300], heads=10, width=width, block_size=16, dtype=dtype)
+            tolerance = 3e-4 if dtype == torch.int8 else 3e-6
+            case.assert_equals(decode, tolerance=tolerance)
+            case.assert_equals(decode, tolerance=tolerance, window=33, softcap=1.5)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
+def test_a_rows_attention_is_the_same_bits_in_any_batch(dtype):
+    case = Case(2, [37, 600, 1, 300], heads=8, width=64, block_size=16, dtype=dtype)
+    whole, alone = np.empty((2, *case.query.shape), dtype=np.float32)
+    query, bits = case.query.numpy(), case.bits()
+    decode_natively(query, *bits, case.tables, case.contexts, whole)
+    for row in range(4):
+        one = slice(row, row + 1)
+        found = np.empty((1, *query.shape[1:]), dtype=np.float32)
+        arrays = query[one].copy(), *bits, case.tables[one], case.contexts[one], found
+        decode_natively(*arrays, threads=1)
+        alone[row] = found[0]
+    np.testing.assert_array_equal(alone, whole)
 
 
 @needs_compiler

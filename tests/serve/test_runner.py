@@ -391,9 +391,10 @@ def test_native_kernels_need_a_known_processor_equal_results_and_a_cache(monkeyp
     assert "measured on processors with SVE256" in TorchRunner(model, config).kernel_note
     assert TorchRunner(model, config, native=True).kernel == "native"
     monkeypatch.setattr(trial, "_MEASURED", ("SVE256",))
-    difference = trial._difference(native_library.compiled_library(), 2)
+    small = build(trial._ARCHITECTURE).eval()
+    difference = trial.step_difference(small, native_library.compiled_library(), 2, "fp32")
     assert 0 < difference < 1e-4
-    monkeypatch.setattr(trial, "_difference", lambda *_: 0.5)
+    monkeypatch.setattr(trial, "step_difference", lambda *_: 0.5)
     assert "differ by 5.0e-01" in TorchRunner(model, config).kernel_note
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))

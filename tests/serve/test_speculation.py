@@ -212,6 +212,32 @@ def test_a_draft_model_that_is_the_model_is_always_right(model, check_everything
     assert stats.accepted_tokens > 0.95 * stats.drafted_tokens > 0
 
 
+def test_a_draft_model_reads_long_prompts_in_pieces_and_takes_no_slot_meanwhile(
+    model, check_everything
+):
+    config = SchedulerConfig(
+        num_blocks=64, block_size=4, token_budget=8, max_num_seqs=2, max_model_len=64
+    )
+    llm = LLM(model, config, speculate=model)
+    check_everything(llm)
+    llm.add_request(list(range(30)), SamplingParams(max_tokens=20))
+    accepted = []
+    while llm.scheduler.has_work:
+        llm.step()
+        accepted.append(llm.stats().accepted_tokens)
+        for request in llm.scheduler.running:
+            held = max(len(request.prompt) + 1, request.num_tokens)
+            assert request.table.num_blocks <= -(-held // 4)
+    assert accepted[6] == 0 < accepted[-1]
+
+
+def test_a_replay_runs_without_guesses(model):
+    llm = LLM(model, ROOMY, speculate="ngram")
+    llm.replay([TraceRequest(arrival_s=0.0, prompt=[1, 2, 3] * 5, output_tokens=20)])
+    assert llm.stats().steps == 20
+    assert llm.scheduler.speculator is not None
+
+
 def test_what_cannot_guess_is_refused(model):
     with pytest.raises(ConfigError, match="asynchronous"):
         LLM(model, ROOMY, speculate="ngram", asynchronous=True)

@@ -5,9 +5,6 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-from numpy.typing import NDArray
-
 __all__ = ["KERNEL_PARTS", "EngineRates", "LinearTime", "PartRate", "ProductTime"]
 
 KERNEL_PARTS = (
@@ -139,7 +136,7 @@ class EngineRates:
             KeyError: the type was not measured.
         """
         grid = self._grids[weights]
-        counts = sorted(grid)
+        counts = list(grid)
         size = math.log(max(set_bytes, 1.0))
         # The two measured counts on either side of `rows`; the outermost stand for all beyond.
         above = min(max(bisect.bisect_left(counts, rows), 1), len(counts) - 1)
@@ -148,27 +145,29 @@ class EngineRates:
         for count in around:
             depths = grid[count]
             each = [
-                np.interp(size, sizes, np.log(n * k * weight + call * (k / inputs)))
-                for inputs, (sizes, weight, call) in depths.items()
+                _between(
+                    size,
+                    [
+                        (place, math.log(n * k * weight + call * (k / inputs)))
+                        for place, weight, call in sets
+                    ],
+                )
+                for inputs, sets in depths.items()
             ]
-            times.append(np.interp(math.log(k), np.log(list(depths)), each))
+            points = [(math.log(inputs), time) for inputs, time in zip(depths, each, strict=True)]
+            times.append((math.log(count), _between(math.log(k), points)))
         beyond = max(rows / counts[-1], 1.0)
-        return beyond * math.exp(np.interp(math.log(rows), np.log(around), times))
+        return beyond * math.exp(_between(math.log(rows), times))
 
     @cached_property
-    def _grids(self) -> "dict[str, dict[int, dict[int, NDArray[np.float64]]]]":
+    def _grids(self) -> dict[str, dict[int, dict[int, list[tuple[float, float, float]]]]]:
         """Products by type, rows and inputs, rising: logarithms of sets, rising, and both times."""
-        grids: dict[str, dict[int, dict[int, NDArray[np.float64]]]] = {}
+        grids: dict[str, dict[int, dict[int, list[tuple[float, float, float]]]]] = {}
         for item in sorted(self.products, key=lambda item: (item.rows, item.inputs)):
-            mine = grids.setdefault(item.weights, {}).setdefault(item.rows, {})
-            if item.inputs not in mine:
-                found = sorted(
-                    (math.log(other.set_bytes), other.s_per_weight, other.call_s)
-                    for other in self.products
-                    if (other.weights, other.rows, other.inputs)
-                    == (item.weights, item.rows, item.inputs)
-                )
-                mine[item.inputs] = np.array(found).T
+            sets = grids.setdefault(item.weights, {}).setdefault(item.rows, {})
+            found = sets.setdefault(item.inputs, [])
+            found.append((math.log(item.set_bytes), item.s_per_weight, item.call_s))
+            found.sort()
         return grids
 
     def read_bytes_per_s(self, set_bytes: float, bytes_per_weight: dict[str, float]) -> float:
@@ -201,3 +200,12 @@ class EngineRates:
             )
             for kind, grid in self._grids.items()
         }
+
+
+def _between(place: float, points: list[tuple[float, float]]) -> float:
+    """Interpolate between points of rising places; the outermost stand for all beyond."""
+    above = bisect.bisect_left(points, place, key=lambda point: point[0])
+    if above in (0, len(points)):
+        return points[min(above, len(points) - 1)][1]
+    (left, low), (right, high) = points[above - 1], points[above]
+    return low + (high - low) * (place - left) / (right - left)

@@ -41,10 +41,15 @@ def step_report(
         ConfigError: a batch or the context is out of range.
         BackendError: the engine does not run in native kernels.
     """
+    from steelyard.serve.account import account_decoding, account_prompt
+
     _refuse(batches, context)
     calibration, rates = _calibrated()
     llm = _make(folder, engine)
-    accounts = _accounts(llm, rates, batches, context)
+    accounts = [
+        *(account_decoding(llm, rates, batch=batch, context=context) for batch in batches),
+        account_prompt(llm, rates),
+    ]
     sections = [Section(_title(item), [_table(item)]) for item in accounts]
     caption = (
         "Bytes are those of weights, keys, values and activations; stream and products are shares "
@@ -76,10 +81,12 @@ def explained(folder: Path, engine: "EngineOptions | None", *, batch: int, conte
         ConfigError: the batch or the context is out of range.
         BackendError: the engine does not run in native kernels.
     """
+    from steelyard.serve.account import account_decoding
+
     _refuse((batch,), context)
     calibration, rates = _calibrated()
     llm = _make(folder, engine)
-    account = _accounts(llm, rates, (batch,), context)[0]
+    account = account_decoding(llm, rates, batch=batch, context=context)
     share = account.tokens_per_s / account.ceiling_tokens_per_s
     said = (
         f"**{account.tokens_per_s:,.4g} tokens/s now** of {account.ceiling_tokens_per_s:,.4g} that "
@@ -133,15 +140,6 @@ def _make(folder: Path, engine: "EngineOptions | None") -> "LLM":
     from steelyard.serve.options import EngineOptions
 
     return make_engine(folder, replace(engine or EngineOptions(), asynchronous=False))
-
-
-def _accounts(
-    llm: "LLM", rates: "EngineRates", batches: tuple[int, ...], context: int
-) -> "list[StepAccount]":
-    """Time the steps."""
-    from steelyard.serve.account import account_steps
-
-    return account_steps(llm, rates, batches=batches, context=context)
 
 
 def _engine_words(llm: "LLM", calibration: "Calibration") -> str:

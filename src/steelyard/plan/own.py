@@ -15,7 +15,6 @@ from steelyard.cost.roofline import Machine
 from steelyard.cost.weights import WeightType
 from steelyard.nn.traits import unsupported_traits
 from steelyard.plan.rates import Load, Use, decode_rate, training_rate
-from steelyard.serve.running.native.traits import missing_traits
 from steelyard.serve.weight_choice import (
     ServingLoad,
     WeightCandidate,
@@ -45,8 +44,6 @@ def own_choice(
         engine for the model, or its kernels were not calibrated there.
     """
     if machine.engine is None or load.use != "serve" or not has_engine(arch, "fp32", "serve"):
-        return None
-    if missing_traits(arch, load.context):
         return None
     return choose_weights(
         arch,

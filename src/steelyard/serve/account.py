@@ -1,6 +1,5 @@
 """A step's account by operator: what each takes, moves and computes, and what this machine can."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +10,13 @@ from steelyard.errors import BackendError
 from steelyard.serve.engine import LLM
 from steelyard.serve.step_parts import StepParts, time_chunks, time_decoding, typical_step
 
-__all__ = ["OperatorAccount", "StepAccount", "account_steps", "step_time_of"]
+__all__ = [
+    "OperatorAccount",
+    "StepAccount",
+    "account_decoding",
+    "account_prompt",
+    "step_time_of",
+]
 
 _KV_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.int8: "int8"}
 _STEPS, _PROMPTS = 16, 3
@@ -114,33 +119,48 @@ def step_time_of(llm: LLM, rates: EngineRates) -> EngineStepTime:
     return EngineStepTime(arch=llm.model.architecture, rates=rates, weights=weights, kv=kv)
 
 
-def account_steps(
-    llm: LLM, rates: EngineRates, *, batches: Sequence[int] = (1, 8), context: int = 512
-) -> list[StepAccount]:
-    """Run decoding steps and a chunk of a prompt, and account for their time.
+def account_decoding(
+    llm: LLM, rates: EngineRates, *, batch: int = 1, context: int = 512
+) -> StepAccount:
+    """Run decoding steps and account for the time of one.
 
     Args:
         llm: an idle engine in native kernels that runs one step at a time; its cached prefixes are
             forgotten.
         rates: measured rates of this machine.
-        batches: sequences of the decoding steps, one account each.
+        batch: sequences.
         context: tokens that each of them attends.
 
     Returns:
-        The accounts, that of the chunk last: as many tokens as a step takes at most.
+        The account, of the median of each part.
 
     Raises:
         BackendError: the engine does not run in native kernels, or was not calibrated.
-        ConfigError: the engine is busy, or a shape is beyond its limits.
+        ConfigError: the engine is busy, or the shape is beyond its limits.
     """
     model = step_time_of(llm, rates)
-    found = []
-    for batch in batches:
-        steps = time_decoding(llm, batch=batch, context=context, steps=_STEPS)
-        found.append(_account(model, "decode", batch, batch, context, typical_step(steps)))
+    steps = time_decoding(llm, batch=batch, context=context, steps=_STEPS)
+    return _account(model, "decode", batch, batch, context, typical_step(steps))
+
+
+def account_prompt(llm: LLM, rates: EngineRates) -> StepAccount:
+    """Run prompts of as many tokens as a step takes at most, and account for the time of one.
+
+    Args:
+        llm: as for `account_decoding`.
+        rates: measured rates of this machine.
+
+    Returns:
+        The account, of the median of each part.
+
+    Raises:
+        BackendError: the engine does not run in native kernels, or was not calibrated.
+        ConfigError: the engine is busy.
+    """
+    model = step_time_of(llm, rates)
     chunk = min(llm.config.token_budget, llm.config.max_model_len - 1)
-    prompts = [step for _ in range(_PROMPTS) for step in time_chunks(llm, context=chunk)]
-    return [*found, _account(model, "prefill", 1, chunk, chunk, typical_step(prompts))]
+    steps = [step for _ in range(_PROMPTS) for step in time_chunks(llm, context=chunk)]
+    return _account(model, "prefill", 1, chunk, chunk, typical_step(steps))
 
 
 def _account(

@@ -13,6 +13,7 @@ from steelyard.serve.options import EngineOptions
 from steelyard.serve.running.grammar import Grammars
 from steelyard.serve.running.pool import slot_bytes
 from steelyard.serve.running.sampling import Sampler
+from steelyard.serve.running.weights import chosen_weights, kv_type
 from steelyard.serve.scheduling.config import SchedulerConfig
 from steelyard.serve.scheduling.fairness import VTC
 from steelyard.serve.sparse.serving import bounded_engine
@@ -129,9 +130,10 @@ def engine_config(model: Transformer, options: EngineOptions) -> SchedulerConfig
         max_model_len=options.max_model_len,
         token_budget=options.token_budget,
         kv_dtype=_kv_dtype(options),
+        weights=options.weights,
     )
     swaps = options.preemption != "recompute"
-    kept = _kv_dtype(options) or next(model.parameters()).dtype
+    kept = kv_type(model, chosen_weights(model, options.weights), _kv_dtype(options))
     block_bytes = config.block_size * slot_bytes(model.architecture, kept)
     given = options.host_tier_bytes
     tier = given // block_bytes if given else config.num_blocks
@@ -150,5 +152,5 @@ def engine_config(model: Transformer, options: EngineOptions) -> SchedulerConfig
 
 
 def _kv_dtype(options: EngineOptions) -> torch.dtype | None:
-    """Return the type of keys and values, None for that of the weights."""
+    """Return the type of keys and values, None for the one that goes with the weights."""
     return None if options.kv_dtype == "model" else getattr(torch, options.kv_dtype)

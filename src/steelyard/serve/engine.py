@@ -20,6 +20,7 @@ from steelyard.serve.running.launcher import EngineRunner
 from steelyard.serve.running.pool import slot_bytes
 from steelyard.serve.running.runner import TorchRunner
 from steelyard.serve.running.sampling import Sampler
+from steelyard.serve.running.weights import chosen_weights, kv_type
 from steelyard.serve.scheduling.config import SchedulerConfig
 from steelyard.serve.scheduling.fairness import OrderPolicy
 from steelyard.serve.scheduling.params import SamplingParams
@@ -45,6 +46,7 @@ def default_config(
     max_model_len: int = 0,
     token_budget: int = 512,
     kv_dtype: torch.dtype | None = None,
+    weights: str = "auto",
 ) -> SchedulerConfig:
     """Derive an engine's limits from a model and the memory of its pool.
 
@@ -54,7 +56,8 @@ def default_config(
         max_model_len: longest sequence; the model's positions, or what the pool holds if that is
             less, by default.
         token_budget: most tokens a step runs.
-        kv_dtype: type of keys and values; that of the weights by default.
+        kv_dtype: type of keys and values; `weights.kv_type` by default.
+        weights: type in which the model is computed.
 
     Returns:
         A configuration with blocks of 16 tokens; what "auto" preemption compares is derived from
@@ -64,7 +67,7 @@ def default_config(
         CapacityError: the pool cannot hold `max_model_len`.
     """
     arch = model.architecture
-    kept = kv_dtype or next(model.parameters()).dtype
+    kept = kv_type(model, chosen_weights(model, weights), kv_dtype)
     block_bytes = slot_bytes(arch, kept) * 16
     num_blocks = (pool_bytes or chosen_pool_bytes(model, kept, max_model_len)) // block_bytes
     longest = max_model_len or min(arch.max_positions, num_blocks * 16)
@@ -127,7 +130,8 @@ class LLM:
                 the CPU.
             asynchronous: plan each step while the one before runs; outputs are the same.
             sampler: chooses tokens; one without grammars by default.
-            kv_dtype: type of keys and values; the model's by default.
+            kv_dtype: type of keys and values; float32 beside fp32 weights and bfloat16 beside
+                narrower ones by default.
             native: run steps in C++ kernels, or not; by default where they can be compiled and
                 prove faster.
             weights: type in which the linear layers are computed, "fp32", "bf16", "int8" or "int4";
@@ -151,7 +155,7 @@ class LLM:
         self.end_tokens = end_tokens
         self.clock: Clock = clock or WallClock()
         self._make_policy = make_policy
-        limits = config or default_config(model, kv_dtype=kv_dtype)
+        limits = config or default_config(model, kv_dtype=kv_dtype, weights=weights)
         self.runner: EngineRunner = runner or TorchRunner(
             model,
             limits,
@@ -181,8 +185,12 @@ class LLM:
             config,
             model_key=self.model.architecture.name,
             policy=self._make_policy() if self._make_policy else None,
-            speculator=Speculator(self._drafter) if self._drafter and guesses else None,
+            speculator=self._make_speculator() if guesses else None,
         )
+
+    def _make_speculator(self) -> Speculator | None:
+        """Make what lets steps check guesses, with nothing learnt."""
+        return Speculator(self._drafter) if self._drafter else None
 
     def _make_tiers(self, config: SchedulerConfig, folder: Path | None) -> Tiers:
         """Make what carries out transfers, if there can be any."""
@@ -387,4 +395,6 @@ class LLM:
         for request in requests:
             self.check(request)
         with frozen_heap():
-            return drive_replay(self.driver, requests, between)
+            result = drive_replay(self.driver, requests, between)
+        self.scheduler.speculator = self._make_speculator()
+        return result

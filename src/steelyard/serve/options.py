@@ -40,8 +40,8 @@ class EngineOptions:
         allocator: Whether blocks are handed out one by one, or in runs that move in one copy.
         group_blocks: Blocks a request first takes as one run with "block-group"; 0 chooses by the
             pool's size.
-        kv_dtype: Number type of keys and values; "model" keeps that of the weights. "int8" has a
-            scale per head and token.
+        kv_dtype: Number type of keys and values; "model" is float32 beside fp32 weights and
+            bfloat16 beside narrower ones. "int8" has a scale per head and token.
         weights: Number type in which the layers are computed. "auto" takes the one that is forecast
             fastest within `max_loss`, from the rates that `steelyard calibrate` measured here;
             where it did not, what the folder stores: bf16 where it is and the processor multiplies

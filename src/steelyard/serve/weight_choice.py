@@ -27,6 +27,7 @@ _STORED = {"F64": "fp32", "F32": "fp32", "F16": "bf16", "BF16": "bf16"}
 """Types of weights by the names that safetensors has; float16 is loaded as it is converted to
 float32, and no type of the engine is closer to it than bf16."""
 _MOST_HEADER_BYTES = 100_000_000
+_KV_NAMES = {"float32": "fp32", "bfloat16": "bf16", "int8": "int8"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,22 +126,20 @@ def choose_weights(
         load: what is asked of the model; four users by default.
         stored: type in which the weights are stored; types at least as wide lose nothing.
         max_loss: largest relative increase of perplexity, such as .01.
-        kv: type of keys and values; float32, or bf16 where the weights are stored so, by default.
+        kv: type of keys and values; fp32 beside fp32 weights, else bf16, by default.
         disturbance: relative error that other work left in the rates.
 
     Returns:
         The choice with all types that have rates.
     """
     load = load or ServingLoad()
-    cache = kv or ("bf16" if stored == "bf16" else "fp32")
-    found = [
-        _candidate(
-            EngineStepTime(arch=arch, rates=rates, weights=kind, kv=cache).disturbed(disturbance),
-            load,
-            stored,
+    times = [
+        EngineStepTime(
+            arch=arch, rates=rates, weights=kind, kv=kv or ("fp32" if kind == "fp32" else "bf16")
         )
         for kind in rates.types
     ]
+    found = [_candidate(item.disturbed(disturbance), load, stored) for item in times]
     found.sort(key=lambda item: item.busy_tpot.value)
     # The stored type itself loses nothing, so that one is always allowed where it has rates.
     allowed = [item for item in found if item.loss.value <= max_loss] or found
@@ -220,7 +219,7 @@ def with_weights(
     try:
         calibration = load_calibration()
     except CalibrationError as error:
-        return options, None, f"weights as stored: {error}"
+        return options, None, f"weights as stored: {error}; {error.hint}"
     if calibration is None or calibration.engine is None:
         note = "weights as stored: `steelyard calibrate` measures which type is faster here"
         return options, None, note
@@ -233,7 +232,7 @@ def with_weights(
         calibration.engine,
         stored=stored,
         max_loss=options.max_loss,
-        kv={"float32": "fp32", "bfloat16": "bf16"}.get(options.kv_dtype, ""),
+        kv=_KV_NAMES.get(options.kv_dtype, ""),
         disturbance=calibration.disturbance,
     )
     given = replace(options, weights=choice.weights, max_loss=0.0)

@@ -14,7 +14,7 @@ from steelyard.serve.running.launcher import EngineRunner
 from steelyard.serve.running.model_steps import ModelSteps
 from steelyard.serve.running.pool import KVPool
 from steelyard.serve.running.sampling import Sampler
-from steelyard.serve.running.weights import ComputedIn, chosen_weights
+from steelyard.serve.running.weights import ComputedIn, chosen_weights, kv_type
 from steelyard.serve.scheduling.request import Request
 from steelyard.serve.scheduling.scheduler import SchedulerConfig
 from steelyard.serve.scheduling.step import StepOutput, StepPlan
@@ -75,9 +75,9 @@ class TorchRunner(EngineRunner):
                 Packing copies the weights once, so later changes of the model's weights do not
                 reach the runner.
             sampler: chooses tokens; one without grammars by default.
-            kv_dtype: type of keys and values in the pool; the model's by default. `torch.bfloat16`
-                halves the bytes that decoding reads, `torch.int8` (a scale per head and token)
-                leaves little more than a fourth.
+            kv_dtype: type of keys and values in the pool; `weights.kv_type` by default.
+                `torch.bfloat16` halves the bytes that decoding reads; `torch.int8`, with a scale
+                per head and token, leaves little more than a fourth.
             native: use the C++ kernels, or with False the numba ones; by default where a compiler
                 is found and the processor is of a kind on which they proved faster.
                 `STEELYARD_NATIVE=0` in the environment stands for False.
@@ -100,7 +100,7 @@ class TorchRunner(EngineRunner):
             model.architecture,
             config.num_blocks,
             config.block_size,
-            kv_dtype or weight.dtype,
+            kv_type(model, self.weights, kv_dtype),
             weight.device,
         )
         self.kernel, self.kernel_note, self._steps = self._choose(native)

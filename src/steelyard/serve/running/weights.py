@@ -8,7 +8,7 @@ from steelyard.errors import ConfigError
 from steelyard.nn.stored import StoredLinear
 from steelyard.nn.transformer import Transformer
 
-__all__ = ["INT4_GROUP", "ComputedIn", "chosen_weights", "head_type"]
+__all__ = ["INT4_GROUP", "ComputedIn", "chosen_weights", "head_type", "kv_type"]
 
 ComputedIn = Literal["fp32", "bf16", "int8", "int4"]
 """Names of `cost.WEIGHT_TYPES` that the engine computes in."""
@@ -45,6 +45,27 @@ def chosen_weights(model: Transformer, asked: str) -> ComputedIn | None:
             hint="leave the type out, or load the model in float32 or bfloat16 on the CPU",
         )
     return cast(ComputedIn, asked)
+
+
+def kv_type(
+    model: Transformer, weights: ComputedIn | None, asked: torch.dtype | None
+) -> torch.dtype:
+    """Return the type of keys and values.
+
+    Args:
+        model: a decoder.
+        weights: type in which it is computed, from `chosen_weights`.
+        asked: a type, or None for one that is no wider than the computation.
+
+    Returns:
+        What is asked; else float32 beside fp32 weights, bfloat16 beside narrower ones, and the
+        model's own type where only its own forward runs.
+    """
+    if asked is not None:
+        return asked
+    if weights is None:
+        return next(model.parameters()).dtype
+    return torch.float32 if weights == "fp32" else torch.bfloat16
 
 
 def head_type(weights: ComputedIn) -> ComputedIn:

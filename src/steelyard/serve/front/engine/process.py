@@ -21,6 +21,7 @@ from steelyard.serve.front.engine.stages import StartStages
 from steelyard.serve.front.engine.wire import Failed, Ready, Start, ToEngine
 from steelyard.serve.options import EngineOptions
 from steelyard.serve.running.native.library import compile_ahead
+from steelyard.serve.running.pages import share_heap
 
 if TYPE_CHECKING:
     from steelyard.serve.engine import LLM
@@ -43,6 +44,7 @@ def main(arguments: list[str]) -> int:
     # requests are answered; should it die, its closed socket ends this process in any case.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    share_heap()
     # Nothing that a start makes is garbage, and looking for some takes a tenth of it.
     gc.disable()
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -1,8 +1,11 @@
 // Attention of one query per sequence to its paged context, with a running softmax.
 #include "attention.h"
-#include "registers.h"
+#include "coded.h"
 
-constexpr long STRETCH = 32;  // tokens that pass through the softmax at once
+// Tokens that pass through the softmax at once: as many bytes whatever their type, as those of the
+// next stretch are fetched meanwhile.
+template <class T>
+constexpr long STRETCH = is_coded<T> ? 64 : 32;
 
 // Consecutive tokens of one block, and as many that come later, which are fetched meanwhile.
 template <class T>
@@ -40,9 +43,9 @@ INLINE void score_rows(const float* query, long width, const T* keys, float* sco
     }
     for (int g = 0; g < G; g++) {
         if constexpr (ROWS == 4)
-            *(f4*)(scores + g * STRETCH) = sums(L::fold(total[g][0]), L::fold(total[g][1]),
+            *(f4*)(scores + g * STRETCH<T>) = sums(L::fold(total[g][0]), L::fold(total[g][1]),
                 L::fold(total[g][2]), L::fold(total[g][3]));
-        else scores[g * STRETCH] = sum(L::fold(total[g][0]));
+        else scores[g * STRETCH<T>] = sum(L::fold(total[g][0]));
     }
 }
 
@@ -79,7 +82,7 @@ INLINE void weigh_rows(const float* shares, const Run<T>* runs, long num_runs, l
             const long here = t * width + column;
             if (fetches) fetch(runs[r].next + here, L::LANES * STRIP);
             typename L::Row weight[G];
-            for (int g = 0; g < G; g++) weight[g] = L::all(shares[g * STRETCH + t]);
+            for (int g = 0; g < G; g++) weight[g] = L::all(shares[g * STRETCH<T> + t]);
             for (int h = 0; h < STRIP; h += L::PARTS) {
                 weigh_columns<L, 0>(weight, runs[r].numbers + here, h, part);
                 if constexpr (L::PARTS == 2)
@@ -101,9 +104,53 @@ APART void weigh(const float* shares, const Run<T>* runs, long num_runs, long wi
         weigh_rows<L, L::PARTS, G>(shares, runs, num_runs, width, column, total, fetches);
 }
 
+#if defined(STEELYARD_WIDE)
+
+// As `score` of keys in eight bits and coded queries.
+template <int G>
+APART void score_codes(float* query, long width, const Run<int8>& run, const float* scales,
+    float* scores, bool fetches) {
+    for (long t = 0; t < run.count; t += 16) {
+        const long count = std::min(run.count - t, 16L);
+        if (fetches) fetch(run.next + t * width, count * width);
+        score_sixteen<G>(query, width, run.numbers + t * width, scales + t, count, scores + t,
+            STRETCH<int8>);
+    }
+}
+
+// As `weigh` of values in eight bits and coded shares.
+template <int G>
+APART void weigh_codes(const CodedShares<STRETCH<int8>>* shares, const Run<int8>* runs,
+    long num_runs, long width, float* total, bool fetches) {
+    for (long column = 0; column < width; column += COLUMNS) {
+        __m512i upper[G][4] = {}, lower[G][4] = {};
+        long done = 0;
+        for (long r = 0; r < num_runs; done += runs[r++].count)
+            for (long t = 0; t < runs[r].count; t += 4) {
+                const long left = std::min(runs[r].count - t, 4L), here = t * width + column;
+                for (long i = 0; fetches && i < left; i++) fetch(runs[r].next + here + i * width, 1);
+                const uint32_t counts = (uint32_t)((1ull << 8 * left) - 1);
+                __m512i values[4];
+                turn_four(runs[r].numbers + here, width, left, values);
+                for (int g = 0; g < G; g++) {
+                    const __m512i high = four_shares(shares[g].upper + done + t, counts);
+                    const __m512i low = four_shares(shares[g].lower + done + t, counts);
+                    for (int j = 0; j < 4; j++) {
+                        upper[g][j] = _mm512_dpbusd_epi32(upper[g][j], high, values[j]);
+                        lower[g][j] = _mm512_dpbusd_epi32(lower[g][j], low, values[j]);
+                    }
+                }
+            }
+        for (int g = 0; g < G; g++)
+            add_sums(upper[g], lower[g], shares[g].scale, total + g * width + column);
+    }
+}
+
+#endif
+
 // Scales of a stretch's keys and values in eight bits, and the cap of its scores.
 struct Scales {
-    alignas(64) float keys[STRETCH], values[STRETCH];
+    alignas(64) float keys[STRETCH<int8>], values[STRETCH<int8>];
     float softcap;
 };
 
@@ -123,7 +170,7 @@ template <class L, class Body>
 INLINE void in_groups(long members, const Body& body) {
     for (long g = 0; g < members;) {
         const long left = members - g;
-        if (L::QUERIES > 3 && left > 3) body(g, std::integral_constant<int, L::QUERIES>()), g += L::QUERIES;
+        if (L::QUERIES == 4 && left > 3) body(g, std::integral_constant<int, 4>()), g += 4;
         else if (left >= 3) body(g, std::integral_constant<int, 3>()), g += 3;
         else if (left == 2) body(g, std::integral_constant<int, 2>()), g += 2;
         else body(g, std::integral_constant<int, 1>()), g += 1;
@@ -133,7 +180,7 @@ INLINE void in_groups(long members, const Body& body) {
 // A key head's stretch of tokens, in runs of keys and of values.
 template <class T>
 struct Stretch {
-    Run<T> keys[STRETCH], values[STRETCH];
+    Run<T> keys[STRETCH<T>], values[STRETCH<T>];
     long num_runs = 0, count = 0;
     Scales scales;
 };
@@ -144,22 +191,48 @@ struct Part {
     float *total, *peak, *weight;
 };
 
+#if defined(STEELYARD_WIDE)
+// As `attend_stretch` of keys and values in eight bits and coded queries.
+static void attend_codes(const Stretch<int8>& s, long members, float* query, long width,
+    Part part) {
+    alignas(64) float scores[8 * STRETCH<int8>];
+    CodedShares<STRETCH<int8>> shares[8];
+    long done = 0;
+    for (long r = 0; r < s.num_runs; done += s.keys[r++].count)
+        in_groups<Sixteen>(members, [&](long g, auto count) {
+            score_codes<count>(query + g * width, width, s.keys[r], s.scales.keys + done,
+                scores + g * STRETCH<int8> + done, g == 0);
+        });
+    for (long g = 0; g < members; g++) {
+        soften_stretch<Sixteen, false>(scores + g * STRETCH<int8>, s.count, s.scales,
+            part.total + g * width, width, part.peak[g], part.weight[g]);
+        code_shares(scores + g * STRETCH<int8>, s.scales.values, s.count, shares[g]);
+    }
+    // Sums of two queries, in two halves, fill the registers that values leave free.
+    for (long g = 0; g < members; g += 2) {
+        float* total = part.total + g * width;
+        if (members - g > 1) weigh_codes<2>(shares + g, s.values, s.num_runs, width, total, g == 0);
+        else weigh_codes<1>(shares + g, s.values, s.num_runs, width, total, g == 0);
+    }
+}
+#endif
+
 // Attends from up to 8 queries that share a key head to a stretch.
 template <class L, class T>
 static void attend_stretch(const Stretch<T>& s, long members, const float* query, long width,
     Part part) {
-    alignas(64) float scores[8 * STRETCH];
+    alignas(64) float scores[8 * STRETCH<T>];
     long done = 0;
     for (long r = 0; r < s.num_runs; done += s.keys[r++].count)
         in_groups<L>(members, [&](long g, auto count) __attribute__((always_inline)) {
-            score<L, count>(query + g * width, width, s.keys[r], scores + g * STRETCH + done,
+            score<L, count>(query + g * width, width, s.keys[r], scores + g * STRETCH<T> + done,
                 g == 0);
         });
     for (long g = 0; g < members; g++)
-        soften_stretch<L, is_coded<T>>(scores + g * STRETCH, s.count, s.scales,
+        soften_stretch<L, is_coded<T>>(scores + g * STRETCH<T>, s.count, s.scales,
             part.total + g * width, width, part.peak[g], part.weight[g]);
     in_groups<L>(members, [&](long g, auto count) __attribute__((always_inline)) {
-        weigh<L, count>(scores + g * STRETCH, s.values, s.num_runs, width,
+        weigh<L, count>(scores + g * STRETCH<T>, s.values, s.num_runs, width,
             part.total + g * width, g == 0);
     });
 }
@@ -180,7 +253,7 @@ static long find_spans(const Paged<T>& p, const int64_t* table, long first, long
         const long within = (first + t) % block_size;
         spans[found] = {p.block(table, 0, first + t), within,
             std::min(block_size - within, count - t),
-            p.place(table, 0, std::min(first + t + STRETCH, last))};
+            p.place(table, 0, std::min(first + t + STRETCH<T>, last))};
     }
     return found;
 }
@@ -212,7 +285,7 @@ static void set_runs(const Paged<T>& p, const Span* spans, long head, Stretch<T>
 // One piece of a decoding row, all heads: for each key head `parts` gets numerators [group, width],
 // peaks [group], denominators [group].
 template <class L, class T>
-static void attend_piece(const Paged<T>& p, const Unit& unit, const float* query, float* parts) {
+static void attend_piece(const Paged<T>& p, const Unit& unit, float* query, float* parts) {
     const View& v = p.view;
     const long width = v.width, group = v.group, size = group * (width + 2);
     for (long head = 0; head < v.kv_heads; head++) {
@@ -223,18 +296,22 @@ static void attend_piece(const Paged<T>& p, const Unit& unit, const float* query
     }
     const int64_t* table = v.tables + unit.sequence * v.table_row;
     Stretch<T> s = {};
-    Span spans[STRETCH];
+    Span spans[STRETCH<T>];
     s.scales.softcap = v.softcap;
-    for (long first = unit.first; first < unit.end; first += STRETCH) {
-        s.count = std::min(STRETCH, unit.end - first);
+    for (long first = unit.first; first < unit.end; first += STRETCH<T>) {
+        s.count = std::min(STRETCH<T>, unit.end - first);
         s.num_runs = find_spans(p, table, first, s.count, unit.end - 1, spans);
         for (long head = 0; head < v.kv_heads; head++) {  // heads of a block lie side by side
             set_runs(p, spans, head, s);
             float* total = parts + head * size;
             float *peak = total + group * width, *weight = peak + group;
-            for (long g = 0; g < group; g += 8)
-                attend_stretch<L>(s, std::min(8L, group - g), query + (head * group + g) * width,
-                    width, {total + g * width, peak + g, weight + g});
+            for (long g = 0; g < group; g += 8) {
+                const long members = std::min(8L, group - g);
+                float* q = query + (head * group + g) * width;
+                const Part part = {total + g * width, peak + g, weight + g};
+                if constexpr (is_coded<T> && L::PARTS == 2) attend_codes(s, members, q, width, part);
+                else attend_stretch<L>(s, members, q, width, part);
+            }
         }
     }
 }
@@ -256,9 +333,15 @@ template <class T>
 static void attend_typed(const Paged<T>& p, const Unit& unit, float* query, float* parts) {
     const View& v = p.view;
 #if defined(STEELYARD_WIDE)
-    if (v.width % (Sixteen::PARTS * Sixteen::LANES) == 0) {
+    const long heads = v.kv_heads * v.group;
+    if constexpr (is_coded<T>) {
+        if (v.width % COLUMNS == 0 && v.width <= MOST_COLUMNS) {
+            for (long head = 0; head < heads; head++) code_query(query + head * v.width, v.width);
+            return attend_piece<Sixteen>(p, unit, query, parts);
+        }
+    } else if (v.width % (Sixteen::PARTS * Sixteen::LANES) == 0) {
         const bool parted = sizeof(T) == sizeof(bf16);
-        if (parted) part_pairs(query, v.kv_heads * v.group * v.width, false);
+        if (parted) part_pairs(query, heads * v.width, false);
         attend_piece<Sixteen>(p, unit, query, parts);
         for (long head = 0; parted && head < v.kv_heads; head++)
             part_pairs(parts + head * v.group * (v.width + 2), v.group * v.width, true);

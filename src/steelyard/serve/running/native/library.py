@@ -7,13 +7,21 @@ from pathlib import Path
 
 from steelyard.native import NativeCode, load, switched_off, typed
 
-__all__ = ["Team", "capped_products", "compile_ahead", "compiled_draws", "compiled_library"]
+__all__ = [
+    "Team",
+    "capped_attention",
+    "capped_products",
+    "compile_ahead",
+    "compiled_draws",
+    "compiled_library",
+]
 
 _FOLDER = Path(__file__).parent
 _HEADERS = tuple(
     _FOLDER / f"{name}.h"
     for name in (
         "attention",
+        "coded",
         "lanes",
         "linear",
         "norms",
@@ -91,7 +99,7 @@ class Team:
 
 
 def compiled_library() -> ctypes.CDLL:
-    """Load the kernels, compiling them if this machine has not done so yet (about ten seconds).
+    """Load the kernels, compiling them if this machine has not done so yet (about five seconds).
 
     Returns:
         The library, its functions typed; `_name` is its path.
@@ -127,6 +135,21 @@ def compile_ahead() -> None:
         item.exception()
 
 
+def capped_attention(level: int) -> ctypes.CDLL:
+    """Load products and attention, held to what a narrower processor has; for tests of that code.
+
+    Args:
+        level: as that of `capped_products`.
+
+    Returns:
+        The library, as `compiled_library`, but without steps.
+
+    Raises:
+        BackendError: there is no compiler, it failed, or the library does not load.
+    """
+    return _capped("attention", level, (*_ATTENTION, *_PRODUCTS), ("steelyard_run",))
+
+
 def capped_products(level: int) -> ctypes.CDLL:
     """Load the products alone, held to what a narrower processor has; for tests of that code.
 
@@ -139,10 +162,17 @@ def capped_products(level: int) -> ctypes.CDLL:
     Raises:
         BackendError: there is no compiler, it failed, or the library does not load.
     """
+    return _capped("products", level, _PRODUCTS, _STEP_CALLS)
+
+
+def _capped(
+    name: str, level: int, sources: tuple[Path, ...], missing: tuple[str, ...]
+) -> ctypes.CDLL:
+    """Load some sources at a level, without the functions that they do not have."""
     code = NativeCode(
-        name=f"products-{level}",
-        sources=(*_PRODUCTS, *_HEADERS),
+        name=f"{name}-{level}",
+        sources=(*sources, *_HEADERS),
         flags=(*_CODE.flags, f"-DSTEELYARD_CAP={level}"),
     )
-    kept = {name: _SIGNATURES[name] for name in _SIGNATURES if name not in _STEP_CALLS}
+    kept = {function: kinds for function, kinds in _SIGNATURES.items() if function not in missing}
     return typed(load(code), kept, _RESULTS)

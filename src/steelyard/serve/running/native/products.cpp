@@ -5,26 +5,13 @@
 
 constexpr long HEIGHT = 192;  // rows of a product that stay in the second-level cache
 constexpr long GROUP = 4;     // panels that a thread takes at once
-constexpr long ALONE = 4;     // rows that each thread turns into a tile itself: less than a barrier
 
 namespace {
 
-const int32_t* fill_tiles(Team& team, const float* x, long x_row, long rows,
-    const Linear& map, int32_t* shared) {
-    const long most = most_rows(map.kind), step = most * row_words(map);
-    const auto encode = [&](int32_t* tiles, long row) {
-        const long first = row / most * most;
-        const long height = tile_height(std::min(rows - first, most));
-        encode_row(map, x + row * x_row, tiles + row / most * step, height, row - first);
-    };
-    if (rows <= ALONE) {
-        static thread_local std::vector<int32_t> own;
-        if ((long)own.size() < step) own.resize(step);
-        for (long row = 0; row < rows; row++) encode(own.data(), row);
-        return own.data();
-    }
-    team.loop(rows, 2, [&](long row) { encode(shared, row); });
-    return shared;
+template <class T>
+T* at_least(std::vector<T>& memory, long size) {
+    if ((long)memory.size() < size) memory.resize(size);
+    return memory.data();
 }
 
 void multiply_tile(const Linear& map, const Span& s) {
@@ -77,9 +64,25 @@ void multiply_piece(const Job& job, long panel, long line, long top, long end,
 
 long tile_words(long rows, long inputs) { return (rows + MOST_ROWS) * (inputs + 2 * CHUNK); }
 
-void product(Team& team, const float* x, long x_row, long rows, const Linear& map,
-    float* out, long out_row, bool add, int32_t* shared) {
-    const Job job = {map, fill_tiles(team, x, x_row, rows, map, shared), rows, out, out_row, add};
+int32_t* own_tiles(const Linear& map) {
+    static thread_local std::vector<int32_t> memory;
+    return at_least(memory, ALONE * row_words(map));
+}
+
+float* own_row(long inputs) {
+    static thread_local std::vector<float> memory;
+    return at_least(memory, inputs);
+}
+
+void encode(const Linear& map, const float* x, long index, long rows, int32_t* tiles) {
+    const long most = most_rows(map.kind), first = index / most * most;
+    encode_row(map, x, tiles + first * row_words(map), tile_height(std::min(rows - first, most)),
+        index - first);
+}
+
+void multiply(Team& team, const int32_t* tiles, long rows, const Linear& map, float* out,
+    long out_row, bool add) {
+    const Job job = {map, tiles, rows, out, out_row, add};
     const long groups = (job.panels + GROUP - 1) / GROUP;
     const long count = (rows + HEIGHT - 1) / HEIGHT * groups;
     team.loop_ahead(count, [&](long work, long next) {
@@ -119,7 +122,9 @@ int64_t steelyard_tile_words(int64_t rows, int64_t inputs) { return tile_words(r
 void steelyard_linear(void* team, const float* x, int64_t x_row, int64_t rows, const Linear* map,
     float* out, int64_t out_row, int64_t add, int32_t* tiles) {
     ((Team*)team)->run([&] {
-        product(*(Team*)team, x, x_row, rows, *map, out, out_row, add != 0, tiles);
+        const auto row = [&](long index, float*) { return x + index * x_row; };
+        const int32_t* filled = fill_tiles(*(Team*)team, rows, *map, tiles, row);
+        multiply(*(Team*)team, filled, rows, *map, out, out_row, add != 0);
     });
 }
 

@@ -7,10 +7,32 @@
 #include "linear.h"
 #include "threads.h"
 
+constexpr long ALONE = 2;  // rows that each thread turns into a tile itself: less than a barrier
+
 // Words of the tiles of some rows, for any weights of at most that inner length.
 long tile_words(long rows, long inputs);
 
-// out[rows, outputs] = (add ? out : 0) + x packed + bias. Called by all threads of a team;
-// `shared` takes the tiles.
-void product(Team& team, const float* x, long x_row, long rows, const Linear& map, float* out,
-    long out_row, bool add, int32_t* shared);
+// Tiles of up to ALONE rows, and a row [inputs], of the thread that asks.
+int32_t* own_tiles(const Linear& map);
+float* own_row(long inputs);
+
+// Writes row `index` of `rows` into the tiles of a product with `map`.
+void encode(const Linear& map, const float* x, long index, long rows, int32_t* tiles);
+
+// Gives the tiles of some rows, for a product with `map`; `row(index, made)` gives a row: where it
+// stands, or made [inputs]. Called by all threads of a team; `shared` takes the tiles.
+template <class Row>
+const int32_t* fill_tiles(Team& team, long rows, const Linear& map, int32_t* shared,
+    const Row& row) {
+    int32_t* tiles = rows <= ALONE ? own_tiles(map) : shared;
+    float* made = own_row(map.inputs);
+    const auto fill = [&](long index) { encode(map, row(index, made), index, rows, tiles); };
+    if (tiles == shared) team.loop(rows, 1, fill);
+    else
+        for (long index = 0; index < rows; index++) fill(index);
+    return tiles;
+}
+
+// out[rows, outputs] = (add ? out : 0) + rows packed + bias. Called by all threads of a team.
+void multiply(Team& team, const int32_t* tiles, long rows, const Linear& map, float* out,
+    long out_row, bool add);

@@ -2,6 +2,9 @@
 #pragma once
 
 #include "pool.h"
+#if defined(STEELYARD_WIDE)
+#include <immintrin.h>
+#endif
 
 // Not inlined, so that the registers of a loop hold nothing of its neighbours.
 #define APART static __attribute__((noinline))
@@ -45,7 +48,7 @@ struct Eight {
         return pick(x < limit, yes, no);
     }
     INLINE f8 fold(Row x) { return x; }
-    INLINE f8 fold_most(Row x) { return x; }
+    INLINE float highest(Row x) { return ::highest(x); }
     INLINE Row exp(Row x) { return exponential(x); }
 };
 
@@ -62,10 +65,6 @@ struct Sixteen {
         const Words x = load_words(p);
         return (Row)(PART ? x & (int32_t)0xffff0000 : x << 16);
     }
-    template <int PART>
-    INLINE Row read(const int8* p) {
-        return to_floats((Words)_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p + PART)));
-    }
     INLINE Row all(float x) { return (Row)_mm512_set1_ps(x); }
     INLINE Row most(Row x, Row y) { return (Row)_mm512_max_ps((__m512)x, (__m512)y); }
     INLINE Row pick_below(Row x, float limit, Row yes, Row no) {
@@ -75,7 +74,7 @@ struct Sixteen {
     INLINE f8 lower(Row x) { return (f8)_mm512_castps512_ps256((__m512)x); }
     INLINE f8 upper(Row x) { return (f8)_mm512_extractf32x8_ps((__m512)x, 1); }
     INLINE f8 fold(Row x) { return lower(x) + upper(x); }
-    INLINE f8 fold_most(Row x) { return larger(lower(x), upper(x)); }
+    INLINE float highest(Row x) { return _mm512_reduce_max_ps((__m512)x); }
     // As `exponential` of eight, but infinite for what is too large.
     INLINE Row exp(Row x) {
         const __mmask16 counts = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-87.0f), _CMP_GE_OQ);
@@ -120,7 +119,7 @@ INLINE void soften_row(float* scores, long first, long end, long size, float* to
     std::fill(scores + end, scores + size, LOWEST);
     typename L::Row top = L::all(LOWEST);
     for (long t = 0; t < size; t += L::LANES) top = L::most(top, L::template read<0>(scores + t));
-    const float most = highest(L::fold_most(top));
+    const float most = L::highest(top);
     if (most > peak) {  // most tokens do not raise the peak, and leave the totals as they are
         const float shrink = exponential(spread(peak - most))[0];
         for (long i = 0; i < width; i += 8) store(total + i, load(total + i) * shrink);

@@ -40,10 +40,15 @@ INLINE long row_words(const Linear& map) {
     return map.kind <= BF16 ? words : words + 1 + groups_of(map.inputs, map.group);
 }
 
+// Sizes of floats are ordered as their bits, which integers compare in one step.
 INLINE float largest(const float* x, long width) {
-    f8 top = {};
-    for (long i = 0; i < width; i += 8) top = larger(top, larger(load(x + i), -load(x + i)));
-    return highest(top);
+    int32_t top = 0;
+    for (long i = 0; i < width; i++) {
+        int32_t bits;
+        memcpy(&bits, x + i, sizeof bits);
+        top = std::max(top, bits & 0x7fffffff);
+    }
+    return as_float(top);
 }
 
 // Codes in [-127, 127], to the nearest, ties to even.

@@ -89,29 +89,28 @@ INLINE f8 gelu(f8 x) {
     return x - x / (exponential(2.0f * inner) + 1.0f);
 }
 
-// Turns up [rows, (gated ? 2 : 1) * inner] into activations in its first `inner` columns.
-static void activate(Team& team, const Model& m, long rows, float* up, long up_row) {
-    team.loop(rows, 8, [&](long row) {
-        float* x = up + row * up_row;
-        for (long i = 0; i < m.inner; i += 8) {
-            const f8 v = load(x + i);
-            switch (m.form) {
-                case GELU: store(x + i, gelu(v)); break;
-                case RELU: store(x + i, larger(v, f8{})); break;
-                case SWIGLU:
-                    store(x + i, v / (1.0f + exponential(-v)) * load(x + m.inner + i));
-                    break;
-                case GEGLU: store(x + i, gelu(v) * load(x + m.inner + i)); break;
-            }
+// Activations [inner] of what `up` gave, of a gated MLP [2, inner].
+static void activate(const Model& m, const float* up, float* out) {
+    const float* factor = up + m.inner;
+    for (long i = 0; i < m.inner; i += 8) {
+        const f8 x = load(up + i);
+        switch (m.form) {
+            case GELU: store(out + i, gelu(x)); break;
+            case RELU: store(out + i, larger(x, f8{})); break;
+            case SWIGLU: store(out + i, x / (1.0f + exponential(-x)) * load(factor + i)); break;
+            case GEGLU: store(out + i, gelu(x) * load(factor + i)); break;
         }
-    });
+    }
 }
 
-static void normalize_rows(Team& team, const float* x, long rows, const Norm& norm, long width,
-    float epsilon, float* out) {
-    const long stride = padded(width);
-    team.loop(rows, 8, [&](long row) {
-        normalize(x + row * stride, norm, width, epsilon, out + row * stride);
+// Rows of the residual stream, normed where the model has a norm there, for a product.
+static const int32_t* fill_normed(Team& team, const Model& m, const Step& s, long rows,
+    const Norm& norm, const Linear& map) {
+    return fill_tiles(team, rows, map, s.tiles, [&](long row, float* made) -> const float* {
+        const float* x = s.hidden + row * padded(m.hidden);
+        if (!norm.gain) return x;
+        normalize(x, norm, m.hidden, m.epsilon, made);
+        return made;
     });
 }
 
@@ -127,13 +126,13 @@ static void keep(Team& team, const Model& m, const Step& s) {
     });
 }
 
-// Adds x times a map to the residual stream, normed before where the layer has a norm there.
-static void add_product(Team& team, const Model& m, const Step& s, const float* x, long x_row,
-    long rows, const Linear& map, const Norm& norm) {
+// Adds rows times a map to the residual stream, normed before where the layer has a norm there.
+static void add_product(Team& team, const Model& m, const Step& s, const int32_t* tiles, long rows,
+    const Linear& map, const Norm& norm) {
     const long hidden = padded(m.hidden);
     if (!norm.gain && m.residual_scale == 1.0f)
-        return product(team, x, x_row, rows, map, s.hidden, hidden, true, s.tiles);
-    product(team, x, x_row, rows, map, s.normed, hidden, false, s.tiles);
+        return multiply(team, tiles, rows, map, s.hidden, hidden, true);
+    multiply(team, tiles, rows, map, s.normed, hidden, false);
     team.loop(rows, 8, [&](long row) {
         float *update = s.normed + row * hidden, *to = s.hidden + row * hidden;
         if (norm.gain) normalize(update, norm, m.hidden, m.epsilon, update);
@@ -142,23 +141,14 @@ static void add_product(Team& team, const Model& m, const Step& s, const float* 
     });
 }
 
-// The residual stream, normed where the layer has a norm there.
-static const float* normed(Team& team, const Model& m, const Step& s, long rows,
-    const Norm& norm) {
-    if (!norm.gain) return s.hidden;
-    normalize_rows(team, s.hidden, rows, norm, m.hidden, m.epsilon, s.normed);
-    return s.normed;
-}
-
 static void run_layer(Team& team, const Model& m, long index, const Step& s, const Work& work,
     float* parts, Laps& laps) {
     const Layer& layer = m.layers[index];
-    const long width = m.head_dim, hidden = padded(m.hidden);
-    const long qkv = padded((m.heads + 2 * m.kv_heads) * width);
+    const long width = m.head_dim, qkv = padded((m.heads + 2 * m.kv_heads) * width);
     const long attended = padded(m.heads * width), up = padded(m.inner * (m.gated() ? 2 : 1));
-    const float* x = normed(team, m, s, s.rows, layer.attention_norm);
+    const int32_t* tiles = fill_normed(team, m, s, s.rows, layer.attention_norm, layer.qkv);
     laps.end(Part::NORMS);
-    product(team, x, hidden, s.rows, layer.qkv, s.qkv, qkv, false, s.tiles);
+    multiply(team, tiles, s.rows, layer.qkv, s.qkv, qkv, false);
     laps.end(Part::QKV);
     team.loop(s.rows, 8, [&](long row) { place(m, layer, index, s, row, s.qkv + row * qkv); });
     laps.end(Part::PLACE);
@@ -173,15 +163,20 @@ static void run_layer(Team& team, const Model& m, long index, const Step& s, con
     // dropped.
     if (last) keep(team, m, s), rows = s.picked;
     laps.end(Part::ATTENTION);
-    add_product(team, m, s, s.attended, attended, rows, layer.out, layer.attention_post_norm);
+    tiles = fill_tiles(team, rows, layer.out, s.tiles,
+        [&](long row, float*) { return s.attended + row * attended; });
+    add_product(team, m, s, tiles, rows, layer.out, layer.attention_post_norm);
     laps.end(Part::OUT);
-    x = normed(team, m, s, rows, layer.mlp_norm);
+    tiles = fill_normed(team, m, s, rows, layer.mlp_norm, layer.up);
     laps.end(Part::NORMS);
-    product(team, x, hidden, rows, layer.up, s.up, up, false, s.tiles);
+    multiply(team, tiles, rows, layer.up, s.up, up, false);
     laps.end(Part::UP);
-    activate(team, m, rows, s.up, up);
+    tiles = fill_tiles(team, rows, layer.down, s.tiles, [&](long row, float* made) {
+        activate(m, s.up + row * up, made);
+        return made;
+    });
     laps.end(Part::ACTIVATION);
-    add_product(team, m, s, s.up, up, rows, layer.down, layer.mlp_post_norm);
+    add_product(team, m, s, tiles, rows, layer.down, layer.mlp_post_norm);
     laps.end(Part::DOWN);
 }
 
@@ -199,8 +194,8 @@ INLINE void embed(const Model& m, const T* table, const Step& s, long row) {
 // Logits of the picked rows.
 static void run_head(Team& team, const Model& m, const Step& s) {
     const long row = padded(m.vocab);
-    normalize_rows(team, s.hidden, s.picked, m.norm, m.hidden, m.epsilon, s.normed);
-    product(team, s.normed, padded(m.hidden), s.picked, m.head, s.logits, row, false, s.tiles);
+    const int32_t* tiles = fill_normed(team, m, s, s.picked, m.norm, m.head);
+    multiply(team, tiles, s.picked, m.head, s.logits, row, false);
     if (m.logit_divisor == 1.0f && m.logit_softcap == 0.0f) return;
     team.loop(s.picked, 1, [&](long index) {
         float* logits = s.logits + index * row;

@@ -94,6 +94,8 @@ class Speculator:
             self._reserve(requests, lengths, memory)
         for request, tokens, length in zip(requests, drafts, lengths, strict=True):
             request.drafts = tokens[:length]
+            if len(tokens) < length:  # a small model may have no guess yet
+                request.table.shrink(memory.pool, request.num_computed + 1 + len(tokens))
         return [(request, 1 + len(request.drafts)) for request in requests]
 
     def begin(self, begin_s: float, rows: int, *, is_plain: bool) -> None:
