@@ -110,7 +110,7 @@ class WeightLoss:
     source: str
 
 
-_WEIGHED = "this package's engine on a model of 1.6 million weights, benchmark `weight_types`"
+_WEIGHED = "this package's engine on a model of 1.6 million weights, benchmark `weight_quality`"
 WEIGHT_LOSSES: dict[str, WeightLoss] = {
     "fp32": WeightLoss(0.0, "derived", "as trained"),
     "bf16": WeightLoss(0.0005, "assumed", "a bound; rounding of 8 bits, below that of int8"),
