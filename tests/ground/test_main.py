@@ -10,7 +10,7 @@ from steelyard.cli.main import COMMANDS, main
     ("words", "message"),
     [
         (["serve", "nosuch", "--token-budget", "0"], "--token-budget is 0, but must be at least 1"),
-        (["serve", "nosuch", "--pool=0MiB"], "--pool is 0, but must be at least 1"),
+        (["serve", "nosuch", "--max-num-seqs=0"], "--max-num-seqs is 0, but must be at least 1"),
         (["serve", "nosuch", "--port", "70000"], "--port is 70000, but must be in [0, 65535]"),
         (["quickstart", "--minutes", "0"], "--minutes is 0.0, but must be in 1..600"),
     ],

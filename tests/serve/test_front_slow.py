@@ -119,4 +119,4 @@ def test_requests_in_time_are_answered_on_one_connection(address):
             answer = b""
             while answer.count(b"HTTP/1.1 200") < 2 or not answer.endswith(b"\r\n\r\n2"):
                 answer += client.recv(2**16)
-            assert answer.count(b"HTTP/1.1 200") == 2 and b"408" not in answer
+            assert answer.count(b"HTTP/1.1 200") == 2 and b"HTTP/1.1 408" not in answer

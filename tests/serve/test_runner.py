@@ -2,6 +2,7 @@ import copy
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -382,6 +383,13 @@ def test_without_a_compiler_the_numba_kernels_run_and_the_reason_is_kept(monkeyp
 def test_native_kernels_need_a_known_processor_equal_results_and_a_cache(monkeypatch, tmp_path):
     from steelyard.serve.running.native import trial
 
+    # A cache without verdicts, but with what takes seconds to compile.
+    built = Path(native_library.compiled_library()._name)
+    cache = tmp_path / "steelyard" / "native"
+    cache.mkdir(parents=True)
+    for path in built.parent.glob(f"{built.stem}.*"):
+        if path.suffix != ".json":
+            shutil.copy2(path, cache)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     model, config = (
         make_model(LLAMA, num_layers=1),

@@ -293,20 +293,24 @@ def _table(placed: list[Placement]) -> Table:
         Column("bound by", rank=3),
     ]
     sources = dict.fromkeys(item.tokens_per_s.source for item in placed if item.tokens_per_s)
-    caption = "weights marked * are a forecast: no engine of this package computes with them yet"
+    notes = []
+    if not all(item.has_engine for item in placed):
+        notes.append(
+            "weights marked * are a forecast: no engine of this package computes with them yet"
+        )
     if len(sources) == 1:
-        caption = f"{caption}; {next(iter(sources))}"
-    caption += old_prices(item.price_source for item in placed)
+        notes.append(next(iter(sources)))
+    notes += old_prices(item.price_source for item in placed)
     own = [item for item in placed if item.accelerator == THIS_MACHINE]
     if own and (said := _record_words(own[0].use)):
-        caption += f"; {said}"
-    return Table(columns=heads, rows=[_row(item) for item in placed], caption=caption)
+        notes.append(said)
+    rows = [_row(item) for item in placed]
+    return Table(columns=heads, rows=rows, caption="; ".join(notes))
 
 
-def old_prices(sources: Iterable[str]) -> str:
-    """Return the end of a caption that names prices of long ago, empty where there are none."""
-    old = dict.fromkeys(source for source in sources if source.endswith(OLD_PRICE))
-    return "".join(f"; {source}" for source in old)
+def old_prices(sources: Iterable[str]) -> list[str]:
+    """Return what a caption has to say of prices of long ago, once each."""
+    return list(dict.fromkeys(source for source in sources if source.endswith(OLD_PRICE)))
 
 
 def _row(item: Placement) -> list[Cell]:

@@ -146,12 +146,13 @@ def _print(
     # The last figures leave first where the terminal is too narrow for all.
     heads += [Column(name, align="right", rank=rank) for rank, name in enumerate(shown)]
     rows = [[item.accelerator, item.count or "", *_values(item, shown)] for item in found]
-    costs = [part.source for item in found for part in item.forecasts]
+    notes = ["rents of the catalog; rates are published peaks x assumed efficiencies, +-35 %"]
+    notes += ["money and energy of one hour"] if per_hour else []
+    notes += old_prices(part.source for item in found for part in item.forecasts)
     table = Table(
         columns=[*heads, Column("why not")],
         rows=[[*row, item.reason] for row, item in zip(rows, found, strict=True)],
-        caption="rents of the catalog; rates are published peaks x assumed efficiencies, "
-        "+-35 %" + ("; money and energy of one hour" if per_hour else "") + old_prices(costs),
+        caption="; ".join(notes),
     )
     sections = [Section("", [table])]
     if steps:
