@@ -52,9 +52,9 @@ class LinearTime:
     """Seconds that a part of a step takes, as a sum of three terms, none negative.
 
     Attributes:
-        per_call_s: of each call of its kernel, or of each step outside the kernels.
-        per_row_s: of each row: a sequence.
-        per_unit_s: of each unit of work, which is named where the part is.
+        per_call_s: seconds of each call of its kernel, or of each step outside the kernels.
+        per_row_s: seconds of each row: a sequence.
+        per_unit_s: seconds of each unit of work, which is named where the part is.
     """
 
     per_call_s: float

@@ -158,6 +158,7 @@ def account_prompt(llm: LLM, rates: EngineRates) -> StepAccount:
         ConfigError: the engine is busy.
     """
     model = step_time_of(llm, rates)
+    # One token of the longest sequence is left for the answer.
     chunk = min(llm.config.token_budget, llm.config.max_model_len - 1)
     steps = [step for _ in range(_PROMPTS) for step in time_chunks(llm, context=chunk)]
     return _account(model, "prefill", 1, chunk, chunk, typical_step(steps))
@@ -180,6 +181,7 @@ def _operator(
 ) -> OperatorAccount:
     """Put one operator's measured time beside what the machine can."""
     read = model.read_bytes_per_s(kv_bytes)
+    # Attention multiplies in float32, whatever the type of the weights.
     peak = model.rates.flops_per_s("fp32" if part.name == "attention" else model.weights)
     bound = "memory" if part.is_memory else "products"
     return OperatorAccount(

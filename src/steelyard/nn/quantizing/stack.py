@@ -142,7 +142,7 @@ def quantize_stack(
         for method, standing in states.items():
             path = layer_file(folder, method, index)
             layer = wide_layer(model, index)
-            if not path.exists():
+            if not path.exists():  # a run that was killed has left those it had finished
                 each = LayerRecipe(
                     types=recipe.types[index],
                     method=method,
@@ -152,6 +152,7 @@ def quantize_stack(
                 )
                 codes = quantize_layer(layer, each, standing, calibration)
                 write_tensors(path, layer_tensors(layer, codes, places, dtype))
+            # Read back, so that the next layer sees what the loader will, rounding of scales and all.
             fill_layer(layer, places, path)
             standing.advance(layer)
             advance(index, method)

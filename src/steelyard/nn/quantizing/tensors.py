@@ -81,7 +81,7 @@ def _words(octets: Tensor) -> Tensor:
 
 
 def fill_layer(layer: DecoderLayer, slots: list[Slot], path: Path) -> None:
-    """Give a layer the weights that its stored tensors stand for, as the loader reads them.
+    """Copy into a layer the weights that its stored tensors stand for, as the loader reads them.
 
     Args:
         layer: in float32; changed in place.

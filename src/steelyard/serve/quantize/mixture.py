@@ -89,6 +89,7 @@ def mixed_types(
     if path.exists():
         stored = read_json(path)
         return Mixture(types=tuple(stored["types"]), rises=tuple(stored["rises"]))
+    # Every matrix is rounded alone, so that trying all methods would take four times as long.
     is_auto = options.calibrate is not None and options.method == "auto"
     recipe = LayerRecipe(
         types={},
@@ -130,6 +131,7 @@ def _allocated(found: list[Sensitivity], model: Transformer, options: QuantizeOp
         }
         for place in places
     ]
+    # The budget is of the whole model: tables, norms and the head stay as they are.
     matrices = sum(part["plain"].num_bytes for part in parts)
     others = sum(item.nbytes for item in model.state_dict().values()) - matrices
     chosen = choose_types(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from steelyard.data.sources import default_sources, list_files
-from steelyard.errors import DataError
+from steelyard.errors import ConfigError, DataError
 from steelyard.nn.quantizing.stack import Passage
 from steelyard.nn.transformer import Transformer
 from steelyard.serve.engine import LLM, default_config
@@ -59,7 +59,14 @@ def read_tokens(source: Path | None, folder: Path) -> Tensor:
     codec = TextCodec.load(folder)
     found: list[int] = []
     for file in files:
-        found += codec.encode(file.path.read_bytes().decode("utf-8", "replace"))
+        try:
+            found += codec.encode(file.path.read_bytes().decode("utf-8", "replace"))
+        except ConfigError as error:  # its hint is for whoever sends a prompt
+            raise ConfigError(
+                f"{folder} has no tokenizer, and {file.path} is no list of token ids",
+                hint="put tokenizer.json into the folder, or give --calibrate a file of token ids "
+                "with spaces between them",
+            ) from error
     return torch.tensor(found, dtype=torch.int64)
 
 
@@ -99,6 +106,7 @@ def draw_sequences(
             f"the text has token {int(rows.max())}, and the model knows {arch.vocab_size}",
             hint="give text, or ids of the model's own tokens",
         )
+    # The last eighths lie behind what is fitted to, so that no passage stands in two parts.
     eighth = len(rows) // 8
     most = max(1, calibration_tokens // length)
     parts = [

@@ -201,7 +201,7 @@ def _mapped(descriptor: int, num_bytes: int) -> np.ndarray | None:
 
 
 def _advise(mapped: mmap.mmap, advice: int, num_bytes: int) -> None:
-    """Give an advice on the beginning of a map; older systems do not know some for files."""
+    """Advise the system on the beginning of a map; older ones do not know some for files."""
     with contextlib.suppress(OSError, ValueError):
         mapped.madvise(advice, 0, num_bytes)
 
