@@ -152,7 +152,7 @@ def quantize_stack(
                 )
                 codes = quantize_layer(layer, each, standing, calibration)
                 write_tensors(path, layer_tensors(layer, codes, places, dtype))
-            # Read back, so that the next layer sees what the loader will, rounding of scales and all.
+            # Read back, so that the next layer sees what the loader will.
             fill_layer(layer, places, path)
             standing.advance(layer)
             advance(index, method)
