@@ -219,7 +219,8 @@ def _gap_table(account: "StepAccount") -> Table:
             _ms(item.seconds),
             _ms(item.bound_s),
             _ms(item.seconds - item.bound_s),
-            _share((item.seconds - item.bound_s) / gap),
+            # A step that caches carry past the stream's rate has no gap to share out.
+            _share((item.seconds - item.bound_s) / gap) if gap > 0 else "",
             item.bound,
             _share(item.stream_share),
             _share(item.product_share),

@@ -79,6 +79,7 @@ def placed_rate(
     """
     if load.use != "serve":
         return training_rate(arch, machine, kind, load, layout)
+    # The engine runs one model on one machine; shared serving is another engine's.
     own = own_candidate(arch, load, machine, kind.name) if count == 1 else None
     if own is None:
         return decode_rate(arch, machine, kind, load, count)

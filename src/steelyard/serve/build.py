@@ -74,9 +74,11 @@ def make_engine(
 def _guesser(options: EngineOptions) -> Transformer | Literal["off", "ngram"]:
     """Return what an engine is to guess with, a small model loaded."""
     if options.speculate == "auto":
+        # A step that is planned while another runs does not know the tokens to guess from.
         return "off" if options.asynchronous else "ngram"
     if options.speculate == "off" or options.speculate == "ngram":
         return options.speculate
+    # A model that is small enough to guess with needs no narrower weights.
     plain = EngineOptions(max_model_len=options.max_model_len)
     return load_model(Path(options.speculate), plain)
 
@@ -139,6 +141,7 @@ def engine_config(model: Transformer, options: EngineOptions) -> SchedulerConfig
     tier = given // block_bytes if given else config.num_blocks
     return replace(
         config,
+        # Each running sequence takes a token of every step at least.
         max_num_seqs=min(options.max_num_seqs, options.token_budget),
         policy=options.policy,
         update_every=options.update_every,

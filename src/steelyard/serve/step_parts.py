@@ -90,6 +90,7 @@ def time_decoding(llm: LLM, *, batch: int, context: int, steps: int) -> list[Ste
         )
     with _metered(llm) as step:
         _send(llm, batch, context - 1, steps + ahead + 2)
+        # Prompts end in different steps; timing begins when the last one decodes.
         while (plan := pass_over(llm)) and plan.num_decodes < batch:
             pass
         step()  # not counted: the first one after a pause wakes threads up
@@ -177,6 +178,7 @@ def own_core() -> Iterator[None]:
     if len(cores) < 2:
         yield
         return
+    # Affinity is set thread by thread: the kernels' team was made before this call.
     threads = [int(item.name) for item in Path("/proc/self/task").iterdir()]
     try:
         for thread in threads:

@@ -53,6 +53,7 @@ def check_page(found: "LawCheck") -> Report:
 
 def recipes_page(found: "RecipeComparison", source: str) -> Report:
     """Show recipes at a size, the best first, and how sure the order is."""
+    # Recipes come in order: the first has nothing to be behind of.
     best = found.recipes[0].name
     rows: list[list[Any]] = [
         [

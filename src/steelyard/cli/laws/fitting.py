@@ -91,6 +91,7 @@ def fit(
         print(keep_trouble(fitted.to_json(), trouble))
     else:
         asked = fitted.law.names if profile == ("all",) else profile
+        # An ordered set: what was asked first, then what the points leave nearly free.
         named = dict.fromkeys((*asked, *_loose(fitted)))
         fit_page(fitted, [fitted.profile(name) for name in named], trouble).print()
         if out is not None and {"parameters", "tokens"} <= {*fitted.law.inputs}:
@@ -137,6 +138,7 @@ def compare(
     chosen = named_laws(law)
     points = (table or TableOptions()).read(file)
     if by:
+        # Recipes are compared under one form; several --law names say nothing about which.
         own = chosen[0].name if len(chosen) == 1 else "chinchilla_tied"
         compare_by(points, target, by, at, own, json)
         return

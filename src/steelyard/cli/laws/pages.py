@@ -146,6 +146,7 @@ def compare_page(
             form.law.name,
             f"{form.weight:.2f}",
             f"{100 * form.extrapolation_error:.2f} %",
+            # A cut with too few runs for a form has no error (NaN).
             " ".join("-" if error != error else f"{100 * error:.1f}" for error in form.errors),
             f"{100 * form.noise:.2f} %",
             f"{form.aic:.1f}",

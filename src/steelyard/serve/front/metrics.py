@@ -114,6 +114,7 @@ class GatewayMetrics:
             UTF-8 text.
         """
         for name, value in engine.items():
+            # Counters of an engine differ by its kind, so they are made when first seen.
             gauge = self._engine.get(name)
             if gauge is None:
                 gauge = self._engine[name] = Gauge(

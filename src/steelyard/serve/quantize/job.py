@@ -74,6 +74,7 @@ def quantize(
     with exclusive(stage), torch_threads(options.threads):
         continue_or_clear(stage, source, options)
         model = checkpoint.load(source, dtype=None)
+        # Both refusals come before the first minute of work, not at its end.
         refuse_small_disk(model, stage, len(options.methods))
         text = read_tokens(options.calibrate, source)
         return _Job(model, config, source, stage, options, advance).run(text, out)
@@ -98,6 +99,7 @@ class _Job:
             model,
             text,
             calibration_tokens=options.calibration_tokens,
+            # Eight bits per channel need no sample: nothing is fitted to it.
             fits=options.calibrate is not None and options.weights != "int8",
             seed=options.seed,
         )
@@ -127,6 +129,7 @@ class _Job:
             layers=self._summaries(recipe, method),
             checks=[_check(mixture, losses, method)] if mixture else [],
         )
+        # The record goes in first, so that no finished folder stands without one.
         write_json(made / RECORD, result.values())
         replace_folder(made, out)
         shutil.rmtree(self.stage)
@@ -205,6 +208,7 @@ def _token_counts(sequences: Sequences) -> dict[str, int]:
     """Return the predicted tokens of each measured passage."""
     length = sequences.tokens.shape[1]
     return {
+        # The first token of a sequence is predicted by nothing.
         name: len(sequences.tokens[part.rows]) * (length - max(1, part.first))
         for name, part in sequences.passages.items()
     }

@@ -70,6 +70,7 @@ class QuantizeResult:
             Section("Quality and size", [Facts(self._facts()), self._quality()]),
             Section("Layers", [self._layers()]),
         ]
+        # One method was not chosen among any: there is nothing to show.
         if len(self.tried) > 1:
             sections.insert(1, Section("Methods", [self._methods()]))
         if self.checks:

@@ -122,6 +122,7 @@ class KVPool:
             if not self.has_scales:
                 self.kv[layer, which][blocks, :, offsets] = numbers.to(self.kv.dtype)
                 continue
+            # Each head of each token has its own scale: no later token rounds an earlier one anew.
             rows = quantize_int8(numbers.flatten(0, 1))
             codes, scales = (part[layer, which] for part in self._coded)
             codes[blocks, :, offsets] = rows.codes.view(numbers.shape)
@@ -163,6 +164,7 @@ class KVPool:
         Args:
             copies: int64 [C, 2] (from, to); every source is read before any target is written.
         """
+        # Indexing on the right makes a copy first: a block may be source and target at once.
         source, target = torch.from_numpy(np.ascontiguousarray(copies.T)).to(self.kv.device)
         self.kv[:, :, target] = self.kv[:, :, source]
 
