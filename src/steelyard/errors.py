@@ -10,6 +10,7 @@ __all__ = [
     "CatalogError",
     "ConfigError",
     "DataError",
+    "DivergedError",
     "FitError",
     "InfeasibleError",
     "SteelyardError",
@@ -50,6 +51,10 @@ class ConfigError(SteelyardError):
     """
 
     field = ""
+
+
+class DivergedError(ConfigError):
+    """A training run's loss is no longer finite: its learning rate is too high."""
 
 
 class CatalogError(SteelyardError):

@@ -55,6 +55,12 @@ _ROWS: tuple[tuple[str, str, Literal["lower", "higher", "neither"], str], ...] =
         "lower",
         "Wall time of all optimizer steps of a run, evaluation and checkpoints excluded.",
     ),
+    (
+        "study.wall_time",
+        "s",
+        "lower",
+        "Wall time of a study's calls, from the first cell's begin to the last one's end.",
+    ),
     ("train.throughput", "token/s", "higher", "Tokens trained on per second of step time."),
     (
         "train.mfu",

@@ -8,6 +8,7 @@ from steelyard import config as configs
 from steelyard import units
 from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, print_json
+from steelyard.cli.study import study
 from steelyard.data.shards import TokenShards
 from steelyard.quantity import QUANTITIES
 from steelyard.runs.progress import progress
@@ -18,6 +19,7 @@ from steelyard.train.worker import train_in_subprocess
 from steelyard.weigh.stages import Stages
 
 app = cyclopts.App(name="train", help="Train a transformer; killed runs continue.")
+app.command(study)
 
 
 @app.command

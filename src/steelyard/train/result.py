@@ -10,7 +10,7 @@ from steelyard.config import convert, to_plain
 from steelyard.errors import ConfigError, DataError
 from steelyard.quantity import Measurement
 
-__all__ = ["Progress", "TrainResult", "spread_of"]
+__all__ = ["RESULT_FILE", "Progress", "TrainResult", "spread_of"]
 
 RESULT_FILE = "result.json"
 
@@ -103,6 +103,7 @@ class TrainResult:
             "train.flops": (self.flops, 0.0, 1),
             "train.tokens": (self.tokens, 0.0, 1),
             "train.mfu": (self.mfu, 0.0, 1),
+            "model.parameters": (self.parameters, 0.0, 1),
         }
         return [
             Measurement(

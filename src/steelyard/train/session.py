@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 import torch.nn.functional as F
 
-from steelyard.errors import ConfigError, DataError
+from steelyard.errors import DataError, DivergedError
 from steelyard.nn.transformer import build
 from steelyard.train import optimizer as optimizers
 from steelyard.train import schedules
@@ -130,14 +130,14 @@ class Session:
             Loss in nats per token before the update, and the wall time in seconds.
 
         Raises:
-            ConfigError: the loss is no longer finite.
+            DivergedError: the loss is no longer finite.
         """
         index = self.steps_done
         start = time.perf_counter()
         loss = self._update(index)
         seconds = time.perf_counter() - start
         if not math.isfinite(loss):
-            raise ConfigError(
+            raise DivergedError(
                 f"training diverged: the loss of step {index + 1} is {loss}",
                 hint=f"lower learning_rate = {self.config.learning_rate:g} (a third is a good "
                 f"try), or lengthen the warm-up",

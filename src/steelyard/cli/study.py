@@ -1,0 +1,175 @@
+"""`steelyard train study`: the runs of a recipe over sizes, lengths, rates and seeds."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from steelyard import config as configs
+from steelyard.cli.following import say_next
+from steelyard.cli.output import Switch, print_json
+from steelyard.runs.progress import progress
+from steelyard.runs.report import Block, Cell, Checks, Column, Report, Section, Table, Text
+from steelyard.units import pretty, pretty_duration
+
+if TYPE_CHECKING:
+    from steelyard.quantity import Check, Forecast
+    from steelyard.train.study import CellOutcome, StudyOutcome, StudyRecipe
+
+__all__ = ["study"]
+
+
+def study(
+    recipe: Path,
+    *,
+    data: Path,
+    out: Path,
+    jobs: Annotated[int, Parameter(name="--jobs")] = 0,
+    price: Switch = False,
+    json: Switch = False,
+) -> None:
+    """Train every run of a study; the same line goes on after a kill.
+
+    Example: steelyard train study recipes/ladder.toml --data tokens --out ladder
+
+    Args:
+        recipe: TOML or JSON file with the study; see recipes/ladder.toml.
+        data: folder of token shards that `steelyard data prepare` made.
+        out: folder of the study: a folder per model, and a run store in `runs`.
+        jobs: runs at once; 0 for as many as the cores allow at the recipe's threads.
+        price: time a few steps, print what the study would take, and stop.
+        json: print the results as JSON.
+    """
+    from steelyard.train.study import StudyRecipe, run_study
+    from steelyard.weigh.held_out import best_points, forecast_largest
+
+    wanted = configs.load(recipe, StudyRecipe)
+    if price:
+        _price(wanted, data, out, jobs, json)
+        return
+    keep = _keeper(out)
+    with progress(f"study {recipe.stem}", quiet=json) as advance:
+        found = run_study(
+            wanted,
+            data,
+            out,
+            jobs=jobs,
+            on_forecast=lambda said: advance(0.0, f"{_span(said)} forecast"),
+            on_cell=keep,
+            advance=advance,
+        )
+    check = forecast_largest(best_points(found.cells))
+    if json:
+        print_json(_plain(found, check))
+        return
+    _page(recipe.stem, out, found, check).print()
+    say_next("laws", "compare", out / "runs")
+
+
+def _price(recipe: "StudyRecipe", data: Path, out: Path, jobs: int, json: bool) -> None:
+    """Say what a study would take."""
+    from steelyard.train.study import price_study
+
+    with progress("timing a few steps", quiet=json):
+        said, cells = price_study(recipe, data, out, jobs=jobs)
+    tokens = sum(cell.steps * cell.config.tokens_per_step for cell in cells)
+    if json:
+        print_json({"forecast": configs.to_plain(said), "runs": len(cells), "tokens": tokens})
+        return
+    words = (
+        f"{len(cells)} runs of {pretty(tokens, 'token')} take {_span(said)} "
+        f"({said.provenance}: {said.source})."
+    )
+    Report(f"Study {recipe.train.architecture.name}", "", [Section("", [Text(words)])]).print()
+
+
+def _span(said: "Forecast") -> str:
+    """Write a forecast time with its interval."""
+    low, high = pretty_duration(said.low), pretty_duration(said.high)
+    return f"{pretty_duration(said.value)} ({low} to {high})"
+
+
+def _keeper(out: Path) -> Any:
+    """Return what writes each finished run into the study's store, once."""
+    from steelyard.runs.store import RunStore
+    from steelyard.weigh.stages import Stages
+
+    def keep(outcome: "CellOutcome") -> None:
+        result, config = outcome.result, outcome.cell.config
+        if result is None:
+            return
+
+        def work() -> str:
+            plain = configs.to_plain(config)
+            store = RunStore(out / "runs")
+            with store.create("train", plain, seed=config.seed, name=outcome.cell.folder) as run:
+                for item in result.measurements():
+                    run.measure(item)
+                run.artifact("model", result.model)
+            return run.id
+
+        name = outcome.cell.folder.replace("/", "-")
+        Stages(out / "stages").run(name, [result.steps, result.eval_loss], str, work)
+
+    return keep
+
+
+def _plain(found: "StudyOutcome", check: "Check | None") -> dict[str, Any]:
+    """Return what programs want to know."""
+    cells = [
+        {
+            "folder": item.cell.folder,
+            "failure": item.failure,
+            "learning_rate": item.cell.config.learning_rate,
+            "seed": item.cell.config.seed,
+            "measurements": configs.to_plain(item.result.measurements()) if item.result else [],
+        }
+        for item in found.cells
+    ]
+    return {
+        "runs": cells,
+        "forecast": configs.to_plain(found.forecast),
+        "wall_s": found.wall_s,
+        "held_out": configs.to_plain(check),
+    }
+
+
+def _page(name: str, out: Path, found: "StudyOutcome", check: "Check | None") -> Report:
+    """Show every run, and how the largest model was foreseen."""
+    from steelyard.quantity import Check, Measurement
+
+    rows: list[list[Cell]] = []
+    for item in found.cells:
+        done = item.result
+        rows.append(
+            [
+                item.cell.folder,
+                pretty(done.parameters, "parameter") if done else "",
+                pretty(done.tokens, "token") if done else "",
+                f"{item.cell.config.learning_rate:.3g}",
+                f"{done.eval_loss:.4f}" if done else item.failure,
+                f"{done.bits_per_byte:.4f}" if done else "",
+                pretty(done.tokens_per_s, "token/s") if done else "",
+            ]
+        )
+    heads = [Column("run")] + [
+        Column(word, align="right", rank=rank)
+        for word, rank in (
+            ("parameters", 0),
+            ("tokens", 0),
+            ("rate", 1),
+            ("loss", 0),
+            ("bits per byte", 1),
+            ("speed", 1),
+        )
+    ]
+    wall = Measurement(quantity="study.wall_time", value=found.wall_s, spread=0.0, count=1)
+    checks = [Check(found.forecast, wall), *([check] if check else [])]
+    words = (
+        "The loss is that of the largest model's longest run, forecast from the smaller models."
+        if check
+        else "Smaller models of two sizes, several lengths each, would foretell the largest."
+    )
+    blocks: list[Block] = [Checks(checks), Text(words)]
+    sections = [Section("Forecast and measured", blocks), Section("Runs", [Table(heads, rows)])]
+    return Report(f"Study {name}", f"runs kept in {out / 'runs'}", sections)
