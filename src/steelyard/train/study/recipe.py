@@ -82,7 +82,10 @@ class StudyRecipe:
         return self.train.schedule != "cosine"
 
     def architectures(self) -> tuple[Architecture, ...]:
-        """Return the models.
+        """Make the models.
+
+        Returns:
+            One architecture per shape, small to large.
 
         Raises:
             ConfigError: a shape does not divide into heads.

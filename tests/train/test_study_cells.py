@@ -1,0 +1,227 @@
+"""The cells of a study, their order, and whole studies in this process."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steelyard import config as configs
+from steelyard.cli import study as cli
+from steelyard.errors import ConfigError, DivergedError
+from steelyard.laws import RunTable
+from steelyard.runs.store import RunStore
+from steelyard.train.study import Cell, StudyRecipe, resized, run_study, runner, study_cells
+from steelyard.train.study.order import makespan
+from steelyard.train.trainer import train
+
+
+@pytest.fixture
+def recipe(config) -> StudyRecipe:
+    arch = replace(config.architecture, vocab_size=300, hidden_size=32)
+    base = replace(
+        config, architecture=arch, steps=30, cooldown_steps=0, checkpoint_every=0, eval_every=0
+    )
+    return StudyRecipe(train=base, shapes=((32, 1), (64, 1)), lengths=(0.5, 1.0))
+
+
+@pytest.fixture
+def in_process(monkeypatch):
+    """Train cells in this process: what is tested is the study, not the child."""
+    from steelyard.data.shards import TokenShards
+
+    asked: list[str] = []
+
+    def launch(config, data, directory, *, start_from=None, on_step=None):
+        asked.append(str(directory))
+        source = TokenShards(data)
+        return train(config, source, directory, start_from=start_from, on_step=on_step)
+
+    monkeypatch.setattr(runner, "train_in_subprocess", launch)
+    return asked
+
+
+def test_cells_are_a_trunk_and_branches_per_model_rate_and_seed(recipe):
+    cells = study_cells(replace(recipe, rate_factors=(0.5, 1.0), seeds=(0, 1)))
+    assert len(cells) == 2 * 2 * 2 * 3
+    assert len({cell.folder for cell in cells}) == len(cells)
+    trunk, short, long = cells[:3]
+    assert trunk.is_trunk and trunk.config.checkpoint_at == (short.start, long.start)
+    assert short.folder == "32x1-rate0.5-seed0/cooldown-000015"
+    assert short.start_file == f"32x1-rate0.5-seed0/trunk/step-{short.start:08d}.safetensors"
+    rates = {cell.config.learning_rate for cell in cells}
+    base = recipe.train.learning_rate
+    assert rates == {base * 0.5, base, base * 0.25}  # half the rate at twice the width
+
+
+def test_cosine_has_a_run_of_its_own_per_length(recipe):
+    train = replace(recipe.train, schedule="cosine")
+    cells = study_cells(replace(recipe, train=train))
+    assert [cell.config.steps for cell in cells] == [15, 30, 15, 30]
+    assert not any(cell.start or cell.is_trunk for cell in cells)
+
+
+def test_tokens_per_parameter_follow_the_size_and_name_every_run_that_is_too_long(recipe):
+    short = replace(recipe, tokens_per_parameter=(0.01, 0.02))
+    with pytest.raises(ConfigError, match="32x1 would run 3 to") as error:
+        study_cells(replace(short, tokens_per_parameter=(0.01, 0.5)))
+    assert "64x1 would run" in str(error.value)
+    steps = {
+        cell.config.architecture.hidden_size: cell.config.steps
+        for cell in study_cells(
+            replace(short, train=replace(short.train, schedule="cosine", warmup_steps=0))
+        )
+    }
+    assert steps[64] > steps[32]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"lengths": (1.0, 0.5)},
+        {"lengths": (0.5, 1.5)},
+        {"rate_factors": (0.0,)},
+        {"seeds": (1, 1)},
+        {"cooldown_fraction": 0.0},
+        {"tokens_per_parameter": (20.0, 10.0)},
+    ],
+)
+def test_lists_that_no_study_can_have_are_refused(recipe, change):
+    with pytest.raises(ConfigError, match=next(iter(change))):
+        replace(recipe, **change)
+
+
+def test_what_a_study_sets_may_not_stand_in_its_recipe(recipe):
+    with pytest.raises(ConfigError, match="belong to one run"):
+        replace(recipe, train=replace(recipe.train, cooldown_steps=3))
+
+
+def test_resized_keeps_heads_and_proportions(recipe):
+    base = recipe.train.architecture
+    wide = resized(base, 128, 5)
+    assert (wide.num_heads, wide.num_kv_heads, wide.head_dim) == (8, 4, base.head_dim)
+    assert wide.intermediate_size == 4 * base.intermediate_size
+    with pytest.raises(ConfigError, match="groups of 2 of 16"):
+        resized(base, 40, 1)
+
+
+@given(seconds=st.lists(st.floats(0.1, 10), min_size=1, max_size=8), jobs=st.integers(1, 4))
+def test_makespan_lies_between_its_bounds(config_of, seconds, jobs):
+    cells = [Cell(folder=str(index), config=config_of) for index in range(len(seconds))]
+    taken = {str(index): value for index, value in enumerate(seconds)}
+    found = makespan(cells, taken, dict.fromkeys(taken, 0.0), jobs=jobs)
+    least = max(max(seconds), sum(seconds) / jobs)
+    # The longest first is never worse than 4/3 of the least (Graham 1969, theorem 2).
+    assert least - 1e-9 <= found <= 4 / 3 * least + max(seconds)
+    if jobs == 1:
+        assert found == pytest.approx(sum(seconds))
+
+
+@pytest.fixture(scope="module")
+def config_of():
+    from steelyard.catalog.architecture import Architecture
+    from steelyard.train import TrainConfig
+
+    arch = Architecture(
+        name="atom",
+        hidden_size=32,
+        num_layers=1,
+        num_heads=2,
+        num_kv_heads=1,
+        head_dim=16,
+        intermediate_size=64,
+        vocab_size=64,
+    )
+    return TrainConfig(
+        architecture=arch, steps=10, batch_size=1, sequence_length=8, learning_rate=1e-3
+    )
+
+
+def test_branches_begin_while_their_trunk_goes_on(config_of):
+    trunk = Cell(folder="trunk", config=replace(config_of, checkpoint_at=(4, 10)), is_trunk=True)
+    early = Cell(folder="early", config=config_of, trunk="trunk", start=4)
+    late = Cell(folder="late", config=config_of, trunk="trunk", start=10)
+    seconds = {"trunk": 10.0, "early": 6.0, "late": 1.0}
+    step_s = dict.fromkeys(seconds, 1.0)
+    assert makespan([trunk, early, late], seconds, step_s, jobs=1) == 17
+    assert makespan([trunk, early, late], seconds, step_s, jobs=2) == 11
+
+
+def test_study_equals_its_runs_alone_and_goes_on(recipe, data, in_process, tmp_path):
+    seen = []
+    found = run_study(recipe, data, tmp_path / "study", jobs=1, on_cell=seen.append)
+    assert found.cells == tuple(sorted(seen, key=[*found.cells].index))
+    assert [item.result.steps for item in found.cells] == [15, 30, 15, 30]
+    assert found.forecast.value > 0 and found.wall_s > 0
+    from steelyard.data.shards import TokenShards
+
+    cell = found.cells[-1].cell
+    config = replace(cell.config, cooldown_steps=cell.config.steps - cell.start)
+    alone = train(config, TokenShards(data), tmp_path / "alone")
+    assert alone.losses == found.cells[-1].result.losses
+    in_process.clear()
+    again = run_study(recipe, data, tmp_path / "study", jobs=1)
+    assert again.results == found.results and not in_process
+    wider = replace(recipe, shapes=(*recipe.shapes, (96, 1)))
+    assert len(run_study(wider, data, tmp_path / "study", jobs=1).results) == 6
+
+
+def test_changed_recipe_in_the_same_folder_is_refused(recipe, data, in_process, tmp_path):
+    one = replace(recipe, shapes=())
+    run_study(one, data, tmp_path / "study", jobs=1)
+    other = replace(one, train=replace(one.train, learning_rate=1e-3))
+    with pytest.raises(ConfigError, match="holds another run"):
+        run_study(other, data, tmp_path / "study", jobs=1)
+
+
+def test_a_run_that_diverges_does_not_stop_the_others(
+    recipe, data, in_process, tmp_path, monkeypatch
+):
+    launch = runner.train_in_subprocess
+
+    def diverge(config, data, directory, **options):
+        if "64x1" in str(directory) and "trunk" in str(directory):
+            raise DivergedError("training diverged: the loss of step 3 is nan")
+        return launch(config, data, directory, **options)
+
+    monkeypatch.setattr(runner, "train_in_subprocess", diverge)
+    found = run_study(recipe, data, tmp_path / "study", jobs=1)
+    assert [item.failure for item in found.cells] == ["", "", *["its trunk diverged"] * 2]
+    assert len(found.results) == 2
+
+
+def test_command_keeps_runs_that_laws_read(recipe, data, in_process, tmp_path, capsys):
+    path = tmp_path / "study.json"
+    configs.dump(recipe, path)
+    cli.study(path, data=data, out=tmp_path / "out", jobs=1)
+    printed = capsys.readouterr().out
+    assert "64x1/cooldown-000030" in printed and "study.wall_time" in printed
+    cli.study(path, data=data, out=tmp_path / "out", jobs=1, json=True)
+    assert len(json.loads(capsys.readouterr().out)["runs"]) == 4
+    with RunStore.existing(tmp_path / "out" / "runs").database.read():
+        table = RunTable.from_store(RunStore.existing(tmp_path / "out" / "runs"))
+    assert len(table["loss"]) == 4 and len({*table["parameters"]}) == 2  # kept once each
+
+
+def test_price_trains_nothing_of_the_study(recipe, data, in_process, tmp_path, capsys):
+    path = tmp_path / "study.json"
+    configs.dump(recipe, path)
+    cli.study(path, data=data, out=tmp_path / "out", jobs=1, price=True)
+    assert "6 runs" in capsys.readouterr().out
+    assert all("probe" in folder for folder in in_process)
+
+
+@pytest.mark.slow
+def test_study_in_processes_survives_an_error_and_a_second_call(recipe, data, tmp_path):
+    words = []
+
+    def stop(done: float, text: str) -> None:
+        words.append(text)
+        if "cooldown" in text:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_study(recipe, data, tmp_path / "study", jobs=2, advance=stop)
+    found = run_study(recipe, data, tmp_path / "study", jobs=2)
+    assert len(found.results) == 4
