@@ -12,8 +12,9 @@ from steelyard.cli import study as cli
 from steelyard.errors import ConfigError, DivergedError
 from steelyard.laws import RunTable
 from steelyard.runs.store import RunStore
-from steelyard.train.study import Cell, StudyRecipe, resized, run_study, runner, study_cells
+from steelyard.train.study import Cell, StudyRecipe, resized, run_study, study_cells
 from steelyard.train.study.order import makespan
+from steelyard.train.study.processes import TrainProcesses
 from steelyard.train.trainer import train
 
 
@@ -33,12 +34,12 @@ def in_process(monkeypatch):
 
     asked: list[str] = []
 
-    def launch(config, data, directory, *, start_from=None, on_step=None):
+    def launch(self, config, directory, *, start_from=None, on_step=None):
         asked.append(str(directory))
-        source = TokenShards(data)
+        source = TokenShards(self._data)
         return train(config, source, directory, start_from=start_from, on_step=on_step)
 
-    monkeypatch.setattr(runner, "train_in_subprocess", launch)
+    monkeypatch.setattr(TrainProcesses, "train", launch)
     return asked
 
 
@@ -178,14 +179,14 @@ def test_changed_recipe_in_the_same_folder_is_refused(recipe, data, in_process, 
 def test_a_run_that_diverges_does_not_stop_the_others(
     recipe, data, in_process, tmp_path, monkeypatch
 ):
-    launch = runner.train_in_subprocess
+    launch = TrainProcesses.train
 
-    def diverge(config, data, directory, **options):
+    def diverge(self, config, directory, **options):
         if "64x1" in str(directory) and "trunk" in str(directory):
             raise DivergedError("training diverged: the loss of step 3 is nan")
-        return launch(config, data, directory, **options)
+        return launch(self, config, directory, **options)
 
-    monkeypatch.setattr(runner, "train_in_subprocess", diverge)
+    monkeypatch.setattr(TrainProcesses, "train", diverge)
     found = run_study(recipe, data, tmp_path / "study", jobs=1)
     assert [item.failure for item in found.cells] == ["", "", *["its trunk diverged"] * 2]
     assert len(found.results) == 2

@@ -1,5 +1,9 @@
 import io
+import os
+import signal
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +41,41 @@ def test_child_without_a_word_is_an_error(monkeypatch):
 
     with pytest.raises(BackendError, match="out of memory"):
         worker._listen(Child(), None, io.StringIO("Traceback\nMemoryError"))  # pyright: ignore[reportArgumentType]
+
+
+def test_one_process_trains_run_after_run_also_behind_an_error(config, data, tmp_path):
+    right = replace(config, architecture=replace(config.architecture, vocab_size=300))
+    with worker.TrainProcess() as process:
+        one = process.train(right, data, tmp_path / "one")
+        child = process._child
+        with pytest.raises(ConfigError, match="vocabulary of 300"):
+            process.train(config, data, tmp_path / "wrong")
+        two = process.train(replace(right, seed=9), data, tmp_path / "two")
+        assert process._child is child and one.losses != two.losses
+
+        def stop(progress) -> None:
+            raise InterruptedError
+
+        with pytest.raises(InterruptedError):
+            process.train(replace(right, seed=10), data, tmp_path / "three", on_step=stop)
+        assert process._child is None and child.returncode is not None
+        assert process.train(right, data, tmp_path / "one") == one
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="runs are forked on Linux only")
+def test_killed_fork_is_an_error_and_the_next_run_works(config, data, tmp_path):
+    config = replace(config, architecture=replace(config.architecture, vocab_size=300), steps=40)
+
+    def kill(progress) -> None:
+        if progress.step == 2:
+            server = process._child.pid
+            (fork,) = Path(f"/proc/{server}/task/{server}/children").read_text().split()
+            os.kill(int(fork), signal.SIGKILL)
+
+    with worker.TrainProcess() as process:
+        with pytest.raises(BackendError, match="code -9"):
+            process.train(config, data, tmp_path / "run", on_step=kill)
+        assert len(process.train(config, data, tmp_path / "run").losses) == 40
 
 
 def test_every_error_class_can_be_rebuilt():

@@ -1,19 +1,24 @@
-"""Train in a fresh process, so that memory and threads are the run's alone.
+"""Train in a process apart, so that memory and threads are the run's alone.
 
-`python -m steelyard.train.worker JOB.json` is the child. The parent may be killed at any time: the
-child dies with it, and the next call goes on from the last checkpoint. Progress comes back as JSON
-lines.
+`python -m steelyard.train.worker` is the child: it reads one job per line and answers with JSON
+lines. The parent may be killed at any time: the child dies with it, and the next call goes on from
+the last checkpoint.
 """
 
+import contextlib
 import ctypes
+import importlib
 import json
+import os
 import signal
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import IO, Any
 
 from steelyard import config as configs
@@ -21,7 +26,7 @@ from steelyard import errors
 from steelyard.train.config import TrainConfig
 from steelyard.train.result import Progress, TrainResult
 
-__all__ = ["Job", "launcher", "main", "train_in_subprocess"]
+__all__ = ["Job", "TrainProcess", "launcher", "main", "train_in_subprocess"]
 
 _PR_SET_PDEATHSIG = 1
 
@@ -71,29 +76,104 @@ def train_in_subprocess(
         SteelyardError: the error the child met, of its own class.
         BackendError: the child died without a word, such as for lack of memory.
     """
-    job = Job(
-        config=config,
-        data=str(Path(data).resolve()),
-        directory=str(Path(directory).resolve()),
-        start_from=str(start_from.resolve()) if start_from else "",
-        peak_flops_per_s=peak_flops_per_s or 0.0,
-    )
-    # Errors go to a file and not to a second pipe, which would fill up and stop the child while
-    # this process reads only the first.
-    with (
-        tempfile.TemporaryDirectory(prefix="steelyard-train-") as folder,
-        tempfile.TemporaryFile("w+") as complaints,
-    ):
-        path = Path(folder) / "job.json"
-        configs.dump(job, path)
-        command = [sys.executable, "-m", "steelyard.train.worker", str(path)]
-        with subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=complaints, text=True
-        ) as child:
-            try:
-                return _listen(child, on_step, complaints)
-            finally:
-                child.kill()
+    with TrainProcess() as process:
+        return process.train(
+            config,
+            data,
+            directory,
+            start_from=start_from,
+            on_step=on_step,
+            peak_flops_per_s=peak_flops_per_s,
+        )
+
+
+class TrainProcess:
+    """A process that trains run after run, each in a fork of its own where Linux can fork.
+
+    A fork finds PyTorch loaded, and its memory is the run's alone.
+    """
+
+    def __init__(self) -> None:
+        """Start nothing yet."""
+        self._child: subprocess.Popen[str] | None = None
+        # Errors go to a file and not to a second pipe, which would fill up and stop the child while
+        # this process reads only the first.
+        self._complaints = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed with the process)
+
+    def __enter__(self) -> "TrainProcess":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process for good."""
+        self.stop()
+        self._complaints.close()
+
+    def stop(self) -> None:
+        """End the process; a later call of `train` starts another."""
+        if self._child is not None:
+            self._child.kill()
+            with self._child:  # closes its pipes and waits for it
+                self._child = None
+
+    def train(
+        self,
+        config: TrainConfig,
+        data: Path,
+        directory: Path,
+        *,
+        start_from: Path | None = None,
+        on_step: Callable[[Progress], None] | None = None,
+        peak_flops_per_s: float | None = None,
+    ) -> TrainResult:
+        """Train like `train_in_subprocess`, with the same arguments, errors and result."""
+        job = Job(
+            config=config,
+            data=str(Path(data).resolve()),
+            directory=str(Path(directory).resolve()),
+            start_from=str(start_from.resolve()) if start_from else "",
+            peak_flops_per_s=peak_flops_per_s or 0.0,
+        )
+        child = self._child = self._child or self._start()
+        is_whole = False
+        try:
+            _send(child, job)
+            result = _listen(child, on_step, self._complaints)
+            is_whole = True
+            return result
+        except errors.SteelyardError:
+            # The child has said what it met, and waits for the next job.
+            is_whole = child.poll() is None
+            raise
+        finally:
+            # Whatever else ends the wait leaves a run going on: it must not outlive this call.
+            if not is_whole:
+                self.stop()
+
+    def _start(self) -> "subprocess.Popen[str]":
+        """Start the child."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "steelyard.train.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._complaints,
+            text=True,
+        )
+
+
+def _send(child: "subprocess.Popen[str]", job: Job) -> None:
+    """Write a job as one line; a child that has died is met when its answer is read."""
+    assert child.stdin is not None
+    with contextlib.suppress(BrokenPipeError):
+        child.stdin.write(json.dumps(configs.to_plain(job)) + "\n")
+        child.stdin.flush()
 
 
 def launcher(
@@ -118,11 +198,17 @@ def _listen(
             return TrainResult.from_plain(message["result"])
         if "error" in message:
             raise _rebuild(message["error"])
-    code = child.wait()
+        if "death" in message:
+            raise _died(int(message["death"]), complaints)
+    raise _died(child.wait(), complaints)
+
+
+def _died(code: int, complaints: IO[str]) -> errors.BackendError:
+    """Return the error of a process that ended without an answer."""
     complaints.seek(0)
     last = (complaints.read().strip().splitlines() or ["it left no message"])[-1]
     killed = " (out of memory?)" if code == -signal.SIGKILL else ""
-    raise errors.BackendError(
+    return errors.BackendError(
         f"the training process ended with code {code}{killed}: {last}",
         hint="run again: it goes on where it was",
     )
@@ -134,23 +220,57 @@ def _rebuild(error: dict[str, str]) -> errors.SteelyardError:
     return kind(error["message"], hint=error["hint"])
 
 
-def main(arguments: list[str]) -> int:
-    """Train what the job file says and print JSON lines, as the child process.
-
-    Args:
-        arguments: the path of the job file.
+def main() -> int:
+    """Train the jobs that come in line by line, as the child process.
 
     Returns:
-        0, or the exit code of the error that was printed.
+        0 when the parent has no more.
     """
     _die_with_parent()
+    can_fork = sys.platform == "linux"
+    if can_fork:
+        # Loaded once, before the first job and by no thread but this one: forks find it there.
+        for name in ("steelyard.data.shards", "steelyard.train.trainer"):
+            importlib.import_module(name)
+    for line in sys.stdin:
+        if can_fork:
+            _train_in_fork(line)
+        else:
+            _answer(line)
+    return 0
+
+
+def _train_in_fork(line: str) -> None:
+    """Train one job in a fork, and say so when it dies without an answer."""
+    server = os.getpid()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            _die_with_parent()
+            # The parent may have died before this process asked to die with it.
+            if os.getppid() == server:
+                _answer(line)
+                code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            # Not sys.exit: what the parent would do at its end is not the fork's to do.
+            os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code:
+        _say({"death": code})
+
+
+def _answer(line: str) -> None:
+    """Train one job and say its result or its error."""
     try:
-        result = _run(configs.load(Path(arguments[0]), Job))
+        result = _run(configs.convert(json.loads(line), Job))
     except errors.SteelyardError as error:
         _say({"error": {"kind": type(error).__name__, "message": str(error), "hint": error.hint}})
-        return error.exit_code
-    _say({"result": result.to_plain()})
-    return 0
+    else:
+        _say({"result": result.to_plain()})
 
 
 def _run(job: Job) -> TrainResult:
@@ -184,4 +304,4 @@ def _die_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -17,8 +17,8 @@ from steelyard.train.result import RESULT_FILE, Progress, TrainResult
 from steelyard.train.study.cells import Cell, study_cells
 from steelyard.train.study.order import CellOrder
 from steelyard.train.study.price import CellPace, forecast_time, probe
+from steelyard.train.study.processes import TrainProcesses
 from steelyard.train.study.recipe import StudyRecipe
-from steelyard.train.worker import train_in_subprocess
 
 __all__ = ["CellOutcome", "StudyOutcome", "price_study", "run_study"]
 
@@ -105,13 +105,15 @@ def run_study(
     cells = study_cells(recipe)
     directory = Path(directory)
     at_once = jobs or _places(recipe)
-    with files.exclusive(directory):
-        paces = _paces(cells, data, directory, at_once)
+    with files.exclusive(directory), TrainProcesses(data) as processes:
+        paces = probe(cells, directory, processes.train, jobs=at_once)
         books = _Books.open(directory, forecast_time(cells, paces, jobs=at_once))
         on_forecast(books.forecast)
         begin_s = time.perf_counter()
         try:
-            outcomes = _Run(cells, data, directory, paces, on_cell, advance).until_done(at_once)
+            outcomes = _Run(cells, data, directory, processes, paces, on_cell, advance).until_done(
+                at_once
+            )
         finally:
             books.add(time.perf_counter() - begin_s)
     return StudyOutcome(cells=tuple(outcomes), forecast=books.forecast, wall_s=books.wall_s)
@@ -138,19 +140,9 @@ def price_study(
     """
     cells = study_cells(recipe)
     at_once = jobs or _places(recipe)
-    with files.exclusive(Path(directory)):
-        paces = _paces(cells, data, Path(directory), at_once)
+    with files.exclusive(Path(directory)), TrainProcesses(data) as processes:
+        paces = probe(cells, Path(directory), processes.train, jobs=at_once)
     return forecast_time(cells, paces, jobs=at_once), cells
-
-
-def _paces(cells: list[Cell], data: Path, directory: Path, jobs: int) -> dict[str, CellPace]:
-    """Return the pace of every model."""
-    return probe(
-        cells,
-        directory,
-        lambda config, folder: train_in_subprocess(config, data, folder),
-        jobs=jobs,
-    )
 
 
 def _places(recipe: StudyRecipe) -> int:
@@ -190,6 +182,7 @@ class _Run:
         cells: list[Cell],
         data: Path,
         directory: Path,
+        processes: TrainProcesses,
         paces: Mapping[str, CellPace],
         on_cell: Callable[[CellOutcome], None],
         advance: Advance,
@@ -198,6 +191,7 @@ class _Run:
         self.cells = cells
         self.data = data
         self.directory = directory
+        self.processes = processes
         self.on_cell = on_cell
         self.advance = advance
         self.seconds = {
@@ -281,9 +275,8 @@ class _Run:
 
         start = self.directory / cell.start_file if cell.start else None
         try:
-            result = train_in_subprocess(
+            result = self.processes.train(
                 cell.config,
-                self.data,
                 self.directory / cell.folder,
                 start_from=start,
                 on_step=on_step,
