@@ -36,8 +36,7 @@ class CellPace:
     Attributes:
         step_s: seconds of a step, median.
         spread: robust standard deviation of it, over the median.
-        overhead_s: seconds of a run beside its steps: start of the process, model, evaluation at
-            the end, checkpoint.
+        overhead_s: seconds of a run beside its steps and evaluations: model, checkpoint, result.
     """
 
     step_s: float
@@ -45,11 +44,19 @@ class CellPace:
     overhead_s: float
 
     def seconds(self, cell: Cell) -> float:
-        """Return what a cell takes, evaluations on the way included."""
+        """Return what a cell takes, evaluations included."""
         config = cell.config
-        on_the_way = config.steps // config.eval_every - 1 if config.eval_every else 0
-        evaluation_s = self.step_s * _EVAL_SHARE * config.eval_tokens / config.tokens_per_step
-        return self.overhead_s + cell.steps * self.step_s + max(on_the_way, 0) * evaluation_s
+        evaluations = max(config.steps // config.eval_every, 1) if config.eval_every else 1
+        return (
+            self.overhead_s
+            + cell.steps * self.step_s
+            + evaluations * _evaluation_s(config, self.step_s)
+        )
+
+
+def _evaluation_s(config: TrainConfig, step_s: float) -> float:
+    """Return what an evaluation takes."""
+    return step_s * _EVAL_SHARE * config.eval_tokens / config.tokens_per_step
 
 
 def probe(cells: Sequence[Cell], directory: Path, run: Probe, *, jobs: int) -> dict[str, CellPace]:
@@ -75,6 +82,10 @@ def probe(cells: Sequence[Cell], directory: Path, run: Probe, *, jobs: int) -> d
     with ThreadPoolExecutor(jobs) as pool:
         timed = pool.map(lambda name: _timed(models[name], directory, run), missing)
         found = known | dict(zip(missing, timed, strict=True))
+    # Every process loads PyTorch once, in its first run; what a run takes beside its steps is that
+    # of the runs after it.
+    overhead_s = min((pace.overhead_s for pace in found.values()), default=0.0)
+    found = {name: replace(pace, overhead_s=overhead_s) for name, pace in found.items()}
     if missing:
         files.write_json(kept, to_plain(found))
     return found
@@ -98,7 +109,8 @@ def _timed(config: TrainConfig, directory: Path, run: Probe) -> CellPace:
         result = run(short, Path(folder))
         wall_s = time.perf_counter() - begin_s
     spread = result.step_time_spread_s / result.step_time_s
-    overhead_s = max(wall_s - result.total_time_s, 0.0)
+    beside_s = wall_s - result.total_time_s - _evaluation_s(short, result.step_time_s)
+    overhead_s = max(beside_s, 0.0)
     return CellPace(step_s=result.step_time_s, spread=spread, overhead_s=overhead_s)
 
 
