@@ -1,9 +1,6 @@
 """Held-out loss: mean nats per token over windows that are the same for every model and step."""
 
-import contextlib
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 
 import numpy as np
 import torch
@@ -35,7 +32,6 @@ def evaluate(
     *,
     batch_size: int,
     device: str = "cpu",
-    precision: Callable[[], AbstractContextManager[object]] | None = None,
 ) -> float:
     """Measure the mean loss of next-token prediction.
 
@@ -44,7 +40,6 @@ def evaluate(
         windows: int64 [W, T + 1].
         batch_size: windows in one forward pass.
         device: where the model lies.
-        precision: makes the autocast context of a forward pass; None for full precision.
 
     Returns:
         Nats per token.
@@ -53,8 +48,7 @@ def evaluate(
     with torch.inference_mode():
         for start in range(0, len(windows), batch_size):
             tokens = torch.from_numpy(windows[start : start + batch_size]).to(device)
-            with (precision or contextlib.nullcontext)():
-                logits = model(tokens[:, :-1])
+            logits = model(tokens[:, :-1])
             loss = F.cross_entropy(
                 logits.flatten(0, 1).float(), tokens[:, 1:].flatten(), reduction="sum"
             )

@@ -4,12 +4,12 @@ import numpy as np
 
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.forms.schedules import multipliers
-from steelyard.train.config import TrainConfig
+from steelyard.train.estimator_config import EstimatorConfig
 
 __all__ = ["for_config"]
 
 
-def for_config(config: TrainConfig) -> Array:
+def for_config(config: EstimatorConfig) -> Array:
     """Return the multiplier of every step, [steps]."""
     if not isinstance(config.schedule, str):
         return np.array(config.schedule)
