@@ -7,18 +7,19 @@ not (same machine, same number of threads).
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from steelyard.errors import ConfigError
+from steelyard.train.averages import Averages
 from steelyard.train.batches import BatchSource
 from steelyard.train.callback import Callback
 from steelyard.train.checkpoint import Checkpoint, CheckpointStore, load_checkpoint
 from steelyard.train.estimator_config import EstimatorConfig
 from steelyard.train.memory import PeakMemory, warm_libraries
-from steelyard.train.optimizer import load_state
 from steelyard.train.reducer import AloneReducer, Reducer
 from steelyard.train.result import EstimatorResult, Progress, spread_of
 from steelyard.train.run_folder import claimed
@@ -65,6 +66,7 @@ class Estimator:
         self.reducer = reducer or AloneReducer()
         self._loss = loss
         self._evaluate = evaluate
+        self._averages = Averages(())
 
     def fit(
         self,
@@ -104,8 +106,9 @@ class Estimator:
         with claimed(directory, self.config, data or {}, start_from, self.reducer):
             result = EstimatorResult.load(directory)
             if result is not None:
-                load_state(self.module, [], load_checkpoint(result.checkpoint).tensors, 0)
-                return result
+                session = self._open(batches)
+                session.restore(load_checkpoint(result.checkpoint))
+                return self._keep(session, result)
             if CheckpointStore(directory).latest() is None and start_from is None:
                 self._save_beginning(batches, directory)
             result = self.run(batches, directory, start_from=start_from, on_step=on_step)
@@ -151,7 +154,28 @@ class Estimator:
         Returns:
             What `fit` returns; it is not stored yet.
         """
-        return _Run(self, batches, directory, start_from).finish(on_step)
+        run = _Run(self, batches, directory, start_from)
+        return self._keep(run.session, run.finish(on_step))
+
+    def _keep(self, session: Session, result: EstimatorResult) -> EstimatorResult:
+        """Leave the weights to evaluate in the module, and the averages at hand."""
+        self._averages = session.averages
+        session.end()
+        return result
+
+    def averaged(self, name: str) -> AbstractContextManager[None]:
+        """Put an average in the place of the module's weights for a block, after `fit`.
+
+        Args:
+            name: name of the average, such as "ema-0.999".
+
+        Returns:
+            A context manager.
+
+        Raises:
+            ConfigError: the run kept no such average.
+        """
+        return self._averages.swapped(name)
 
 
 class _Run:
@@ -236,11 +260,23 @@ class _Run:
         if self.evaluate is None:
             return None
         session = self.session
+        history, averages = session.history, session.averages
+        with session.evaluation_weights():
+            loss = self._loss_now()
+        history.eval_losses.append((done, loss))
+        for name in filter(averages.has, averages.names):
+            with averages.swapped(name):
+                history.average_losses.setdefault(name, []).append((done, self._loss_now()))
+        return loss
+
+    def _loss_now(self) -> float:
+        """Evaluate the module with the weights that it holds."""
+        assert self.evaluate is not None
+        session = self.session
         session.module.eval()
         with torch.no_grad(), session.precision():
             loss = self.evaluate(session.module)
         session.module.train()
-        session.history.eval_losses.append((done, loss))
         return loss
 
     def _save(self) -> None:
@@ -275,5 +311,6 @@ class _Run:
             parameters=self.parameters,
             seed=config.seed,
             checkpoint=self.store.path(config.steps),
+            average_losses=history.average_losses,
             reports={item.name: item.report() for item in self.callbacks},
         )

@@ -4,8 +4,20 @@ from dataclasses import dataclass
 from typing import Literal
 
 from steelyard.errors import ConfigError, require
+from steelyard.train.weight_average import WeightAverage
 
-__all__ = ["EstimatorConfig"]
+__all__ = ["EstimatorConfig", "Schedule"]
+
+Schedule = Literal[
+    "1-sqrt",
+    "linear",
+    "cosine-cooldown",
+    "mirror-cosine",
+    "1-square",
+    "power",
+    "exponential",
+    "cosine",
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,13 +32,23 @@ class EstimatorConfig:
         learning_rate: peak learning rate.
         warmup_steps: steps of linear warm-up from 0.
         cooldown_steps: last steps in which the rate falls to 0; 0 leaves it constant.
-        schedule: form of the schedule; "1-sqrt" and "linear" are shapes of the cooldown, "cosine"
-            decays over the whole run to 10 %. A multiplier of the peak for every step, each in [0,
-            1], is a schedule of one's own, such as one that `laws.best_schedule` found; it has its
-            warm-up and cooldown in itself.
-        weight_decay: decoupled decay of matrices; vectors (norms, biases) have none.
-        betas: decay of AdamW's two moments.
+        warmup_from: rate at which the warm-up begins, as a fraction of the peak.
+        schedule: form of the schedule; "1-sqrt", "linear", "cosine-cooldown", "mirror-cosine",
+            "1-square", "power" and "exponential" are shapes of the cooldown; "cosine" decays over
+            the whole run. A multiplier of the peak for every step, each in [0, 1], is a schedule of
+            one's own, such as one that `laws.best_schedule` found; it has its warm-up and cooldown
+            in itself.
+        final_fraction: what the schedule falls to, as a fraction of the peak; None for 10 % of
+            "cosine" and "exponential" and 0 of all others.
+        cooldown_power: a of the cooldown 1 - x^a of "power"; .3 to .5 do about equally well.
+        optimizer: "adamw"; "sgd" with Nesterov momentum and decay inside the gradient; "lamb" for
+            very large batches; "muon" for inner matrices with AdamW for the rest; "schedule-free"
+            for an AdamW whose evaluated weights are an average and which needs no cooldown.
+        momentum: of "sgd" and "muon".
+        weight_decay: decay of matrices; vectors (norms, biases) have none.
+        betas: decay of AdamW's two moments; "schedule-free" likes (.95, .99).
         clip: largest global gradient norm; 0 turns clipping off.
+        averages: averages of the weights to keep and to evaluate beside them.
         dtype: "fp32", or "bf16" for bfloat16 matrix products over fp32 weights.
         seed: makes the order of the data, and the initial weights where the run makes them.
         device: torch device, such as "cpu", "cuda" or "cuda:1".
@@ -44,10 +66,16 @@ class EstimatorConfig:
     learning_rate: float
     warmup_steps: int = 0
     cooldown_steps: int = 0
-    schedule: Literal["1-sqrt", "linear", "cosine"] | tuple[float, ...] = "1-sqrt"
+    warmup_from: float = 0.0
+    schedule: Schedule | tuple[float, ...] = "1-sqrt"
+    final_fraction: float | None = None
+    cooldown_power: float = 0.5
+    optimizer: Literal["adamw", "sgd", "lamb", "muon", "schedule-free"] = "adamw"
+    momentum: float = 0.9
     weight_decay: float = 0.1
     betas: tuple[float, float] = (0.9, 0.95)
     clip: float = 1.0
+    averages: tuple[WeightAverage, ...] = ()
     dtype: Literal["fp32", "bf16"] = "fp32"
     seed: int = 0
     device: str = "cpu"
@@ -76,7 +104,16 @@ class EstimatorConfig:
         require(
             self,
             learning_rate=(0 < self.learning_rate < 10, "above 0 and below 10"),
-            betas=(all(0 <= beta < 1 for beta in self.betas), "in [0, 1)"),
+            betas=(
+                all(0 <= beta < 1 for beta in self.betas)
+                and (self.optimizer != "schedule-free" or self.betas[0] > 0),
+                "in [0, 1), the first of schedule-free above 0",
+            ),
+            momentum=(0 <= self.momentum < 1, "in [0, 1)"),
+            averages=(
+                len({item.name for item in self.averages}) == len(self.averages),
+                "different from one another",
+            ),
             accumulation=(
                 self.batch_size % self.accumulation == 0,
                 f"a divisor of batch_size = {self.batch_size}",
@@ -102,7 +139,17 @@ class EstimatorConfig:
             ),
             schedule=(
                 self.schedule != "cosine" or self.cooldown_steps == 0,
-                "'1-sqrt' or 'linear' with a cooldown, or cooldown_steps must be 0",
+                "a shape of cooldown such as '1-sqrt' or 'linear', or cooldown_steps must be 0",
+            ),
+            cooldown_power=(0 < self.cooldown_power <= 4, "above 0 and at most 4"),
+            warmup_from=(0 <= self.warmup_from <= 1, "in [0, 1]"),
+            final_fraction=(
+                self.final_fraction is None
+                or (
+                    0 <= self.final_fraction <= 1
+                    and (self.final_fraction > 0 or self.schedule != "exponential")
+                ),
+                "in [0, 1], and above 0 for an exponential fall",
             ),
         )
 

@@ -97,5 +97,5 @@ def _add(left: _Gradients, right: _Gradients) -> _Gradients:
     ]
     if both:
         ones, twos = zip(*both, strict=True)
-        torch._foreach_add_(ones, twos)
+        torch._foreach_add_(ones, twos)  # pyright: ignore[reportPrivateImportUsage]
     return [two if one is None else one for one, two in zip(left, right, strict=True)]

@@ -19,6 +19,7 @@ class History:
         cold: by step, whether it was among the first after a start, when caches and allocators
             still settle.
         eval_losses: (steps done, held-out loss).
+        average_losses: the same of each average of the weights, by its name.
         peak_memory_bytes: what the run needed, over all processes that worked on it.
         resident_peak_bytes: what a process came to hold, likewise.
         first_step: step this folder's own training began at.
@@ -28,6 +29,7 @@ class History:
     step_times_s: list[float] = field(default_factory=list)
     cold: list[bool] = field(default_factory=list)
     eval_losses: list[tuple[int, float]] = field(default_factory=list)
+    average_losses: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     peak_memory_bytes: int = 0
     resident_peak_bytes: int = 0
     first_step: int = 0
@@ -48,8 +50,8 @@ class History:
 
     def scalars(self) -> dict[str, object]:
         """Return the rest as JSON values."""
-        names = ("eval_losses", "peak_memory_bytes", "resident_peak_bytes", "first_step")
-        return {name: getattr(self, name) for name in names}
+        names = ("peak_memory_bytes", "resident_peak_bytes", "first_step")
+        return {name: getattr(self, name) for name in ("eval_losses", "average_losses", *names)}
 
     @classmethod
     def restore(cls, checkpoint: Checkpoint) -> "History":
@@ -59,11 +61,17 @@ class History:
             for name in ("losses", "step_times_s", "cold")
         }
         scalars = checkpoint.scalars
-        pairs = [(int(step), float(loss)) for step, loss in scalars["eval_losses"]]
+        averages = scalars.get("average_losses", {})
         return cls(
             **columns,
-            eval_losses=pairs,
+            eval_losses=_pairs(scalars["eval_losses"]),
+            average_losses={name: _pairs(losses) for name, losses in averages.items()},
             peak_memory_bytes=int(scalars["peak_memory_bytes"]),
             resident_peak_bytes=int(scalars["resident_peak_bytes"]),
             first_step=int(scalars["first_step"]),
         )
+
+
+def _pairs(losses: list[list[float]]) -> list[tuple[int, float]]:
+    """Read (steps done, loss) from JSON."""
+    return [(int(step), float(loss)) for step, loss in losses]

@@ -65,6 +65,7 @@ class EstimatorResult:
         parameters: parameters of the model.
         seed: seed of weights and data order.
         checkpoint: tensors file of the last checkpoint.
+        average_losses: (steps done, held-out loss) pairs of each average of the weights, by name.
         reports: what each callback found, by its name.
     """
 
@@ -84,6 +85,7 @@ class EstimatorResult:
     parameters: int
     seed: int
     checkpoint: Path
+    average_losses: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     reports: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def measurements(self, machine: str = "this-machine", time_s: float = 0.0) -> list[Measurement]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from steelyard.errors import ConfigError, DataError
 from steelyard.train import optimizer as optimizers
 from steelyard.train import schedules
+from steelyard.train.averages import Averages, swapped
 from steelyard.train.batches import Batch, BatchSource, count_examples, micro_batches
 from steelyard.train.callback import Callback, StepState
 from steelyard.train.checkpoint import Checkpoint
@@ -19,6 +20,7 @@ from steelyard.train.estimator_config import EstimatorConfig
 from steelyard.train.gradients import GradientTree
 from steelyard.train.history import History
 from steelyard.train.reducer import AloneReducer, Reducer
+from steelyard.train.schedule_free import ScheduleFree
 
 __all__ = ["Loss", "Session"]
 
@@ -36,6 +38,7 @@ class Session:
         config: the run.
         module: what is trained.
         history: what happened up to now.
+        averages: averages of the weights that the run keeps.
     """
 
     def __init__(
@@ -68,7 +71,8 @@ class Session:
         self._loss = loss
         self._batches = batches
         self._schedule = schedules.for_config(config)
-        self._callbacks = list(callbacks)
+        self.averages = Averages(config.averages)
+        self._callbacks = [*callbacks, *([self.averages] if config.averages else [])]
         # Looked up once: a walk over all modules in every step would cost more than the sum.
         self._auxiliary = [item for item in module.modules() if hasattr(item, "aux_loss")]
         self.state = StepState(
@@ -81,11 +85,20 @@ class Session:
             accumulation=config.accumulation,
             micro_batch_size=config.micro_batch_size,
         )
+        self._check_names()
         self._check_shares()
         self._lay_tree()
         self._steps_here = 0
         for callback in self._callbacks:
             callback.begin(self.state)
+
+    def _check_names(self) -> None:
+        """Refuse callbacks whose states and reports would mix."""
+        names = [item.name for item in self._callbacks]
+        if len(set(names)) < len(names):
+            raise ConfigError(
+                f"callbacks are named {names}", hint="give every callback a name of its own"
+            )
 
     def _check_shares(self) -> None:
         """Refuse processes that cannot each have the same number of micro-batches."""
@@ -201,11 +214,13 @@ class Session:
             self._seed_draws()
             with self.precision():
                 loss = self._loss(state.module, part)
-            auxiliary = [item.aux_loss for item in self._auxiliary if item.aux_loss is not None]
+            state.loss = loss.detach()
+            for module in self._auxiliary:
+                if isinstance(module.aux_loss, Tensor):
+                    loss = loss + module.aux_loss
             # Each micro-batch's loss counts by its share: the sum of the gradients is that of the
             # whole batch's mean.
-            (sum(auxiliary, loss) / config.accumulation).backward()
-            state.loss = loss.detach()
+            (loss / config.accumulation).backward()
             losses.append(state.loss / config.accumulation)
             for callback in watching:
                 callback.after_backward(state)
@@ -219,6 +234,26 @@ class Session:
         state = self.state
         number = state.reducer.rank * self._tree.micro_batches + state.micro_batch
         torch.manual_seed(hash((self.config.seed, state.step, number)) & 0xFFFFFFFF)
+
+    def evaluation_weights(self) -> AbstractContextManager[None]:
+        """Put the weights to evaluate in place: those trained, or the average of schedule-free."""
+        averages = self._evaluated()
+        return swapped(list(averages), list(averages.values()))
+
+    def end(self) -> None:
+        """Leave the weights to evaluate in the module; the session trains no further."""
+        with torch.no_grad():
+            for weight, average in self._evaluated().items():
+                weight.copy_(average)
+
+    def _evaluated(self) -> dict[nn.Parameter, Tensor]:
+        """Return what takes the place of weights in evaluations; empty for most optimizers."""
+        return {
+            weight: average
+            for optimizer in self.state.optimizers
+            if isinstance(optimizer, ScheduleFree)
+            for weight, average in optimizer.averages().items()
+        }
 
     def tensors(self) -> dict[str, Tensor]:
         """Return everything a checkpoint holds as tensors."""

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from steelyard import files
-from steelyard.nn.transformer import build
+from steelyard.nn.transformer import Transformer, build
 from steelyard.train.batches import Batch
 from steelyard.train.callback import Callback
 from steelyard.train.config import TrainConfig
@@ -104,8 +104,9 @@ def train(
     with claimed(directory, config, data, start_from, joined):
         result = TrainResult.load(directory)
         if result is None:
+            model = _build(config)
             estimator = Estimator(
-                _build(config),
+                model,
                 next_token_loss,
                 config,
                 evaluate=_heldout_loss(config, shards),
@@ -116,7 +117,10 @@ def train(
             found = estimator.run(batches, directory, start_from=start_from, on_step=on_step)
             result = _decoder_result(config, shards, found, directory / "model")
             if not joined.rank:
-                _save(estimator.module, shards, result.model)
+                _save(model, shards, result.model)
+                for average in config.averages:
+                    with estimator.averaged(average.name):
+                        _save(model, shards, directory / f"model-{average.name}")
                 # The result is written last: a folder that has one is finished and complete.
                 result.store(directory)
             joined.wait()
@@ -127,7 +131,7 @@ def train(
     return result
 
 
-def _build(config: TrainConfig) -> nn.Module:
+def _build(config: TrainConfig) -> Transformer:
     """Make the model with its seed."""
     return build(config.architecture, dtype=torch.float32, device=config.device, seed=config.seed)
 
@@ -140,7 +144,7 @@ def _heldout_loss(config: TrainConfig, source: TokenSource) -> Callable[[nn.Modu
     )
 
 
-def _save(model: nn.Module, source: TokenSource, folder: Path) -> None:
+def _save(model: Transformer, source: TokenSource, folder: Path) -> None:
     """Write the final model, with the tokenizer of its data."""
     from steelyard.nn import checkpoint
 
