@@ -8,7 +8,7 @@ from steelyard.laws.forms.schedules import multipliers
 from steelyard.laws.forms.schedules.schedule_rates import LearningRates
 from steelyard.train.config import TrainConfig
 from steelyard.train.schedules import for_config
-from steelyard.train.session import Session
+from steelyard.train.trainer import open_session
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_a_run_follows_the_rates_a_law_is_told(config, source, schedule, cooldow
         learning_rate=3e-3,
         checkpoint_at=(),
     )
-    session = Session(run, source)
+    session = open_session(run, source)
     assert [session.rate(step) for step in range(20)] == same.rates.tolist()
 
 
@@ -50,7 +50,7 @@ def test_a_run_follows_multipliers_of_its_own(config, source):
         schedule=own,
         learning_rate=0.5,
     )
-    assert [Session(run, source).rate(step) for step in range(9)] == [0.5 * x for x in own]
+    assert [open_session(run, source).rate(step) for step in range(9)] == [0.5 * x for x in own]
     for wrong in ({"steps": 10}, {"warmup_steps": 1}, {"schedule": (0.0,) * 9}):
         with pytest.raises(ConfigError, match="multipliers for"):
             replace(run, **wrong)

@@ -116,16 +116,16 @@ def test_bf16_is_close_to_fp32(config, source, tmp_path):
 
 
 def test_diverged_run_stops_with_advice(config, source, tmp_path, monkeypatch):
-    from steelyard.train import session
+    from steelyard.train import trainer
 
-    plain = session.F.cross_entropy
+    plain = trainer.F.cross_entropy
     calls = []
 
     def poisoned(logits, targets, **options):
         calls.extend([1] * (logits.shape[-1] == config.architecture.vocab_size))
         return plain(logits, targets, **options) * (float("nan") if len(calls) == 5 else 1.0)
 
-    monkeypatch.setattr(session.F, "cross_entropy", poisoned)
+    monkeypatch.setattr(trainer.F, "cross_entropy", poisoned)
     with pytest.raises(ConfigError, match="loss of step 5 is nan") as caught:
         train(config, source, tmp_path)
     assert "lower learning_rate" in caught.value.hint

@@ -1,12 +1,20 @@
-"""Train transformers: a small exact trainer, its schedules, checkpoints and cooldown studies.
+"""Train modules: one exact loop with its schedules, checkpoints, measurements and studies.
 
-Names here load without torch; the trainer is `steelyard.train.trainer.train`, the study
-`steelyard.train.study.run_ladder_rung`, and `steelyard.train.worker.train_in_subprocess` trains in
-a fresh process.
+Names here load without torch; `steelyard.train.estimator.Estimator` trains any module,
+`steelyard.train.trainer.train` a decoder, `steelyard.train.study.run_ladder_rung` a study, and
+`steelyard.train.worker.train_in_subprocess` trains in a fresh process.
 """
 
 from steelyard.train.config import TrainConfig
-from steelyard.train.result import Progress, TrainResult
+from steelyard.train.estimator_config import EstimatorConfig
+from steelyard.train.result import EstimatorResult, Progress, TrainResult
 from steelyard.train.source import TokenSource
 
-__all__ = ["Progress", "TokenSource", "TrainConfig", "TrainResult"]
+__all__ = [
+    "EstimatorConfig",
+    "EstimatorResult",
+    "Progress",
+    "TokenSource",
+    "TrainConfig",
+    "TrainResult",
+]

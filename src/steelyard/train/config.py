@@ -1,67 +1,27 @@
-"""What a training run is: one frozen record, valid or refused."""
+"""What a training run of a decoder is: one frozen record, valid or refused."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 from steelyard.catalog.architecture import Architecture
-from steelyard.errors import ConfigError, require
+from steelyard.errors import require
+from steelyard.train.estimator_config import EstimatorConfig
 
 __all__ = ["TrainConfig"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TrainConfig:
-    """One training run: model, data order, optimizer, schedule and what is kept.
+class TrainConfig(EstimatorConfig):
+    """One training run of a decoder; an example is a sequence.
 
     Attributes:
         architecture: shape of the model.
-        steps: optimizer steps of the whole run, at least 1.
-        batch_size: sequences per optimizer step.
         sequence_length: tokens per sequence, at most the architecture's `max_positions`.
-        accumulation: micro-batches a step is split into; divides `batch_size`. It changes memory
-            and speed, not the data.
-        learning_rate: peak learning rate.
-        warmup_steps: steps of linear warm-up from 0.
-        cooldown_steps: last steps in which the rate falls to 0; 0 leaves it constant.
-        schedule: form of the schedule; "1-sqrt" and "linear" are shapes of the cooldown, "cosine"
-            decays over the whole run to 10 %. A multiplier of the peak for every step, each in [0,
-            1], is a schedule of one's own, such as one that `laws.best_schedule` found; it has its
-            warm-up and cooldown in itself.
-        weight_decay: decoupled decay of matrices; vectors (norms, biases) have none.
-        betas: decay of AdamW's two moments.
-        clip: largest global gradient norm; 0 turns clipping off.
-        dtype: "fp32", or "bf16" for bfloat16 matrix products over fp32 weights.
-        seed: makes the initial weights and the order of the data.
-        device: torch device, such as "cpu", "cuda" or "cuda:1".
-        checkpoint_every: steps between checkpoints; 0 keeps only the last.
-        checkpoint_at: steps whose checkpoints are kept for good, ascending.
-        eval_every: steps between held-out evaluations; 0 evaluates only at the end.
         eval_tokens: held-out tokens an evaluation predicts at most, rounded down to whole windows.
-        threads: CPU threads of torch; 0 leaves torch's own choice.
-
-    Source: defaults follow Haegele et al. 2024 (arXiv 2405.18392), section 3 and appendix A.
     """
 
     architecture: Architecture
-    steps: int
-    batch_size: int
     sequence_length: int
-    accumulation: int = 1
-    learning_rate: float
-    warmup_steps: int = 0
-    cooldown_steps: int = 0
-    schedule: Literal["1-sqrt", "linear", "cosine"] | tuple[float, ...] = "1-sqrt"
-    weight_decay: float = 0.1
-    betas: tuple[float, float] = (0.9, 0.95)
-    clip: float = 1.0
-    dtype: Literal["fp32", "bf16"] = "fp32"
-    seed: int = 0
-    device: str = "cpu"
-    checkpoint_every: int = 0
-    checkpoint_at: tuple[int, ...] = ()
-    eval_every: int = 0
     eval_tokens: int = 65536
-    threads: int = 0
 
     def __post_init__(self) -> None:
         """Refuse values that no run can have.
@@ -69,64 +29,18 @@ class TrainConfig:
         Raises:
             ConfigError: a count or rate is out of range, or the parts contradict each other.
         """
-        counts = ("steps", "batch_size", "sequence_length", "accumulation", "eval_tokens")
-        amounts = ("warmup_steps", "cooldown_steps", "checkpoint_every", "eval_every", "threads")
-        require(self, **{name: (getattr(self, name) >= 1, "at least 1") for name in counts})
+        EstimatorConfig.__post_init__(self)
+        longest = self.architecture.max_positions
         require(
             self,
-            **{
-                name: (getattr(self, name) >= 0, "0 or more")
-                for name in (*amounts, "weight_decay", "clip")
-            },
-        )
-        if not isinstance(self.schedule, str):
-            self._check_multipliers(self.schedule)
-        ascending = sorted({step for step in self.checkpoint_at if 0 < step <= self.steps})
-        room = self.steps - self.warmup_steps
-        require(
-            self,
-            learning_rate=(0 < self.learning_rate < 10, "above 0 and below 10"),
-            betas=(all(0 <= beta < 1 for beta in self.betas), "in [0, 1)"),
-            accumulation=(
-                self.batch_size % self.accumulation == 0,
-                f"a divisor of batch_size = {self.batch_size}",
-            ),
-            cooldown_steps=(
-                self.cooldown_steps <= room,
-                f"at most {room}, what the warm-up leaves of {self.steps} steps; 20 % of the "
-                f"steps is a good cooldown",
-            ),
-            schedule=(
-                self.schedule != "cosine" or self.cooldown_steps == 0,
-                "'1-sqrt' or 'linear' with a cooldown, or cooldown_steps must be 0",
-            ),
+            eval_tokens=(self.eval_tokens >= 1, "at least 1"),
             sequence_length=(
-                self.sequence_length <= self.architecture.max_positions,
-                f"at most the architecture's max_positions = {self.architecture.max_positions}",
-            ),
-            checkpoint_at=(
-                list(self.checkpoint_at) == ascending,
-                f"ascending steps from 1 to {self.steps}",
+                1 <= self.sequence_length <= longest,
+                f"at least 1 and at most the architecture's max_positions = {longest}",
             ),
         )
-
-    def _check_multipliers(self, own: tuple[float, ...]) -> None:
-        """Refuse a schedule of one's own that is not one number per step."""
-        is_whole = len(own) == self.steps and all(0 <= item <= 1 for item in own) and any(own)
-        if not is_whole or self.warmup_steps or self.cooldown_steps:
-            raise ConfigError(
-                f"a schedule of {len(own)} multipliers for {self.steps} steps, "
-                f"{self.warmup_steps} of warm-up and {self.cooldown_steps} of cooldown",
-                hint="give one number in [0, 1] for every step, not all 0, and leave warmup_steps "
-                "and cooldown_steps at 0: the multipliers hold both",
-            )
 
     @property
     def tokens_per_step(self) -> int:
         """Tokens that one optimizer step trains on."""
         return self.batch_size * self.sequence_length
-
-    @property
-    def micro_batch_size(self) -> int:
-        """Sequences in one forward pass."""
-        return self.batch_size // self.accumulation

@@ -1,15 +1,16 @@
 """Held-out loss: mean nats per token over windows that are the same for every model and step."""
 
-import contextlib
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-__all__ = ["bits_per_byte", "evaluate", "heldout_windows"]
+from steelyard.train.batches import Batch, count_examples, micro_batches
+from steelyard.train.session import Loss
+
+__all__ = ["bits_per_byte", "evaluate", "heldout_windows", "mean_loss"]
 
 
 def heldout_windows(tokens: np.ndarray, sequence_length: int, max_tokens: int) -> np.ndarray:
@@ -35,7 +36,6 @@ def evaluate(
     *,
     batch_size: int,
     device: str = "cpu",
-    precision: Callable[[], AbstractContextManager[object]] | None = None,
 ) -> float:
     """Measure the mean loss of next-token prediction.
 
@@ -44,7 +44,6 @@ def evaluate(
         windows: int64 [W, T + 1].
         batch_size: windows in one forward pass.
         device: where the model lies.
-        precision: makes the autocast context of a forward pass; None for full precision.
 
     Returns:
         Nats per token.
@@ -53,13 +52,37 @@ def evaluate(
     with torch.inference_mode():
         for start in range(0, len(windows), batch_size):
             tokens = torch.from_numpy(windows[start : start + batch_size]).to(device)
-            with (precision or contextlib.nullcontext)():
-                logits = model(tokens[:, :-1])
+            logits = model(tokens[:, :-1])
             loss = F.cross_entropy(
                 logits.flatten(0, 1).float(), tokens[:, 1:].flatten(), reduction="sum"
             )
             total += loss.item()
     return total / (windows.shape[0] * (windows.shape[1] - 1))
+
+
+def mean_loss(
+    loss: Loss, batches: Sequence[Batch], *, device: str = "cpu"
+) -> Callable[[torch.nn.Module], float]:
+    """Make a measurement of the held-out loss of any module, for `estimator.Estimator`.
+
+    Args:
+        loss: mean loss of a batch's examples.
+        batches: held-out batches; each counts by its examples.
+        device: where the module lies.
+
+    Returns:
+        Called with a module, returns its mean loss.
+    """
+    sizes = [count_examples(batch) for batch in batches]
+
+    def measure(module: torch.nn.Module) -> float:
+        total = 0.0
+        for batch, size in zip(batches, sizes, strict=True):
+            for part in micro_batches(batch, size, device):
+                total += size * float(loss(module, part).item())
+        return total / sum(sizes)
+
+    return measure
 
 
 def bits_per_byte(loss: float, bytes_per_token: float) -> float:

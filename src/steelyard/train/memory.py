@@ -30,11 +30,12 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 class PeakMemory:
     """Measures from its making: strictly until `settle`, generously afterwards."""
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, held_bytes: int = 0) -> None:
         """Take the baseline.
 
         Args:
             device: torch device the run uses.
+            held_bytes: what the run holds already, such as its model.
         """
         self._cuda = device if device.startswith("cuda") else ""
         self._needed: int | None = None
@@ -42,12 +43,12 @@ class PeakMemory:
         if self._cuda:
             torch.cuda.synchronize(self._cuda)
             torch.cuda.reset_peak_memory_stats(self._cuda)
-            self._baseline = torch.cuda.memory_allocated(self._cuda)
+            self._baseline = torch.cuda.memory_allocated(self._cuda) - held_bytes
             return
         _keep_freed_blocks(False)
         with contextlib.suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")
-        self._baseline = _anonymous_now()
+        self._baseline = _anonymous_now() - held_bytes
 
     def settle(self) -> None:
         """End the strict phase.

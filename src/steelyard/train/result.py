@@ -1,16 +1,16 @@
 """What a finished training run returns; kept as JSON in its folder."""
 
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from steelyard import files
 from steelyard.config import convert, to_plain
 from steelyard.errors import ConfigError, DataError
 from steelyard.quantity import Measurement
 
-__all__ = ["RESULT_FILE", "Progress", "TrainResult", "spread_of"]
+__all__ = ["RESULT_FILE", "EstimatorResult", "Progress", "TrainResult", "spread_of"]
 
 RESULT_FILE = "result.json"
 
@@ -22,11 +22,11 @@ class Progress:
     Attributes:
         step: steps done, 1 for the first.
         steps: steps of the whole run.
-        loss: training loss of the step, nats per token.
+        loss: training loss of the step, nats per token for decoders.
         step_time_s: wall time of the step.
-        tokens_per_s: tokens of the step over its time.
+        tokens_per_s: tokens of the step over its time; examples where an example is no sequence.
         learning_rate: rate the step used.
-        eval_loss: held-out loss in nats per token when this step evaluated it, else None.
+        eval_loss: held-out loss when this step evaluated it, else None.
     """
 
     step: int
@@ -39,16 +39,16 @@ class Progress:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TrainResult:
-    """A finished run and what was measured on it.
+class EstimatorResult:
+    """A finished run of any module and what was measured on it.
 
-    Times, tokens and FLOPs cover all `steps`, also those a start checkpoint brought along;
-    `tokens_run` only this folder's own.
+    Times and tokens cover all `steps`, also those a start checkpoint brought along; `tokens_run`
+    only this folder's own. Where an example is no sequence, examples stand in for tokens.
 
     Attributes:
-        eval_loss: held-out loss at the end, nats per token.
-        bits_per_byte: held-out loss in bits per UTF-8 byte.
-        losses: training loss of every step from step 0, nats per token.
+        eval_loss: held-out loss at the end; nats per token for decoders; None when nothing was
+            evaluated.
+        losses: training loss of every step from step 0.
         eval_losses: (steps done, held-out loss) pairs, the last one at the end.
         steps: optimizer steps.
         first_step: step this folder's own training began at; 0 unless it started from a checkpoint.
@@ -61,17 +61,15 @@ class TrainResult:
         resident_peak_bytes: the same peak with freed blocks that the C library kept for speed.
         tokens: tokens trained on.
         tokens_run: tokens trained on in this folder.
-        flops: model FLOPs of `tokens`.
         tokens_per_s: tokens of a step over `step_time_s`.
-        mfu: model FLOP/s over peak FLOP/s; None when no peak was given.
         parameters: parameters of the model.
         seed: seed of weights and data order.
         checkpoint: tensors file of the last checkpoint.
-        model: folder with the final weights in Hugging Face layout.
+        average_losses: (steps done, held-out loss) pairs of each average of the weights, by name.
+        reports: what each callback found, by its name.
     """
 
-    eval_loss: float
-    bits_per_byte: float
+    eval_loss: float | None
     losses: list[float]
     eval_losses: list[tuple[int, float]]
     steps: int
@@ -83,47 +81,45 @@ class TrainResult:
     resident_peak_bytes: float
     tokens: int
     tokens_run: int
-    flops: float
     tokens_per_s: float
-    mfu: float | None
     parameters: int
     seed: int
     checkpoint: Path
-    model: Path
+    average_losses: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+    reports: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def measurements(self, machine: str = "this-machine", time_s: float = 0.0) -> list[Measurement]:
         """Return what was measured under the shared quantity names."""
-        rows = {
-            "eval.loss": (self.eval_loss, 0.0, 1),
-            "eval.bits_per_byte": (self.bits_per_byte, 0.0, 1),
-            "train.step_time": (self.step_time_s, self.step_time_spread_s, self.steps),
-            "train.total_time": (self.total_time_s, 0.0, 1),
-            "train.throughput": (self.tokens_per_s, 0.0, 1),
-            "train.peak_memory": (self.peak_memory_bytes, 0.0, 1),
-            "train.flops": (self.flops, 0.0, 1),
-            "train.tokens": (self.tokens, 0.0, 1),
-            "train.mfu": (self.mfu, 0.0, 1),
-            "model.parameters": (self.parameters, 0.0, 1),
-        }
         return [
             Measurement(
                 quantity=name,
                 value=value,
-                spread=spread,
-                count=count,
+                spread=self.step_time_spread_s if name == "train.step_time" else 0.0,
+                count=self.steps if name == "train.step_time" else 1,
                 machine=machine,
                 time_s=time_s,
             )
-            for name, (value, spread, count) in rows.items()
+            for name, value in self.quantities().items()
             if value is not None
         ]
+
+    def quantities(self) -> dict[str, float | None]:
+        """Return measured values by quantity; None where one was not measured."""
+        return {
+            "eval.loss": self.eval_loss,
+            "train.step_time": self.step_time_s,
+            "train.total_time": self.total_time_s,
+            "train.throughput": self.tokens_per_s,
+            "train.peak_memory": self.peak_memory_bytes,
+            "train.tokens": self.tokens,
+        }
 
     def to_plain(self) -> dict[str, Any]:
         """Return scalars and lists that JSON can hold; paths become text."""
         return to_plain(self)
 
     @classmethod
-    def from_plain(cls, value: dict[str, Any]) -> "TrainResult":
+    def from_plain(cls, value: dict[str, Any]) -> Self:
         """Rebuild a result.
 
         Args:
@@ -144,12 +140,11 @@ class TrainResult:
         """Write the result into its run folder; its paths are relative, so the folder may move."""
         # Names only: `load` puts the folder before them again, wherever it lies by then.
         plain = self.to_plain()
-        plain["checkpoint"] = self.checkpoint.name
-        plain["model"] = self.model.name
+        plain |= {name: getattr(self, name).name for name in _paths(type(self))}
         files.write_json(directory / RESULT_FILE, plain)
 
     @classmethod
-    def load(cls, directory: Path) -> "TrainResult | None":
+    def load(cls, directory: Path) -> Self | None:
         """Read the result of a run folder.
 
         Args:
@@ -169,9 +164,42 @@ class TrainResult:
             raise DataError(
                 f"{path} is not a stored training result", hint="delete it and train again"
             )
-        for name in ("checkpoint", "model"):
+        for name in _paths(cls):
             plain[name] = str(directory / str(plain.get(name, "")))
         return cls.from_plain(plain)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainResult(EstimatorResult):
+    """A finished run of a decoder and what was measured on it.
+
+    Attributes:
+        eval_loss: held-out loss at the end, nats per token.
+        bits_per_byte: held-out loss in bits per UTF-8 byte.
+        flops: model FLOPs of `tokens`.
+        mfu: model FLOP/s over peak FLOP/s; None when no peak was given.
+        model: folder with the final weights in Hugging Face layout.
+    """
+
+    eval_loss: float
+    bits_per_byte: float
+    flops: float
+    mfu: float | None
+    model: Path
+
+    def quantities(self) -> dict[str, float | None]:
+        """Return measured values by quantity; None where one was not measured."""
+        return EstimatorResult.quantities(self) | {
+            "eval.bits_per_byte": self.bits_per_byte,
+            "train.flops": self.flops,
+            "train.mfu": self.mfu,
+            "model.parameters": self.parameters,
+        }
+
+
+def _paths(kind: type[EstimatorResult]) -> list[str]:
+    """List the fields that are paths inside the run's folder."""
+    return [item.name for item in fields(kind) if item.type is Path]
 
 
 def spread_of(samples: list[float]) -> float:

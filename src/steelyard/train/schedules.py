@@ -4,20 +4,33 @@ import numpy as np
 
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.forms.schedules import multipliers
-from steelyard.train.config import TrainConfig
+from steelyard.train.estimator_config import EstimatorConfig
 
 __all__ = ["for_config"]
 
 
-def for_config(config: TrainConfig) -> Array:
+_SHAPES: dict[str, multipliers.CooldownShape] = {"cosine-cooldown": "cosine"}
+"""Names of shapes where the run's differ from the law's: there "cosine" spans the whole run."""
+
+
+def for_config(config: EstimatorConfig) -> Array:
     """Return the multiplier of every step, [steps]."""
-    if not isinstance(config.schedule, str):
-        return np.array(config.schedule)
-    if config.schedule == "cosine":
-        return multipliers.cosine(config.steps, warmup=config.warmup_steps)
+    schedule = config.schedule
+    if not isinstance(schedule, str):
+        return np.array(schedule)
+    begin, final = config.warmup_from, config.final_fraction
+    if final is None:
+        final = 0.1 if schedule in ("cosine", "exponential") else 0.0
+    if schedule == "cosine":
+        return multipliers.cosine(
+            config.steps, warmup=config.warmup_steps, final=final, begin=begin
+        )
     return multipliers.trapezoid(
         config.steps,
         warmup=config.warmup_steps,
         cooldown=config.cooldown_steps,
-        shape=config.schedule,
+        shape=_SHAPES.get(schedule, schedule),  # pyright: ignore[reportArgumentType]
+        final=final,
+        begin=begin,
+        power=config.cooldown_power,
     )

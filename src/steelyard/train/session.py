@@ -1,106 +1,124 @@
-"""One training run in this process: model, optimizer and history, one step at a time."""
+"""One training run in this process: module, optimizer and history, one step at a time."""
 
 import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 
 import torch
-import torch.nn.functional as F
+from torch import Tensor, nn
 
-from steelyard.errors import DataError, DivergedError
-from steelyard.nn.transformer import build
+from steelyard.errors import ConfigError, DataError, DivergedError
 from steelyard.train import optimizer as optimizers
 from steelyard.train import schedules
+from steelyard.train.averages import Averages, swapped
+from steelyard.train.batches import Batch, BatchSource, count_examples, micro_batches
+from steelyard.train.callback import Callback, StepState
 from steelyard.train.checkpoint import Checkpoint
-from steelyard.train.config import TrainConfig
-from steelyard.train.source import TokenSource
+from steelyard.train.estimator_config import EstimatorConfig
+from steelyard.train.gradients import GradientTree
+from steelyard.train.history import History
+from steelyard.train.reducer import AloneReducer, Reducer
+from steelyard.train.schedule_free import ScheduleFree
 
-__all__ = ["History", "Session"]
+__all__ = ["Loss", "Session"]
 
 _COLD_STEPS = 5
 _STRICT_STEPS = 3
 
-
-@dataclass(slots=True)
-class History:
-    """What happened up to now; grows by one entry a step.
-
-    Attributes:
-        losses: training loss by step, nats per token.
-        step_times_s: wall time by step, seconds.
-        cold: by step, whether it was among the first after a start, when caches and allocators
-            still settle.
-        eval_losses: (steps done, held-out loss).
-        peak_memory_bytes: what the run needed, over all processes that worked on it.
-        resident_peak_bytes: what a process came to hold, likewise.
-        first_step: step this folder's own training began at.
-    """
-
-    losses: list[float] = field(default_factory=list)
-    step_times_s: list[float] = field(default_factory=list)
-    cold: list[bool] = field(default_factory=list)
-    eval_losses: list[tuple[int, float]] = field(default_factory=list)
-    peak_memory_bytes: int = 0
-    resident_peak_bytes: int = 0
-    first_step: int = 0
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """Return the columns by step as tensors."""
-        return {
-            "history.losses": torch.tensor(self.losses, dtype=torch.float64),
-            "history.step_times_s": torch.tensor(self.step_times_s, dtype=torch.float64),
-            "history.cold": torch.tensor(self.cold, dtype=torch.bool),
-        }
-
-    def scalars(self) -> dict[str, object]:
-        """Return the rest as JSON values."""
-        names = ("eval_losses", "peak_memory_bytes", "resident_peak_bytes", "first_step")
-        return {name: getattr(self, name) for name in names}
-
-    @classmethod
-    def restore(cls, checkpoint: Checkpoint) -> "History":
-        """Rebuild from a checkpoint."""
-        columns = {
-            name: checkpoint.tensors[f"history.{name}"].tolist()
-            for name in ("losses", "step_times_s", "cold")
-        }
-        scalars = checkpoint.scalars
-        pairs = [(int(step), float(loss)) for step, loss in scalars["eval_losses"]]
-        return cls(
-            **columns,
-            eval_losses=pairs,
-            peak_memory_bytes=int(scalars["peak_memory_bytes"]),
-            resident_peak_bytes=int(scalars["resident_peak_bytes"]),
-            first_step=int(scalars["first_step"]),
-        )
+Loss = Callable[[nn.Module, Batch], Tensor]
+"""Returns the mean loss of a batch's examples, a scalar with its graph."""
 
 
 class Session:
-    """Model, optimizer, schedule and history of a run, advanced by `step`."""
+    """Module, optimizer, schedule and history of a run, advanced by `step`.
 
-    def __init__(self, config: TrainConfig, source: TokenSource) -> None:
-        """Build the model with its seed; the session stands before step 0.
+    Attributes:
+        config: the run.
+        module: what is trained.
+        history: what happened up to now.
+        averages: averages of the weights that the run keeps.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Loss,
+        batches: BatchSource,
+        config: EstimatorConfig,
+        *,
+        callbacks: Sequence[Callback] = (),
+        reducer: Reducer | None = None,
+    ) -> None:
+        """Make the optimizer; the session stands before step 0.
 
         Args:
+            module: what is trained, with the weights it starts from.
+            loss: loss of a micro-batch.
+            batches: where batches come from.
             config: the run.
-            source: where batches come from.
+            callbacks: what watches the steps.
+            reducer: joins the processes of a step; None for one process.
+
+        Raises:
+            ConfigError: a callback cannot watch this run, or the processes cannot share its steps.
         """
         self.config = config
-        self.model = build(
-            config.architecture, dtype=torch.float32, device=config.device, seed=config.seed
-        )
-        self.model.train()
-        self.optimizer = optimizers.adamw(self.model, config)
+        self.module = module.to(config.device).train()
+        self.module.zero_grad(set_to_none=True)
         self.history = History()
-        self._source = source
+        self._loss = loss
+        self._batches = batches
         self._schedule = schedules.for_config(config)
-        self._parameters = [
-            parameter for parameter in self.model.parameters() if parameter.requires_grad
-        ]
+        self.averages = Averages(config.averages)
+        self._callbacks = [*callbacks, *([self.averages] if config.averages else [])]
+        # Looked up once: a walk over all modules in every step would cost more than the sum.
+        self._auxiliary = [item for item in module.modules() if hasattr(item, "aux_loss")]
+        self.state = StepState(
+            module=module,
+            parameters={
+                name: item for name, item in module.named_parameters() if item.requires_grad
+            },
+            optimizers=optimizers.make_optimizers(module, config),
+            reducer=reducer or AloneReducer(),
+            accumulation=config.accumulation,
+            micro_batch_size=config.micro_batch_size,
+        )
+        self._check_names()
+        self._check_shares()
+        self._lay_tree()
         self._steps_here = 0
+        for callback in self._callbacks:
+            callback.begin(self.state)
+
+    def _check_names(self) -> None:
+        """Refuse callbacks whose states and reports would mix."""
+        names = [item.name for item in self._callbacks]
+        if len(set(names)) < len(names):
+            raise ConfigError(
+                f"callbacks are named {names}", hint="give every callback a name of its own"
+            )
+
+    def _check_shares(self) -> None:
+        """Refuse processes that cannot each have the same number of micro-batches."""
+        world_size, count = self.state.reducer.world_size, self.config.accumulation
+        if count % world_size:
+            raise ConfigError(
+                f"accumulation is {count}: {world_size} processes cannot share {count} "
+                f"micro-batches of a step evenly",
+                hint=f"set accumulation to a multiple of {world_size}",
+            )
+
+    def _lay_tree(self, *, in_one_group: bool = False) -> None:
+        """Choose the order in which a step's gradients are added."""
+        self._in_one_group = in_one_group
+        self._tree = GradientTree(
+            list(self.state.parameters.values()),
+            self.config.accumulation,
+            self.state.reducer.world_size,
+            in_one_group=in_one_group,
+        )
 
     @property
     def steps_done(self) -> int:
@@ -127,10 +145,11 @@ class Session:
         """Train one step on the batch of its number.
 
         Returns:
-            Loss in nats per token before the update, and the wall time in seconds.
+            Mean loss before the update, and the wall time in seconds.
 
         Raises:
             DivergedError: the loss is no longer finite.
+            DataError: the source gave a batch of another size.
         """
         index = self.steps_done
         start = time.perf_counter()
@@ -150,55 +169,145 @@ class Session:
 
     def _update(self, index: int) -> float:
         """Run forward, backward and the optimizer for one batch."""
-        config = self.config
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.rate(index)
-        batch = self._source.batch(index, config.batch_size, config.sequence_length, config.seed)
-        tokens = torch.from_numpy(batch).to(config.device, non_blocking=True)
-        # Each micro-batch's gradient is added to the last, so its loss counts by its share: the sum
-        # is the gradient of the whole batch's mean.
+        state = self.state
+        state.step, state.learning_rate = index, self.rate(index)
+        loss = self._backward(self._share_of(index))
+        state.reducer.sum_gradients(self._tree.parameters)
+        for callback in self._callbacks:
+            callback.before_update(state)
+        if self.config.clip:
+            _clip(self._tree.parameters, self.config.clip)
+        for optimizer in state.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = state.learning_rate
+            optimizer.step()
+        for parameter in self._tree.parameters:
+            parameter.grad = None
+        for callback in self._callbacks:
+            callback.after_update(state)
+        return loss
+
+    def _share_of(self, index: int) -> list[Batch]:
+        """Return this process's micro-batches of a step."""
+        batch = self._batches.batch(index)
+        if count_examples(batch) != self.config.batch_size:
+            raise DataError(
+                f"batch {index} holds {count_examples(batch)} examples, but batch_size is "
+                f"{self.config.batch_size}",
+                hint="let the source cut batches of batch_size examples",
+            )
+        config, count = self.config, self._tree.micro_batches
+        first = self.state.reducer.rank * count
+        return list(micro_batches(batch, config.micro_batch_size, config.device))[
+            first : first + count
+        ]
+
+    def _backward(self, parts: list[Batch]) -> float:
+        """Compute the gradients of this process's micro-batches; return the step's mean loss."""
+        state, config = self.state, self.config
+        watching = [item for item in self._callbacks if item.wants_micro_batches(state.step)]
         losses = []
-        for micro in tokens.split(config.micro_batch_size):
-            loss = self._loss(micro) / config.accumulation
-            loss.backward()
-            losses.append(loss.detach())
-        if config.clip:
-            torch.nn.utils.clip_grad_norm_(self._parameters, config.clip)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return float(torch.stack(losses).sum().item())
+        for number, part in enumerate(parts):
+            state.micro_batch, state.batch = number, part
+            for callback in watching:
+                callback.before_micro_batch(state)
+            self._seed_draws()
+            with self.precision():
+                loss = self._loss(state.module, part)
+            state.loss = loss.detach()
+            for module in self._auxiliary:
+                if isinstance(module.aux_loss, Tensor):
+                    loss = loss + module.aux_loss
+            # Each micro-batch's loss counts by its share: the sum of the gradients is that of the
+            # whole batch's mean.
+            (loss / config.accumulation).backward()
+            losses.append(state.loss / config.accumulation)
+            for callback in watching:
+                callback.after_backward(state)
+            self._tree.end_micro_batch(apart=bool(watching))
+        self._tree.end_step()
+        return float(state.reducer.gather(torch.stack(losses)).sum().item())
 
-    def _loss(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return the mean cross-entropy of tokens [B, T + 1]."""
-        # Logits go to float32 first: a log-softmax over a vocabulary in bfloat16 loses what a small
-        # step of the loss consists of.
-        with self.precision():
-            logits = self.model(tokens[:, :-1])
-        return F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+    def _seed_draws(self) -> None:
+        """Make what a module draws, as dropout does, a function of seed, step and micro-batch."""
+        # A resumed run, and one shared by more processes, then draws the same numbers.
+        state = self.state
+        number = state.reducer.rank * self._tree.micro_batches + state.micro_batch
+        torch.manual_seed(hash((self.config.seed, state.step, number)) & 0xFFFFFFFF)
 
-    def tensors(self) -> dict[str, torch.Tensor]:
+    def evaluation_weights(self) -> AbstractContextManager[None]:
+        """Put the weights to evaluate in place: those trained, or the average of schedule-free."""
+        averages = self._evaluated()
+        return swapped(list(averages), list(averages.values()))
+
+    def end(self) -> None:
+        """Leave the weights to evaluate in the module; the session trains no further."""
+        with torch.no_grad():
+            for weight, average in self._evaluated().items():
+                weight.copy_(average)
+
+    def _evaluated(self) -> dict[nn.Parameter, Tensor]:
+        """Return what takes the place of weights in evaluations; empty for most optimizers."""
+        return {
+            weight: average
+            for optimizer in self.state.optimizers
+            if isinstance(optimizer, ScheduleFree)
+            for weight, average in optimizer.averages().items()
+        }
+
+    def tensors(self) -> dict[str, Tensor]:
         """Return everything a checkpoint holds as tensors."""
-        # The random state belongs to it although the data order needs none: a layer that draws,
-        # such as dropout, would otherwise go on differently after a resume.
-        state = optimizers.named_state(self.model, self.optimizer)
-        return state | self.history.tensors() | {"random.torch": torch.get_rng_state()}
+        state = optimizers.named_state(self.module, self.state.optimizers, self.steps_done)
+        watched = {
+            f"callback.{callback.name}.{name}": tensor
+            for callback in self._callbacks
+            for name, tensor in callback.tensors().items()
+        }
+        return state | self.history.tensors() | watched
+
+    def scalars(self) -> dict[str, object]:
+        """Return what a checkpoint holds besides."""
+        return self.history.scalars() | {
+            "tokens_per_step": self.config.tokens_per_step,
+            "gradient_groups": "one" if self._in_one_group else "tree",
+        }
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue from a checkpoint.
 
         Args:
-            checkpoint: checkpoint of a run with the same architecture.
+            checkpoint: checkpoint of a run with the same module.
 
         Raises:
-            DataError: the checkpoint is of another model.
+            DataError: the checkpoint is of another module.
         """
         try:
-            optimizers.load_state(self.model, self.optimizer, checkpoint.tensors, checkpoint.step)
+            optimizers.load_state(
+                self.module, self.state.optimizers, checkpoint.tensors, checkpoint.step
+            )
             self.history = History.restore(checkpoint)
         except (KeyError, RuntimeError) as error:
             raise DataError(
-                f"the checkpoint of step {checkpoint.step} does not fit "
-                f"{self.config.architecture.name!r}: {error}",
+                f"the checkpoint of step {checkpoint.step} does not fit the model: {error}",
                 hint="start from a checkpoint of the same architecture",
             ) from error
-        torch.set_rng_state(checkpoint.tensors["random.torch"])
+        # Runs of before there was a tree go on as they began, with equal bits.
+        self._lay_tree(in_one_group=checkpoint.scalars.get("gradient_groups") != "tree")
+        for callback in self._callbacks:
+            prefix = f"callback.{callback.name}."
+            kept = {
+                name.removeprefix(prefix): tensor
+                for name, tensor in checkpoint.tensors.items()
+                if name.startswith(prefix)
+            }
+            if kept:
+                callback.restore(kept)
+
+
+def _clip(parameters: Sequence[nn.Parameter], largest: float) -> None:
+    """Scale the gradients down to a global norm of `largest`, where theirs is larger."""
+    gradients = [item.grad for item in parameters if item.grad is not None]
+    norm = nn.utils.get_total_norm(gradients)
+    # torch's own function multiplies by 1 where nothing is to be clipped: a pass for nothing.
+    if largest / (norm + 1e-6) < 1:
+        nn.utils.clip_grads_with_norm_(parameters, largest, norm)

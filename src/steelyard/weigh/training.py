@@ -12,10 +12,9 @@ from statistics import median
 from steelyard.files import write_bytes
 from steelyard.train.config import TrainConfig
 from steelyard.train.result import Progress, TrainResult
-from steelyard.train.session import Session
 from steelyard.train.source import TokenSource
 from steelyard.train.study import ladder_tokens, run_ladder_rung
-from steelyard.train.trainer import train
+from steelyard.train.trainer import open_session, train
 from steelyard.weigh.forecast import RungPoint
 from steelyard.weigh.ladder import (
     BATCH_SIZE,
@@ -106,7 +105,7 @@ def probe_step_times(
         if index >= LEAST_SHAPES and time.perf_counter() - begin_s > limit_s:
             break
         advance(index / len(shapes), f"step time of a {shape[0]}-wide model")
-        session = Session(rung_config(shape, _PROBE_STEPS, config, cooled=False), shards)
+        session = open_session(rung_config(shape, _PROBE_STEPS, config, cooled=False), shards)
         until_s = begin_s + limit_s * (index + 1) / len(shapes)
         seconds: list[float] = []
         while len(seconds) < _LEAST_PROBE_STEPS or (

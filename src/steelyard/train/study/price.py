@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -59,14 +59,16 @@ def _evaluation_s(config: TrainConfig, step_s: float) -> float:
     return step_s * _EVAL_SHARE * config.eval_tokens / config.tokens_per_step
 
 
-def probe(cells: Sequence[Cell], directory: Path, run: Probe, *, jobs: int) -> dict[str, CellPace]:
+def probe(
+    cells: Sequence[Cell], directory: Path, run: Probe, pool: Executor
+) -> dict[str, CellPace]:
     """Time a few steps of every model, as many at once as the study will run.
 
     Args:
         cells: the study.
         directory: where the times are kept; a later call reads them.
         run: trains a recipe in a folder.
-        jobs: cells at once.
+        pool: runs as many at once as the study does cells.
 
     Returns:
         Pace by name of the architecture.
@@ -79,9 +81,8 @@ def probe(cells: Sequence[Cell], directory: Path, run: Probe, *, jobs: int) -> d
         else {}
     )
     missing = [name for name in models if name not in known]
-    with ThreadPoolExecutor(jobs) as pool:
-        timed = pool.map(lambda name: _timed(models[name], directory, run), missing)
-        found = known | dict(zip(missing, timed, strict=True))
+    timed = pool.map(lambda name: _timed(models[name], directory, run), missing)
+    found = known | dict(zip(missing, timed, strict=True))
     # Every process loads PyTorch once, in its first run; what a run takes beside its steps is that
     # of the runs after it.
     overhead_s = min((pace.overhead_s for pace in found.values()), default=0.0)

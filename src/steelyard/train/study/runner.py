@@ -105,15 +105,19 @@ def run_study(
     cells = study_cells(recipe)
     directory = Path(directory)
     at_once = jobs or _places(recipe)
-    with files.exclusive(directory), TrainProcesses(data) as processes:
-        paces = probe(cells, directory, processes.train, jobs=at_once)
+    with (
+        files.exclusive(directory),
+        TrainProcesses(data) as processes,
+        ThreadPoolExecutor(at_once) as pool,
+    ):
+        # One pool to the end: Linux ends a child with the thread that started it.
+        paces = probe(cells, directory, processes.train, pool)
         books = _Books.open(directory, forecast_time(cells, paces, jobs=at_once))
         on_forecast(books.forecast)
         begin_s = time.perf_counter()
         try:
-            outcomes = _Run(cells, data, directory, processes, paces, on_cell, advance).until_done(
-                at_once
-            )
+            study = _Cells(cells, data, directory, processes, paces, on_cell, advance)
+            outcomes = study.until_done(pool, at_once)
         finally:
             books.add(time.perf_counter() - begin_s)
     return StudyOutcome(cells=tuple(outcomes), forecast=books.forecast, wall_s=books.wall_s)
@@ -140,8 +144,12 @@ def price_study(
     """
     cells = study_cells(recipe)
     at_once = jobs or _places(recipe)
-    with files.exclusive(Path(directory)), TrainProcesses(data) as processes:
-        paces = probe(cells, Path(directory), processes.train, jobs=at_once)
+    with (
+        files.exclusive(Path(directory)),
+        TrainProcesses(data) as processes,
+        ThreadPoolExecutor(at_once) as pool,
+    ):
+        paces = probe(cells, Path(directory), processes.train, pool)
     return forecast_time(cells, paces, jobs=at_once), cells
 
 
@@ -174,7 +182,7 @@ class _Books:
         files.write_json(self.path, {"forecast": to_plain(self.forecast), "wall_s": self.wall_s})
 
 
-class _Run:
+class _Cells:
     """One call of a study: which cells have begun, and how far they are."""
 
     def __init__(
@@ -203,21 +211,20 @@ class _Run:
         self.words = ""
         self.stopping = threading.Event()
 
-    def until_done(self, jobs: int) -> list[CellOutcome]:
+    def until_done(self, pool: ThreadPoolExecutor, jobs: int) -> list[CellOutcome]:
         """Begin cells as places and checkpoints come free, until all have ended."""
         self._collect()
         running: dict[Future[CellOutcome], Cell] = {}
-        with ThreadPoolExecutor(jobs) as pool:
-            try:
-                while self._begin(pool, running, jobs) or running:
-                    ended, _ = wait(running, timeout=_LOOK_EVERY_S, return_when=FIRST_COMPLETED)
-                    for future in ended:
-                        del running[future]
-                        self._keep(future.result())
-                    self._tell()
-            finally:
-                # Children of cells that still run are ended, so that the pool can close.
-                self.stopping.set()
+        try:
+            while self._begin(pool, running, jobs) or running:
+                ended, _ = wait(running, timeout=_LOOK_EVERY_S, return_when=FIRST_COMPLETED)
+                for future in ended:
+                    del running[future]
+                    self._keep(future.result())
+                self._tell()
+        finally:
+            # Runs that still go on are ended, so that the pool can close.
+            self.stopping.set()
         return [
             self.outcomes.get(cell.folder) or CellOutcome(cell=cell, failure="its trunk diverged")
             for cell in self.cells

@@ -13,33 +13,42 @@ from steelyard.laws.fitting.terms import Array
 
 __all__ = ["CooldownShape", "constant", "cosine", "trapezoid"]
 
-CooldownShape = Literal["1-sqrt", "linear", "cosine", "1-square", "exponential"]
+CooldownShape = Literal[
+    "1-sqrt", "linear", "cosine", "mirror-cosine", "1-square", "power", "exponential"
+]
 
 
-def constant(total: int, *, warmup: int = 0) -> Array:
+def constant(total: int, *, warmup: int = 0, begin: float = 0.0) -> Array:
     """Rise linearly to 1 and stay: 1/warmup at step 0, 1 from step warmup - 1 on.
 
     Args:
         total: steps of the run, at least 1.
         warmup: steps of the rise.
+        begin: multiplier that the step before the first would have, in [0, 1].
 
     Returns:
         Multipliers in (0, 1], [total].
 
     Raises:
         ConfigError: the warm-up is longer than the run.
+
+    Source: Goyal et al. 2017 (arXiv 1706.02677), section 2.2 (gradual warm-up from the rate of the
+        small batch).
     """
     _check(total, warmup)
-    return np.minimum(1.0, np.arange(1, total + 1) / warmup) if warmup else np.ones(total)
+    if not warmup:
+        return np.ones(total)
+    return begin + (1 - begin) * np.minimum(1.0, np.arange(1, total + 1) / warmup)
 
 
-def cosine(total: int, *, warmup: int = 0, final: float = 0.1) -> Array:
+def cosine(total: int, *, warmup: int = 0, final: float = 0.1, begin: float = 0.0) -> Array:
     """Warm up, then follow half a cosine from 1 towards `final`, reached one step after the end.
 
     Args:
         total: steps of the run, at least 1.
         warmup: steps of linear warm-up.
         final: multiplier at the end, in [0, 1].
+        begin: as for `constant`.
 
     Returns:
         Multipliers, [total].
@@ -50,7 +59,7 @@ def cosine(total: int, *, warmup: int = 0, final: float = 0.1) -> Array:
     Source: Loshchilov and Hutter 2017 (arXiv 1608.03983), equation 5; decay to 10 % as in Hoffmann
         et al. 2022.
     """
-    rates = constant(total, warmup=warmup)
+    rates = constant(total, warmup=warmup, begin=begin)
     _check_final(final)
     progress = np.arange(total - warmup) / max(1, total - warmup)
     rates[warmup:] = final + (1 - final) * 0.5 * (1 + np.cos(np.pi * progress))
@@ -64,6 +73,8 @@ def trapezoid(
     cooldown: int,
     shape: CooldownShape = "1-sqrt",
     final: float = 0.0,
+    begin: float = 0.0,
+    power: float = 0.5,
 ) -> Array:
     """Warm up, stay at 1, and fall towards `final` over the last `cooldown` steps.
 
@@ -75,9 +86,12 @@ def trapezoid(
         warmup: steps of linear warm-up.
         cooldown: steps of the fall; 0 gives a constant rate.
         shape: form of the fall, with x = 1/(c + 1) .. c/(c + 1) over the c cooldown steps: 1 -
-            sqrt(x), 1 - x, (1 + cos pi x) / 2, 1 - x^2, or final^x.
+            sqrt(x), 1 - x, (1 + cos pi x) / 2, its reflection about 1 - x, 1 - x^2, 1 - x^power, or
+            final^x.
         final: multiplier that the step after the end would have, in [0, 1]; positive for
             "exponential".
+        begin: as for `constant`.
+        power: exponent of the shape "power", above 0.
 
     Returns:
         Multipliers, [total].
@@ -92,19 +106,24 @@ def trapezoid(
     _check_final(final)
     if shape == "exponential" and not final > 0:
         raise ConfigError("an exponential cooldown cannot end at 0", hint="give final, such as 0.1")
-    rates = constant(total, warmup=warmup)
+    rates = constant(total, warmup=warmup, begin=begin)
     x = np.arange(1, cooldown + 1) / (cooldown + 1)
-    fall = final**x if shape == "exponential" else final + (1 - final) * _fall(shape, x)
+    fall = final**x if shape == "exponential" else final + (1 - final) * _fall(shape, x, power)
     rates[total - cooldown :] = fall
     return rates
 
 
-def _fall(shape: CooldownShape, x: Array) -> Array:
+def _fall(shape: CooldownShape, x: Array, power: float) -> Array:
     """Fall from 1 at x = 0 to 0 at x = 1."""
+    cosine_fall = 0.5 * (1 + np.cos(np.pi * x))
     if shape == "1-sqrt":
         return 1 - np.sqrt(x)
     if shape == "cosine":
-        return 0.5 * (1 + np.cos(np.pi * x))
+        return cosine_fall
+    if shape == "mirror-cosine":
+        return 2 * (1 - x) - cosine_fall
+    if shape == "power":
+        return 1 - x**power
     return 1 - x if shape == "linear" else 1 - x**2
 
 

@@ -1,0 +1,75 @@
+"""Schedule-free AdamW: gradients between a fast and an averaged iterate, and no cooldown."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["ScheduleFree"]
+
+
+class ScheduleFree(torch.optim.Optimizer):
+    """AdamW on z; the weights hold y = (1 - b1) z + b1 x; the model to evaluate is the average x.
+
+    Source: Defazio et al. 2024 (arXiv 2405.15682), algorithm 1 and section 4.1: averages weighted
+        by the squared rate.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[dict[str, Any]],
+        *,
+        lr: float,
+        betas: tuple[float, float] = (0.95, 0.99),
+        eps: float = 1e-8,
+    ) -> None:
+        """Take groups of parameters.
+
+        Args:
+            params: groups with "params" and "weight_decay".
+            lr: learning rate after its warm-up, constant.
+            betas: place of y between z and x, above 0, and decay of the second moment.
+            eps: added to the root of the second moment.
+        """
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:
+        """Update every parameter that has a gradient."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, parameter.grad, group)
+
+    def _update(self, weight: nn.Parameter, gradient: Tensor, group: dict[str, Any]) -> None:
+        """Update one parameter."""
+        state = self.state[weight]
+        if not state:
+            state |= {name: torch.tensor(0.0) for name in ("step", "largest_rate", "weights")}
+            state["z"] = weight.detach().clone()
+            state["exp_avg_sq"] = torch.zeros_like(weight)
+        state["step"] += 1
+        first, second = group["betas"]
+        bias = 1 - second ** state["step"].item()
+        state["exp_avg_sq"].mul_(second).addcmul_(gradient, gradient, value=1 - second)
+        root = (state["exp_avg_sq"] / bias).sqrt_().add_(group["eps"])
+        direction = (gradient / root).add_(weight, alpha=group["weight_decay"])
+        rate = group["lr"]
+        state["largest_rate"].clamp_(min=rate)
+        share = state["largest_rate"].square()
+        state["weights"] += share
+        pull = float(share / state["weights"]) if rate else 0.0
+        # y moves towards z as x does, and by the part of z's own step that it shares.
+        weight.lerp_(state["z"], pull).sub_(direction, alpha=rate * (1 - first * (1 - pull)))
+        state["z"].sub_(direction, alpha=rate)
+
+    @torch.no_grad()
+    def averages(self) -> dict[nn.Parameter, Tensor]:
+        """Return x of every parameter that was updated."""
+        return {
+            weight: weight.lerp(self.state[weight]["z"], 1 - 1 / group["betas"][0])
+            for group in self.param_groups
+            for weight in group["params"]
+            if "z" in self.state[weight]
+        }
