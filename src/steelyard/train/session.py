@@ -209,10 +209,11 @@ class Session:
         losses = []
         for number, part in enumerate(parts):
             state.micro_batch, state.batch = number, part
-            for callback in watching:
-                callback.before_micro_batch(state)
             self._seed_draws()
-            with self.precision():
+            with contextlib.ExitStack() as around:
+                for callback in self._callbacks:
+                    around.enter_context(callback.watching(state))
+                around.enter_context(self.precision())
                 loss = self._loss(state.module, part)
             state.loss = loss.detach()
             for module in self._auxiliary:
