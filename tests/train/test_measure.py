@@ -191,7 +191,7 @@ def test_measuring_changes_no_bit_and_survives_a_kill(kind, config, source, tmp_
         train(config, source, tmp_path / "parts", callbacks=gauges(), on_step=stop)
     parts = train(config, source, tmp_path / "parts", callbacks=gauges())
     assert parts.reports == whole.reports
-    noise = whole.reports["noise-scale"]
+    noise = whole.reports["noise-scale" + ("" if kind == "accumulation" else f"-{kind}")]
     assert noise["measured"] == 6 and len(noise["layers"]) == (5 if kind == "norm-layers" else 14)
     sizes = whole.reports["update-sizes"]
     assert [step for step, _ in sizes["curve"]] == [0, 3, 6, 9]

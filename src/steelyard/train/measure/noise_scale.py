@@ -28,13 +28,11 @@ class GradientNoiseScale(Callback):
     follows the whole model's closely. Examples must be drawn independently.
 
     Attributes:
-        name: "noise-scale".
+        name: "noise-scale", with the source behind it where that is not "accumulation".
 
     Source: McCandlish et al. 2018 (arXiv 1812.06162), appendix A.1; Gray et al. 2024 (arXiv
         2411.00999), section 3 (norm layers).
     """
-
-    name = "noise-scale"
 
     def __init__(
         self,
@@ -56,6 +54,7 @@ class GradientNoiseScale(Callback):
         Raises:
             ConfigError: a value is out of range.
         """
+        self.name = "noise-scale" if source == "accumulation" else f"noise-scale-{source}"
         self.source = source
         self.every = every
         self.decay = decay
