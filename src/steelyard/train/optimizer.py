@@ -85,8 +85,12 @@ def _inner_matrices(module: nn.Module) -> list[nn.Parameter]:
     rows = {len(table) for table in tables}
     heads = {item.weight for item in maps if len(item.weight) in rows}
     heads |= {item.weight for item in maps[-1:] if not tables}
-    weights: dict[nn.Parameter, None] = dict.fromkeys(item.weight for item in maps)
-    return [item for item in weights if item.requires_grad and item not in tables | heads]
+    left = {id(item) for item in tables | heads}
+    return [
+        parameter
+        for parameter in module.parameters()
+        if parameter.requires_grad and id(parameter) in {id(item.weight) for item in maps} - left
+    ]
 
 
 def named_state(

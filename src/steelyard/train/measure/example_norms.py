@@ -85,7 +85,10 @@ class ExampleNorms(TorchFunctionMode):
         self._examples = examples
 
     def squared(self) -> dict[str, Tensor]:
-        """Return the squared norms [B] of each example's part of the gradient, by parameter.
+        """Reduce what the backward pass left.
+
+        Returns:
+            Squared norms [B] of each example's part of the gradient, by parameter.
 
         Raises:
             ConfigError: a parameter has a gradient that came from something unknown.

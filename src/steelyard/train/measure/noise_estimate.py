@@ -101,7 +101,7 @@ class NoiseHistory:
         """
         count = len(self.steps)
         weights = self.decay ** np.arange(count - 1, -1, -1.0)
-        signal, noise = weights @ self.signals, weights @ self.noises
+        signal, noise = float(weights @ self.signals), float(weights @ self.noises)
         if not count:
             return NoiseEstimate(math.nan, math.nan, math.nan, False, 0, self.skipped)
         left_out = self._left_out(weights)
@@ -113,7 +113,7 @@ class NoiseHistory:
         value = noise / signal
         if not blocks:
             return NoiseEstimate(value, math.nan, math.nan, False, count, self.skipped)
-        reach = student.ppf((1 + _LEVEL) / 2, blocks - 1)
+        reach = float(student.ppf((1 + _LEVEL) / 2, blocks - 1))
         # The signal is what the ratio is uncertain by: its inverse is nearer to normal, so the
         # interval is made there, and reaches to infinity where the signal may be none.
         error = _jackknife_error(left_out[:, 0] / left_out[:, 1]) if noise > 0 else math.nan

@@ -210,7 +210,8 @@ class GradientNoiseScale(Callback):
         """Return the noise scale in examples, its interval, its course and its layers."""
         found = self.estimate
         values = {"value": found.value, "low": found.low, "high": found.high}
-        return {name: _finite(value) for name, value in values.items()} | {
+        finite: dict[str, object] = {name: _finite(value) for name, value in values.items()}
+        return finite | {
             "is_lower_bound": found.is_lower_bound,
             "measured": found.measured,
             "skipped": found.skipped,

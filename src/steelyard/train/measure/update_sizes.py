@@ -49,7 +49,7 @@ class UpdateSizes(Callback):
         """Compare the weights with those before."""
         if not self._before:
             return
-        weights = list(state.parameters.values())
+        weights: list[Tensor] = [*state.parameters.values()]
         sizes = torch.stack(torch._foreach_norm(self._before))  # pyright: ignore[reportPrivateImportUsage]
         torch._foreach_sub_(self._before, weights)  # pyright: ignore[reportPrivateImportUsage]
         moved = torch.stack(torch._foreach_norm(self._before))  # pyright: ignore[reportPrivateImportUsage]
