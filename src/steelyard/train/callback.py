@@ -1,5 +1,6 @@
 """What watches a run: a few hooks per step, and state that lives in the checkpoint."""
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -58,12 +59,13 @@ class Callback(Protocol):
     def begin(self, state: StepState, /) -> None:
         """Prepare for a run before its first step here, or refuse it with a ConfigError."""
 
+    def watching(self, state: StepState, /) -> AbstractContextManager[object]:
+        """Return what surrounds the forward pass of a micro-batch."""
+        return nullcontext()
+
     def wants_micro_batches(self, step: int, /) -> bool:
         """Whether `after_backward` is wanted in this step; it costs a pass over the gradients."""
         return False
-
-    def before_micro_batch(self, state: StepState, /) -> None:
-        """Act before the forward pass of a micro-batch in a step whose micro-batches it wants."""
 
     def after_backward(self, state: StepState, /) -> None:
         """Read the gradients of one micro-batch alone, in a step whose micro-batches it wants."""

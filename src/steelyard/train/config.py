@@ -1,12 +1,17 @@
 """What a training run of a decoder is: one frozen record, valid or refused."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.errors import require
 from steelyard.train.estimator_config import EstimatorConfig
 
-__all__ = ["TrainConfig"]
+__all__ = ["Measure", "TrainConfig"]
+
+Measure = Literal[
+    "noise-scale", "noise-scale-per-example", "noise-scale-norm-layers", "update-sizes"
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,11 +22,17 @@ class TrainConfig(EstimatorConfig):
         architecture: shape of the model.
         sequence_length: tokens per sequence, at most the architecture's `max_positions`.
         eval_tokens: held-out tokens an evaluation predicts at most, rounded down to whole windows.
+        measure: what is measured beside loss, time and memory: the gradient noise scale by
+            micro-batches, by sequences, or by sequences in norm layers alone, and the sizes of
+            updates. It changes no loss.
+        measure_every: steps between these measurements.
     """
 
     architecture: Architecture
     sequence_length: int
     eval_tokens: int = 65536
+    measure: tuple[Measure, ...] = ()
+    measure_every: int = 10
 
     def __post_init__(self) -> None:
         """Refuse values that no run can have.
@@ -34,6 +45,8 @@ class TrainConfig(EstimatorConfig):
         require(
             self,
             eval_tokens=(self.eval_tokens >= 1, "at least 1"),
+            measure=(len(set(self.measure)) == len(self.measure), "different from one another"),
+            measure_every=(self.measure_every >= 1, "at least 1"),
             sequence_length=(
                 1 <= self.sequence_length <= longest,
                 f"at least 1 and at most the architecture's max_positions = {longest}",

@@ -51,9 +51,9 @@ class Estimator:
         """Say what is trained and how; nothing is done before `fit`.
 
         Args:
-            module: parameters that require gradients are trained. What modules inside it leave in
-                an attribute `aux_loss` is added to the loss, though not to the losses reported.
-            loss: called with the module and a micro-batch; returns the mean loss of its examples.
+            module: parameters that require gradients are trained.
+            loss: called with the module and a micro-batch; returns the mean loss of its examples,
+                or a pair of it and of what is added to it but not reported.
             config: the run.
             evaluate: measures the held-out loss of the module, which is in evaluation mode; None
                 for no evaluation.
@@ -109,19 +109,21 @@ class Estimator:
                 session = self._open(batches)
                 session.restore(load_checkpoint(result.checkpoint))
                 return self._keep(session, result)
-            if CheckpointStore(directory).latest() is None and start_from is None:
-                self._save_beginning(batches, directory)
+            self._save_beginning(batches, directory, start_from)
             result = self.run(batches, directory, start_from=start_from, on_step=on_step)
             if not self.reducer.rank:
                 result.store(directory)
             self.reducer.wait()
         return result
 
-    def _save_beginning(self, batches: BatchSource, directory: Path) -> None:
-        """Keep the weights before the first step."""
-        if not self.reducer.rank:
+    def _save_beginning(
+        self, batches: BatchSource, directory: Path, start_from: Path | None
+    ) -> None:
+        """Keep the weights before the first step, where there are no later ones."""
+        store = CheckpointStore(directory)
+        if not self.reducer.rank and start_from is None and not store.steps():
             session = self._open(batches)
-            CheckpointStore(directory).save(0, session.tensors(), session.scalars())
+            store.save(0, session.tensors(), session.scalars())
         self.reducer.wait()
 
     def _open(self, batches: BatchSource) -> Session:

@@ -79,7 +79,9 @@ def mean_loss(
         total = 0.0
         for batch, size in zip(batches, sizes, strict=True):
             for part in micro_batches(batch, size, device):
-                total += size * float(loss(module, part).item())
+                found = loss(module, part)
+                mean = found[0] if isinstance(found, tuple) else found
+                total += size * float(mean.item())
         return total / sum(sizes)
 
     return measure

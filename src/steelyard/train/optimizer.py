@@ -12,7 +12,7 @@ from steelyard.train.schedule_free import ScheduleFree
 
 __all__ = ["load_state", "make_optimizers", "named_state"]
 
-_SIZED = {
+_SIZED: dict[type[torch.optim.Optimizer], tuple[str, ...]] = {
     torch.optim.AdamW: ("exp_avg", "exp_avg_sq"),
     torch.optim.SGD: ("momentum_buffer",),
     torch.optim.Muon: ("momentum_buffer",),
@@ -20,7 +20,9 @@ _SIZED = {
     ScheduleFree: ("z", "exp_avg_sq"),
 }
 """Tensors of a parameter's size that each optimizer keeps."""
-_SCALARS = {ScheduleFree: ("largest_rate", "weights")}
+_SCALARS: dict[type[torch.optim.Optimizer], tuple[str, ...]] = {
+    ScheduleFree: ("largest_rate", "weights")
+}
 """Numbers it keeps per parameter beside them and the count of steps."""
 _COUNT_NOTHING = (torch.optim.SGD, torch.optim.Muon)
 
@@ -83,8 +85,12 @@ def _inner_matrices(module: nn.Module) -> list[nn.Parameter]:
     rows = {len(table) for table in tables}
     heads = {item.weight for item in maps if len(item.weight) in rows}
     heads |= {item.weight for item in maps[-1:] if not tables}
-    weights = dict.fromkeys(item.weight for item in maps)
-    return [item for item in weights if item.requires_grad and item not in tables | heads]
+    left = {id(item) for item in tables | heads}
+    return [
+        parameter
+        for parameter in module.parameters()
+        if parameter.requires_grad and id(parameter) in {id(item.weight) for item in maps} - left
+    ]
 
 
 def named_state(

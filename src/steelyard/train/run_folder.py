@@ -15,7 +15,7 @@ from steelyard.train.reducer import Reducer
 
 __all__ = ["claimed"]
 
-_MAY_CHANGE = {"threads", "checkpoint_every"}
+_MAY_CHANGE = {"threads", "checkpoint_every", "measure", "measure_every"}
 """Fields that do not change what a run computes, so a resumed run may set them anew."""
 
 
@@ -75,7 +75,7 @@ def _claim(
     stored, wanted = flatten(kept), flatten(claim)
     for name in sorted(stored.keys() | wanted.keys()):
         same = stored.get(name) == wanted.get(name)
-        if not same and name.rsplit(".", 1)[-1] not in _MAY_CHANGE:
+        if not same and not _MAY_CHANGE.intersection(name.split(".")):
             raise ConfigError(
                 f"{directory} holds another run: its {name} is {stored.get(name)}, now "
                 f"{wanted.get(name)} was asked",

@@ -27,8 +27,12 @@ __all__ = ["Loss", "Session"]
 _COLD_STEPS = 5
 _STRICT_STEPS = 3
 
-Loss = Callable[[nn.Module, Batch], Tensor]
-"""Returns the mean loss of a batch's examples, a scalar with its graph."""
+Loss = Callable[[nn.Module, Batch], Tensor | tuple[Tensor, Tensor]]
+"""Returns the mean loss of a batch's examples, a scalar with its graph.
+
+A pair has a second scalar that is trained on too but not reported, such as what modules collected
+in the forward pass to balance their experts.
+"""
 
 
 class Session:
@@ -73,8 +77,6 @@ class Session:
         self._schedule = schedules.for_config(config)
         self.averages = Averages(config.averages)
         self._callbacks = [*callbacks, *([self.averages] if config.averages else [])]
-        # Looked up once: a walk over all modules in every step would cost more than the sum.
-        self._auxiliary = [item for item in module.modules() if hasattr(item, "aux_loss")]
         self.state = StepState(
             module=module,
             parameters={
@@ -209,15 +211,16 @@ class Session:
         losses = []
         for number, part in enumerate(parts):
             state.micro_batch, state.batch = number, part
-            for callback in watching:
-                callback.before_micro_batch(state)
             self._seed_draws()
-            with self.precision():
-                loss = self._loss(state.module, part)
+            with contextlib.ExitStack() as around:
+                for callback in self._callbacks:
+                    around.enter_context(callback.watching(state))
+                around.enter_context(self.precision())
+                found = self._loss(state.module, part)
+            loss, *auxiliary = found if isinstance(found, tuple) else (found,)
             state.loss = loss.detach()
-            for module in self._auxiliary:
-                if isinstance(module.aux_loss, Tensor):
-                    loss = loss + module.aux_loss
+            for extra in auxiliary:
+                loss = loss + extra
             # Each micro-batch's loss counts by its share: the sum of the gradients is that of the
             # whole batch's mean.
             (loss / config.accumulation).backward()

@@ -12,9 +12,10 @@ from steelyard import files
 from steelyard.nn.transformer import Transformer, build
 from steelyard.train.batches import Batch
 from steelyard.train.callback import Callback
-from steelyard.train.config import TrainConfig
+from steelyard.train.config import Measure, TrainConfig
 from steelyard.train.estimator import Estimator, OnStep
 from steelyard.train.evaluate import bits_per_byte, evaluate, heldout_windows
+from steelyard.train.measure import GradientNoiseScale, UpdateSizes
 from steelyard.train.reducer import AloneReducer, Reducer
 from steelyard.train.result import EstimatorResult, TrainResult
 from steelyard.train.run_folder import claimed
@@ -22,6 +23,13 @@ from steelyard.train.session import Session
 from steelyard.train.source import TokenSource, check_source
 
 __all__ = ["TokenBatches", "next_token_loss", "open_session", "train"]
+
+_GAUGES: dict[Measure, Callable[[int], Callback]] = {
+    "noise-scale": lambda every: GradientNoiseScale(every=every),
+    "noise-scale-per-example": lambda every: GradientNoiseScale("per-example", every=every),
+    "noise-scale-norm-layers": lambda every: GradientNoiseScale("norm-layers", every=every),
+    "update-sizes": lambda every: UpdateSizes(every=every),
+}
 
 
 class TokenBatches:
@@ -79,7 +87,7 @@ def train(
             history and step.
         on_step: called after each step.
         peak_flops_per_s: peak dense FLOP/s of the dtype here, from which `mfu` follows.
-        callbacks: what watches the steps.
+        callbacks: what watches the steps beside `config.measure`.
         reducer: joins the processes that share each step; None for one process.
 
     Returns:
@@ -110,7 +118,10 @@ def train(
                 next_token_loss,
                 config,
                 evaluate=_heldout_loss(config, shards),
-                callbacks=callbacks,
+                callbacks=[
+                    *callbacks,
+                    *(_GAUGES[item](config.measure_every) for item in config.measure),
+                ],
                 reducer=joined,
             )
             batches = TokenBatches(config, shards)
