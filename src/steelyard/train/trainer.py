@@ -241,6 +241,9 @@ def _claim(
         "num_tokens": source.num_tokens,
         "num_heldout_tokens": len(source.heldout_tokens),
     }
+    # Runs of folders with a stored order, and of other sources, were written down without one.
+    if getattr(source, "order", "stored") != "stored":
+        data["order"] = getattr(source, "order", "")
     # The last two parts of the start's path, so that a study may be moved as a whole.
     claim = {
         "config": to_plain(config),
