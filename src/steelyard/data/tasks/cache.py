@@ -23,7 +23,7 @@ __all__ = ["CACHE", "CacheInfo", "CacheShard", "FieldStatistics", "read_info", "
 CACHE = "cache.json"
 """Written last: a folder that has it is a finished cache."""
 
-_SHARDS, _LEAST_RECORDS, _MOST_RECORDS = 64, 256, 65536
+_SHARDS, _LEAST_RECORDS, _MOST_RECORDS = 64, 16, 65536
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,7 +139,7 @@ def write_cache(
         task: what to prepare; with several workers its steps must be importable.
         folder: folder of the cache; made if it is missing.
         workers: processes; None for one per core.
-        shards: files; None for about one per 256 records, at most 64 or as few as keep 65,536
+        shards: files; None for about one per 16 records, at most 64 or as few as keep 65,536
             records in a file.
         progress: callback that is told the fraction done.
         cluster: Ray address; empty for processes of this machine.

@@ -13,7 +13,7 @@ from steelyard.data.tasks.task import Feature, Task
 from steelyard.errors import ConfigError, DataError
 from steelyard.files import sha256_file
 
-__all__ = ["CachedTask"]
+__all__ = ["CachedTask", "verify_cache"]
 
 _DTYPES = {
     "BOOL": "?",
@@ -73,7 +73,7 @@ class CachedTask:
             names = ", ".join(shard.name for shard in self.info.shards[:5])
             raise ConfigError(f"{self.folder}: {what}", hint=f"its shards are {names} and so on")
         if check:
-            _verify(self.folder, kept)
+            verify_cache(self.folder, kept)
         self._skip = tuple(skip)
         self._kinds = kept[0].kinds
         self._sections = [_sections(self.folder / shard.name) for shard in kept]
@@ -139,8 +139,16 @@ def _open_again(task: Task, folder: Path, skip: tuple[str, ...]) -> CachedTask:
     return CachedTask(task, folder, check=False, skip=skip)
 
 
-def _verify(folder: Path, shards: list[CacheShard]) -> None:
-    """Compare every file with its hash; all that differ are named."""
+def verify_cache(folder: Path, shards: list[CacheShard]) -> None:
+    """Compare every file of a cache with its hash.
+
+    Args:
+        folder: folder of the cache.
+        shards: what should be there.
+
+    Raises:
+        DataError: a file is missing or differs; all such are named.
+    """
     wrong = [
         shard.name
         for shard in shards

@@ -48,17 +48,17 @@ class RecordSource(Protocol):
 class _Files:
     """Files in an order that depends on nothing but their names."""
 
-    def __init__(self, *paths: Path | str) -> None:
+    def __init__(self, *paths: Path | str, max_bytes: int | None = None) -> None:
         """List the files.
 
         Args:
             *paths: files, and folders whose text files are taken.
+            max_bytes: stop once the files listed hold this much; None for all.
 
         Raises:
             DataError: a path does not exist, or holds no text file.
         """
-        self.paths = [Path(path) for path in paths]
-        self._files: list[TextFile] = list_files(self.paths)
+        self._files: list[TextFile] = list_files([Path(path) for path in paths], max_bytes)
 
     @property
     def key(self) -> str:
