@@ -167,9 +167,14 @@ class Records:
         """Return record `index`."""
         return self._records[_checked(index, len(self))]
 
-    @cached_property
+    @property
     def key(self) -> str:
         """Hash of all records."""
+        return self._key
+
+    @cached_property
+    def _key(self) -> str:
+        """Hash the records once."""
         return key_of("records", self._records)
 
 
