@@ -139,8 +139,10 @@ def _first_rows(tasks: list[Examples], loader: Loader) -> Table:
             stream, _, kind = field.rpartition("_")
             if kind == ("inputs" if stream == "encoder" else "targets"):
                 where = f"{stream}_segments" if stream else "segments"
-                ids = array[place][batch[where][place] > 0]
-                text = features["targets"].vocabulary.decode(ids)[:_WIDTH_SHOWN]
-                lines.append([row.task, len(row.examples), field, len(ids), repr(text)])
+                segments = batch[where][place]
+                parts = [array[place][segments == number + 1] for number in range(segments.max())]
+                text = " | ".join(map(features["targets"].vocabulary.decode, parts))
+                size = int((segments > 0).sum())
+                lines.append([row.task, len(row.examples), field, size, repr(text[:_WIDTH_SHOWN])])
     heads = [Column(name) for name in ("task", "examples", "stream", "tokens", "begins with")]
     return Table(heads, lines)
