@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from steelyard.data.tasks.cached import CachedTask
 from steelyard.data.tasks.mixture import TaskMixture
 from steelyard.data.tasks.records import Record
 from steelyard.data.tasks.task import Examples, Task
@@ -154,7 +153,7 @@ class Evaluator:
 
 def _task(examples: Examples) -> Task:
     """Return the task behind examples."""
-    task = examples.task if isinstance(examples, CachedTask) else examples
+    task = getattr(examples, "task", examples)
     if not isinstance(task, Task):
         raise ConfigError(f"{task!r} is not a task", hint="give a Task, its cache, or a mixture")
     return task

@@ -18,7 +18,6 @@ import numpy as np
 from steelyard.data.convert import Converter, batch
 from steelyard.data.index import derive_seed, epoch_and_place
 from steelyard.data.schedule import Interleave
-from steelyard.data.tasks.cached import CachedTask
 from steelyard.data.tasks.mixture import TaskMixture
 from steelyard.data.tasks.task import Examples
 from steelyard.errors import ConfigError
@@ -220,9 +219,9 @@ def _is_made(task: Examples, name: str) -> bool:
 
 def _pack(task: Examples, converter: Converter, seed: int, window: int) -> "PackedRows":
     """Pack a task, which must be cached."""
-    from steelyard.data.rows import PackedRows
+    from steelyard.data.rows import PackedRows, Sized
 
-    if not isinstance(task, CachedTask):
+    if not isinstance(task, Sized):
         raise ConfigError(
             f"task {task.name!r} is not cached, so the lengths of its examples are not known",
             hint="cache it (steelyard data cache), or load without packing",

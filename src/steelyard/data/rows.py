@@ -6,22 +6,32 @@ again from the lengths of one window's examples.
 """
 
 from collections import OrderedDict
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from steelyard.data.convert import Converter
+from steelyard.data.filling import best_fit
 from steelyard.data.index import Permutation, derive_seed
-from steelyard.data.tasks.cached import CachedTask
+from steelyard.data.tasks.task import Examples
 from steelyard.errors import ConfigError, DataError
-from steelyard.jit import njit
 
-__all__ = ["PackedRows"]
+__all__ = ["PackedRows", "Sized"]
 
 _MOST_WINDOWS_KEPT = 1024
 
 
+@runtime_checkable
+class Sized(Examples, Protocol):
+    """Examples whose lengths are known without reading them, such as a cache's."""
+
+    def sizes(self, name: str, /) -> np.ndarray:
+        """Return the length of a field in every example, before steps and the end, int64 [N]."""
+        ...
+
+
 class PackedRows:
-    """The rows into which a cached task's examples are packed; each example is in one.
+    """The rows into which examples are packed; each example is in one.
 
     Attributes:
         efficiency: share of places of the rows that hold a token, 0..1, in the fullest stream.
@@ -30,7 +40,7 @@ class PackedRows:
     """
 
     def __init__(
-        self, task: CachedTask, converter: Converter, *, seed: int = 0, window: int = 1024
+        self, task: Sized, converter: Converter, *, seed: int = 0, window: int = 1024
     ) -> None:
         """Count the rows of every window: one pass over the lengths.
 
@@ -102,11 +112,11 @@ class PackedRows:
         sizes = self._sizes[members]
         # The longest first: what is left to fill gaps with is then short.
         fullness = (sizes / self._limits).max(axis=1)
-        rows, count = _best_fit(sizes, np.argsort(-fullness, kind="stable"), self._limits)
+        rows, count = best_fit(sizes, np.argsort(-fullness, kind="stable"), self._limits)
         return rows, int(count), members
 
 
-def _feature_sizes(task: CachedTask, converter: Converter) -> dict[str, np.ndarray]:
+def _feature_sizes(task: Sized, converter: Converter) -> dict[str, np.ndarray]:
     """Return the tokens of a task's features with their ends."""
     missing = [name for name in converter.features if name not in task.features]
     if missing:
@@ -117,35 +127,3 @@ def _feature_sizes(task: CachedTask, converter: Converter) -> dict[str, np.ndarr
     return {
         name: task.sizes(name) + int(task.features[name].add_end) for name in converter.features
     }
-
-
-@njit()
-def _best_fit(sizes, order, limits):
-    """Put each example into the row with the least room left in which it fits."""
-    count, streams = sizes.shape
-    room = np.empty((count, streams), dtype=np.int64)
-    rows = np.empty(count, dtype=np.int64)
-    used = 0
-    for example in order:
-        best = -1
-        least = np.int64(1) << 62
-        for row in range(used):
-            left = 0
-            for stream in range(streams):
-                rest = room[row, stream] - sizes[example, stream]
-                if rest < 0:
-                    left = -1
-                    break
-                left += rest
-            if left >= 0 and left < least:
-                best, least = row, left
-                if left == 0:
-                    break
-        if best < 0:
-            best = used
-            room[best] = limits
-            used += 1
-        for stream in range(streams):
-            room[best, stream] -= sizes[example, stream]
-        rows[example] = best
-    return rows, used
