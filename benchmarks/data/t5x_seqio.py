@@ -57,7 +57,7 @@ def run(quick: bool) -> list[Check]:
     print("check 6 of the paper's method, partition presets, belongs to the trainer's benchmarks")
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        prepared = _corpus(work, 3_000_000 if quick else 24_000_000)
+        prepared = _corpus(work, 3_000_000 if quick else 12_000_000)
         task = _task(work)
         write_cache(task, work / "cache", workers=2)
         cached = CachedTask(task, work / "cache")
@@ -297,7 +297,7 @@ def _throughput(work: Path, quick: bool) -> list[Check]:
 
     seconds = alternate(
         {"ours": ours, "2 workers": lambda: theirs(2), "no workers": lambda: theirs(0)},
-        rounds=2 if quick else 5,
+        rounds=2 if quick else 3,
     )
     checks = []
     for name in ("2 workers", "no workers"):

@@ -54,17 +54,11 @@ class Converter(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LanguageModel:
-    """Predict every target from those before it.
-
-    Attributes:
-        length: tokens T of a row.
-        start: id that stands before the first target.
-    """
+class _DecoderRows:
+    """Rows of a decoder, which has one stream of tokens."""
 
     length: int
     start: int = 0
-    features = ("targets",)
 
     def __post_init__(self) -> None:
         """Refuse a row without tokens.
@@ -78,6 +72,18 @@ class LanguageModel:
     def lengths(self) -> Mapping[str, int]:
         """One stream without a prefix."""
         return {"": self.length}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LanguageModel(_DecoderRows):
+    """Predict every target from those before it.
+
+    Attributes:
+        length: tokens T of a row.
+        start: id that stands before the first target.
+    """
+
+    features = ("targets",)
 
     @property
     def fields(self) -> Mapping[str, tuple[str, ...]]:
@@ -90,18 +96,11 @@ class LanguageModel:
 
     def segments(self, record: Record) -> dict[str, dict[str, np.ndarray]]:
         """Return one example; every target has weight 1."""
-        targets = record["targets"][: self.length]
-        return {
-            "": {
-                "inputs": _shifted(targets, self.start),
-                "targets": targets,
-                "weights": np.ones(len(targets), dtype=np.float32),
-            }
-        }
+        return {"": _predicted(record["targets"][: self.length], self.start)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PrefixLanguageModel:
+class PrefixLanguageModel(_DecoderRows):
     """Predict targets after inputs that see each other both ways.
 
     Attributes:
@@ -109,22 +108,7 @@ class PrefixLanguageModel:
         start: id that stands before the first token.
     """
 
-    length: int
-    start: int = 0
     features = ("inputs", "targets")
-
-    def __post_init__(self) -> None:
-        """Refuse a row without tokens.
-
-        Raises:
-            ConfigError: the length is below 1.
-        """
-        require(self, length=(self.length >= 1, "at least 1"))
-
-    @property
-    def lengths(self) -> Mapping[str, int]:
-        """One stream without a prefix."""
-        return {"": self.length}
 
     @property
     def fields(self) -> Mapping[str, tuple[str, ...]]:
@@ -144,13 +128,9 @@ class PrefixLanguageModel:
         count = len(record["inputs"])
         tokens = np.concatenate([record["inputs"], record["targets"]])[: self.length]
         places = np.arange(len(tokens))
+        made = _predicted(tokens, self.start)
         return {
-            "": {
-                "inputs": _shifted(tokens, self.start),
-                "targets": tokens,
-                "weights": (places >= count).astype(np.float32),
-                "prefix": places <= count,
-            }
+            "": made | {"weights": (places >= count).astype(np.float32), "prefix": places <= count}
         }
 
 
@@ -197,14 +177,9 @@ class EncoderDecoder:
 
     def segments(self, record: Record) -> dict[str, dict[str, np.ndarray]]:
         """Return one example; both streams number its segment alike."""
-        targets = record["targets"][: self.targets]
         return {
             "encoder_": {"inputs": record["inputs"][: self.inputs]},
-            "decoder_": {
-                "inputs": _shifted(targets, self.start),
-                "targets": targets,
-                "weights": np.ones(len(targets), dtype=np.float32),
-            },
+            "decoder_": _predicted(record["targets"][: self.targets], self.start),
         }
 
 
@@ -248,9 +223,9 @@ def batch(converter: Converter, rows: Sequence[Sequence[Record]]) -> dict[str, n
     return made
 
 
-def _shifted(tokens: np.ndarray, start: int) -> np.ndarray:
-    """Return tokens moved one place on, with the start before them."""
-    made = np.empty(len(tokens), dtype=np.int64)
-    made[:1] = start
-    made[1:] = tokens[:-1]
-    return made
+def _predicted(tokens: np.ndarray, start: int) -> dict[str, np.ndarray]:
+    """Return tokens as targets of weight 1, and as inputs moved one place on after the start."""
+    inputs = np.empty(len(tokens), dtype=np.int64)
+    inputs[:1] = start
+    inputs[1:] = tokens[:-1]
+    return {"inputs": inputs, "targets": tokens, "weights": np.ones(len(tokens), np.float32)}
