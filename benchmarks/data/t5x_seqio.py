@@ -135,11 +135,17 @@ def _resume(work: Path, cached: CachedTask, quick: bool) -> list[Check]:
     def start(step: int) -> None:
         _loader(CachedTask(cached.task, cached.folder)).batch(step)
 
+    many = _loaders.ManyExamples(_EXAMPLES)
+
+    def start_of_many() -> None:
+        Loader(many, LanguageModel(length=_LENGTH), _BATCH, pack=True).batch(_FAR)
+
     again = partial(_loaders.replay, sizes, _BATCH, 1000, _LENGTH)
     seconds = alternate(
         {
             "ours at 0": lambda: start(0),
             "ours far": lambda: start(_FAR),
+            "ours, many": start_of_many,
             "replay near": lambda: again(steps[0]),
             "replay far": lambda: again(steps[1]),
         },
@@ -151,6 +157,7 @@ def _resume(work: Path, cached: CachedTask, quick: bool) -> list[Check]:
     return [
         Check(f"1 of {count} batches after kill -9, different", different, 0, "lower"),
         Check("1 seconds to resume at step 10^6, cache verified", least["ours far"], 1.0, "lower"),
+        Check("1 seconds to resume there in 10^6 examples", least["ours, many"], 1.0, "lower"),
         Check(
             "1 resume at step 10^6 over step 0",
             least["ours far"] / least["ours at 0"],

@@ -11,11 +11,11 @@ __all__ = ["best_fit"]
 
 
 @njit()
-def best_fit(sizes, order, limits):
+def best_fit(sizes: np.ndarray, order: np.ndarray, limits: np.ndarray) -> tuple[np.ndarray, int]:
     """Put each example into the row with the least room left in which it fits.
 
     Args:
-        sizes: int64 [N, S], none above its limit.
+        sizes: int32 [N, S], none above its limit.
         order: order in which examples are placed, int64 [N].
         limits: room of an empty row, int64 [S].
 

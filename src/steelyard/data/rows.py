@@ -59,7 +59,7 @@ class PackedRows:
         self._task = task
         self._limits = np.array(list(converter.lengths.values()), dtype=np.int64)
         whole = np.stack(list(converter.sizes(_feature_sizes(task, converter)).values()), axis=1)
-        self._sizes = np.minimum(whole, self._limits)
+        self._sizes = np.minimum(whole, self._limits).astype(np.int32)
         self._order = Permutation(len(task), derive_seed(seed, f"{task.name}/rows"))
         windows = -(-len(task) // window)
         counts = [self._fit(number)[1] for number in range(windows)]
@@ -113,7 +113,7 @@ class PackedRows:
         # The longest first: what is left to fill gaps with is then short.
         fullness = (sizes / self._limits).max(axis=1)
         rows, count = best_fit(sizes, np.argsort(-fullness, kind="stable"), self._limits)
-        return rows, int(count), members
+        return rows, count, members
 
 
 def _feature_sizes(task: Sized, converter: Converter) -> dict[str, np.ndarray]:

@@ -4,7 +4,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -136,7 +136,7 @@ class Task:
         """
         records = [self.source[index]]
         for place, step in enumerate(self.prepare):
-            made = [_call(step, record, self, (0, 0, place, index)) for record in records]
+            made = [self._call(step, record, (0, 0, place, index)) for record in records]
             records = [item for outcome in made for item in _several(outcome)]
         return [self._encoded(record) for record in records]
 
@@ -178,7 +178,7 @@ class Task:
             DataError: a feature is missing or malformed; all that is wrong is named.
         """
         for place, step in enumerate(self.steps, len(self.prepare)):
-            record = _call(step, record, self, (seed, epoch, place, index))
+            record = self._call(step, record, (seed, epoch, place, index))
             if not isinstance(record, Mapping):
                 raise DataError(
                     f"step {place} of task {self.name!r} returned {type(record).__name__}, not one "
@@ -214,6 +214,22 @@ class Task:
                 wrong.append(str(error))
         refuse(f"task {self.name!r}", wrong, DataError)
 
+    def _call(self, step: Step, record: Record, state: tuple[int, int, int, int]) -> Any:
+        """Call a step, with a generator if it takes one, of (seed, epoch, place, example)."""
+        seed, epoch, place, index = state
+        if not self._draws[place]:
+            return step(record)
+        # A counter-based generator: key and counter say all, so nothing has to be drawn before.
+        # The name is in the key, so that tasks are independent of each other.
+        key = (derive_seed(seed, self.name) << 64) | index
+        bits = np.random.Philox(key=key, counter=(epoch << 192) | (place << 128))
+        return step(record, rng=np.random.Generator(bits))
+
+    @cached_property
+    def _draws(self) -> list[bool]:
+        """Which steps take a generator, those of `prepare` first."""
+        return [_takes_generator(step) for step in (*self.prepare, *self.steps)]
+
     def _encoded(self, record: Record) -> Record:
         """Encode the features that are text."""
         return {
@@ -237,25 +253,6 @@ def _several(outcome: Any) -> list[Record]:
     return [outcome] if isinstance(outcome, Mapping) else list(outcome)
 
 
-def _call(step: Step, record: Record, task: Task, state: tuple[int, int, int, int]) -> Any:
-    """Call a step, with a generator if it takes one.
-
-    Args:
-        step: the step.
-        record: what it is given.
-        task: its task, whose name makes tasks independent of each other.
-        state: seed, epoch, place of the step, number of the example.
-    """
-    if not _takes_generator(step):
-        return step(record)
-    seed, epoch, place, index = state
-    # A counter-based generator: key and counter say all, so nothing has to be drawn before.
-    key = (derive_seed(seed, task.name) << 64) | index
-    bits = np.random.Philox(key=key, counter=(epoch << 192) | (place << 128))
-    return step(record, rng=np.random.Generator(bits))
-
-
-@lru_cache(maxsize=256)
 def _takes_generator(step: Step) -> bool:
     """Whether a step has a parameter `rng`."""
     try:
