@@ -26,7 +26,11 @@ TOKENIZER = train_tokenizer(
 
 
 def make_shards(
-    out: Path, train: list[np.ndarray], heldout: np.ndarray, vocab_size: int = 1000
+    out: Path,
+    train: list[np.ndarray],
+    heldout: np.ndarray,
+    vocab_size: int = 1000,
+    order: str = "keyed",
 ) -> TokenShards:
     out.mkdir(exist_ok=True)
     (out / "tokenizer.json").write_text(TOKENIZER.to_str())
@@ -54,14 +58,19 @@ def make_shards(
         tokenizer_sha256=sha256_file(out / "tokenizer.json"),
         train=files[:-1],
         heldout=files[-1:],
+        order=order,
     )
     write_json(out / "manifest.json", manifest)
     return TokenShards(out)
 
 
-@pytest.fixture
-def shards(tmp_path) -> TokenShards:
-    return make_shards(tmp_path / "out", [np.arange(100), np.arange(200, 243)], np.arange(25))
+def two_shards(out: Path, order: str) -> TokenShards:
+    return make_shards(out, [np.arange(100), np.arange(200, 243)], np.arange(25), order=order)
+
+
+@pytest.fixture(params=["keyed", "stored"])
+def shards(tmp_path, request) -> TokenShards:
+    return two_shards(tmp_path / "out", request.param)
 
 
 def test_a_pass_visits_every_window_once_and_windows_keep_to_their_shard(shards):
@@ -91,6 +100,20 @@ def test_batches_depend_on_nothing_but_their_arguments(shards):
 def test_a_batch_of_another_split_holds_the_same_windows(shards):
     whole = shards.batch(0, 12, 7, seed=1)
     assert np.array_equal(whole, np.concatenate([shards.batch(i, 4, 7, seed=1) for i in range(3)]))
+
+
+def test_a_folder_that_names_no_order_keeps_the_stored_one(tmp_path):
+    shards = two_shards(tmp_path / "out", "stored")
+    path = tmp_path / "out" / "manifest.json"
+    plain = json.loads(path.read_text())
+    del plain["order"]
+    path.write_text(json.dumps(plain))
+    old = TokenShards(tmp_path / "out")
+    windows = np.random.default_rng((5, 1)).permutation(20)
+    starts = np.concatenate([np.arange(0, 98, 7), np.arange(200, 242, 7)])[windows[:4]]
+    assert old.order == "stored"
+    assert old.batch(5, 4, 7, seed=5)[:, 0].tolist() == starts.tolist()
+    assert np.array_equal(old.batch(9, 4, 7, seed=5), shards.batch(9, 4, 7, seed=5))
 
 
 def test_figures(shards):

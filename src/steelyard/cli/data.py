@@ -1,4 +1,4 @@
-"""`steelyard data`: make token shards of text, and show what a folder of them holds."""
+"""`steelyard data`: token shards of text, caches of tasks, and what they hold."""
 
 import shlex
 import sys
@@ -99,6 +99,83 @@ def show(directory: Path, *, json: Switch = False) -> None:
     manifest = read_manifest(directory)
     verify(directory, manifest)
     _show(directory, manifest, json)
+
+
+@app.command
+def cache(
+    recipe: Path,
+    *,
+    out: Path,
+    task: str = "",
+    workers: int = 0,
+    cluster: str = "",
+    json: Switch = False,
+) -> None:
+    """Prepare the tasks of a recipe once; run it again to continue after a kill.
+
+    Example: steelyard data cache recipes/mixture.toml --out caches
+
+    Args:
+        recipe: TOML or JSON file with tasks; see recipes/mixture.toml.
+        out: folder that gets one folder per task.
+        task: name of the only task to prepare; empty for all.
+        workers: processes; 0 for one per core.
+        cluster: address of a Ray cluster that does the work; empty for this machine.
+        json: print JSON instead of a table.
+    """
+    from steelyard.cli.caches import caches_report
+    from steelyard.data.tasks.cache import write_cache
+    from steelyard.data.tasks.recipe import load_recipe
+
+    found = load_recipe(recipe)
+    chosen = {name: found.task(name) for name in ([task] if task else found.tasks)}
+    for name, item in chosen.items():
+        with progress(f"cache {name}", quiet=json) as advance:
+            write_cache(
+                item,
+                out / name,
+                workers=workers or None,
+                progress=lambda share, name=name: advance(share, name),
+                cluster=cluster,
+            )
+    print_report(caches_report({name: out / name for name in chosen}), json=json)
+    if not json:
+        say_next("data", "inspect", recipe, "--cache", out)
+
+
+@app.command
+def inspect(
+    path: Path,
+    *,
+    name: str = "",
+    cache: Path | None = None,
+    length: int = 512,
+    seed: int = 0,
+    json: Switch = False,
+) -> None:
+    """Show what caches hold, or the stream that a recipe's task or mixture makes.
+
+    Example: steelyard data inspect recipes/mixture.toml --cache caches --length 1024
+
+    Args:
+        path: folder of caches, or a recipe.
+        name: task or mixture of the recipe; empty for its last mixture, or its only task.
+        cache: folder that `steelyard data cache` made of the recipe; without it records are read
+            from their sources.
+        length: tokens of a row.
+        seed: seed of the order.
+        json: print JSON instead of tables.
+    """
+    from steelyard.cli.caches import caches_in, caches_report, stream_report
+    from steelyard.data.tasks.recipe import load_recipe
+
+    if path.is_dir():
+        print_report(caches_report(caches_in(path)), json=json)
+        return
+    recipe = load_recipe(path)
+    names = list(recipe.mixtures) or list(recipe.tasks)
+    chosen = name or names[-1]
+    print_report(stream_report(chosen, recipe.open(chosen, cache), length, seed), json=json)
 
 
 def _show(directory: Path, manifest: Manifest, json: bool) -> None:

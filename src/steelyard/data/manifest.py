@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -51,6 +52,9 @@ class Manifest:
         tokenizer_sha256: hash of `tokenizer.json`.
         train: shards to train on.
         heldout: shards kept for evaluation.
+        order: how `TokenShards` shuffles windows: "keyed" by `data.index`, or "stored" as a drawn
+            permutation in memory. Folders made before there was a choice say nothing and keep the
+            stored one, so that a run half-way goes on with the batches it began with.
     """
 
     key: str
@@ -69,6 +73,7 @@ class Manifest:
     tokenizer_sha256: str
     train: list[ShardFile]
     heldout: list[ShardFile]
+    order: Literal["keyed", "stored"] = "stored"
 
     @property
     def num_tokens(self) -> int:

@@ -1,14 +1,18 @@
 """Memory-mapped token ids, read in an order that depends on nothing but an index and a seed."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
+from steelyard.data.index import epoch_and_place
 from steelyard.data.manifest import Manifest, ShardFile, read_manifest, verify
 from steelyard.data.tokenizer import load_tokenizer
 from steelyard.errors import ConfigError, DataError
 
 __all__ = ["TokenShards", "load_tokenizer"]
+
+_BLOCK = 4096
 
 
 class TokenShards:
@@ -51,6 +55,11 @@ class TokenShards:
         )
         self._orders: dict[tuple[int, int, int], np.ndarray] = {}
 
+    @property
+    def order(self) -> str:
+        """How windows are shuffled, "keyed" or "stored"; see `Manifest.order`."""
+        return self.manifest.order
+
     def batch(self, index: int, batch_size: int, sequence_length: int, seed: int) -> np.ndarray:
         """Return one training batch; a pure function of its arguments.
 
@@ -82,22 +91,40 @@ class TokenShards:
             message = f"{self.num_tokens} training tokens hold no window of {sequence_length + 1}"
             raise DataError(message, hint="add text, or lower the sequence length")
         rows = np.empty((batch_size, sequence_length + 1), dtype=np.int64)
-        for row, place in enumerate(range(index * batch_size, (index + 1) * batch_size)):
-            epoch, position = divmod(place, int(ends[-1]))
-            window = int(self._order(seed, epoch, int(ends[-1]))[position])
+        for row, position in enumerate(range(index * batch_size, (index + 1) * batch_size)):
+            window = self._window(position, int(ends[-1]), seed)
             shard = int(np.searchsorted(ends, window, side="right"))
             start = (window - (int(ends[shard - 1]) if shard else 0)) * sequence_length
             rows[row] = self._train[shard][start : start + sequence_length + 1]
         return rows
 
-    def _order(self, seed: int, epoch: int, count: int) -> np.ndarray:
-        """Return the order of a pass; the last two are kept, because a batch may straddle them."""
-        key = (seed, epoch, count)
+    def _window(self, position: int, count: int, seed: int) -> int:
+        """Return the window at a position of the endless stream."""
+        if self.order == "keyed":
+            block, place = divmod(position, _BLOCK)
+            return int(self._cached((seed, block, count), self._keyed_block)[place])
+        epoch, place = divmod(position, count)
+        return int(self._cached((seed, epoch, count), self._stored_order)[place])
+
+    def _cached(
+        self, key: tuple[int, int, int], make: Callable[[int, int, int], np.ndarray]
+    ) -> np.ndarray:
+        """Return part of an order; the last two are kept, because a batch may straddle them."""
         if key not in self._orders:
             while len(self._orders) >= 2:
                 del self._orders[next(iter(self._orders))]
-            self._orders[key] = np.random.default_rng((seed, epoch)).permutation(count)
+            self._orders[key] = make(*key)
         return self._orders[key]
+
+    @staticmethod
+    def _keyed_block(seed: int, block: int, count: int) -> np.ndarray:
+        """Return the windows at a block of positions: one call costs little more than for one."""
+        return epoch_and_place(np.arange(block * _BLOCK, (block + 1) * _BLOCK), count, seed)[1]
+
+    @staticmethod
+    def _stored_order(seed: int, epoch: int, count: int) -> np.ndarray:
+        """Return the order of a pass as folders of the first version have it."""
+        return np.random.default_rng((seed, epoch)).permutation(count)
 
     def _map(self, shard: ShardFile) -> np.ndarray:
         """Map one file, which must have the size the manifest states."""

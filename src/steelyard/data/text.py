@@ -189,7 +189,7 @@ class _Preparation:
 
     def finish(self, fields: dict[str, Any]) -> Manifest:
         """Write the manifest, and remove stale shards and the intermediate files."""
-        manifest = convert(fields, Manifest)
+        manifest = convert(fields | {"order": "keyed"}, Manifest)
         named = {shard.name for shard in (*manifest.train, *manifest.heldout)}
         for path in (*self.out.glob("train-*.bin"), *self.out.glob("heldout-*.bin")):
             if path.name not in named:

@@ -104,11 +104,14 @@ def train(
     directory = Path(directory)
     check_source(config, shards)
     joined = reducer or AloneReducer()
-    data = {
+    data: dict[str, object] = {
         "vocab_size": shards.vocab_size,
         "num_tokens": shards.num_tokens,
         "num_heldout_tokens": len(shards.heldout_tokens),
     }
+    # Runs of folders with a stored order, and of other sources, were written down without one.
+    if getattr(shards, "order", "stored") != "stored":
+        data["order"] = getattr(shards, "order", "")
     with claimed(directory, config, data, start_from, joined):
         result = TrainResult.load(directory)
         if result is None:
