@@ -12,10 +12,10 @@ from torch import Tensor
 from steelyard.errors import ConfigError
 from steelyard.nn.numerics.floats import FloatFormat, decode_table
 
-__all__ = ["MAX_SCALE_BIAS", "Rounding", "cast", "decode", "encode", "scale_bias"]
+__all__ = ["MAX_SCALE_BIAS", "Rounding", "cast", "decode", "encode", "power_of_two", "scale_bias"]
 
-MAX_SCALE_BIAS = 127
-"""Scaling biases lie in [-127, 127]: int8 without its lowest, as 2^128 is no float32."""
+MAX_SCALE_BIAS = 126
+"""Scaling biases lie in [-126, 126]: int8 fits them, and 2^b and 2^-b are normal float32."""
 
 Rounding = Literal["nearest", "stochastic"]
 
@@ -47,7 +47,7 @@ def encode(
         ConfigError: the numbers are no floating point numbers, or one needs a code that the format
             does not have.
 
-    Source: Perez et al. 2023 (arXiv 2309.17224), section 2 (formats, saturating casts).
+    Source: Perez et al. 2023 (arXiv 2309.17224) (formats, saturating casts).
     """
     if not x.is_floating_point():
         raise ConfigError(f"cannot cast {x.dtype} to {fmt.name}", hint="give floating point")
@@ -57,9 +57,9 @@ def encode(
     # What is beyond any format would overflow an integer below.
     bounded = size.nan_to_num(0.0, posinf=2 * fmt.max).clamp(max=2 * fmt.max)
     exponents = torch.frexp(bounded).exponent - 1
-    exponents = torch.where(bounded < fmt.min_normal, fmt.min_exponent, exponents)
+    exponents = torch.where(bounded < fmt.min_normal, fmt.min_exponent, exponents).int()
     # Scaling by powers of two is exact, so whole steps are all that rounding is about.
-    steps = torch.ldexp(bounded, fmt.mantissa_bits - exponents)
+    steps = bounded * power_of_two(fmt.mantissa_bits - exponents)
     if rounding == "stochastic":
         draws = torch.rand(steps.shape, generator=generator, device=steps.device)
         steps = (steps + draws).floor()
@@ -132,10 +132,10 @@ def scale_bias(amax: Tensor, fmt: FloatFormat, *, margin: int = 0) -> Tensor:
         margin: powers of two kept free above.
 
     Returns:
-        int32 of the same shape, in [-127, 127]: floor(log2(MAX / amax)) - margin; 0 where amax is
+        int32 of the same shape, in [-126, 126]: floor(log2(MAX / amax)) - margin; 0 where amax is
         0.
 
-    Source: Perez et al. 2023 (arXiv 2309.17224), section 3 (FP8-AMAX).
+    Source: Perez et al. 2023 (arXiv 2309.17224) (FP8-AMAX).
     """
     # Mantissas and exponents compare exactly, where a logarithm errs near powers of two.
     mantissas, exponents = torch.frexp(amax.float())
@@ -143,6 +143,19 @@ def scale_bias(amax: Tensor, fmt: FloatFormat, *, margin: int = 0) -> Tensor:
     biases = top_exponent - exponents - (mantissas > top_mantissa).int() - margin
     biases = torch.where(mantissas == 0, 0, biases)
     return biases.clamp(-MAX_SCALE_BIAS, MAX_SCALE_BIAS).int()
+
+
+def power_of_two(exponents: Tensor) -> Tensor:
+    """Return 2^exponent, exactly.
+
+    Args:
+        exponents: int32 in [-126, 127].
+
+    Returns:
+        float32 of the same shape.
+    """
+    # Made from bits: vector code of `exp2` and `pow` may miss by one unit.
+    return ((exponents + 127) << 23).view(torch.float32)
 
 
 def _special(fmt: FloatFormat, code: int | None, wanted: Tensor) -> Tensor:
