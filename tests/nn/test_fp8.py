@@ -248,7 +248,7 @@ def test_the_filter_and_a_recipe_by_name_decide(llama):
     chosen = convert(
         model,
         lambda name: Constant(4) if name.endswith("up") else Amax(),
-        keep=lambda name, module: name.endswith(("up", "down")),
+        wanted=lambda name, module: name.endswith(("up", "down")),
     )
     assert len(chosen) == 2 * llama.num_layers
     assert {str(layer.recipe) for layer in fp8_layers(model)} == {
@@ -256,7 +256,7 @@ def test_the_filter_and_a_recipe_by_name_decide(llama):
         str(Amax()),
     }
     with pytest.raises(ConfigError, match="no linear map"):
-        convert(model, Amax(), keep=lambda name, module: False)
+        convert(model, Amax(), wanted=lambda name, module: False)
     with pytest.raises(ConfigError, match="0 FP8 layers"):
         Monitor(nn.ReLU())
 

@@ -1,6 +1,7 @@
 """Puts FP8 linear maps into a model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from torch import nn
 
@@ -8,7 +9,7 @@ from steelyard.errors import ConfigError
 from steelyard.nn.fp8.linear import OCP, Float8Linear, Formats
 from steelyard.nn.fp8.recipes import Recipe
 
-__all__ = ["convert", "fp8_layers", "is_hidden"]
+__all__ = ["convert", "converted", "fp8_layers", "is_hidden", "linear_maps", "replace"]
 
 _HEADS = ("output", "head", "lm_head", "classifier", "fc", "logits")
 """Last parts of names that layers before a loss have."""
@@ -31,7 +32,7 @@ def convert(
     model: nn.Module,
     recipe: Recipe | Callable[[str], Recipe],
     *,
-    keep: Callable[[str, nn.Linear], bool] = is_hidden,
+    wanted: Callable[[str, nn.Linear], bool] = is_hidden,
     formats: Formats = OCP,
 ) -> list[str]:
     """Replace linear maps of a model by FP8 ones that share their parameters.
@@ -42,7 +43,7 @@ def convert(
     Args:
         model: any module; it is changed.
         recipe: recipe of all layers, or what returns that of a layer by its name.
-        keep: whether a layer is replaced, by name and module.
+        wanted: whether a layer is replaced, by name and module.
         formats: formats of the three tensors.
 
     Returns:
@@ -54,22 +55,82 @@ def convert(
     Example:
         >>> names = convert(model, Amax())  # doctest: +SKIP
     """
+    found = linear_maps(model, wanted)
+    for name, module in found:
+        chosen = recipe(name) if callable(recipe) else recipe
+        replace(model, name, Float8Linear(module, chosen, formats=formats, name=name))
+    return [name for name, _ in found]
+
+
+@contextmanager
+def converted(
+    model: nn.Module,
+    recipe: Recipe | Callable[[str], Recipe],
+    *,
+    wanted: Callable[[str, nn.Linear], bool] = is_hidden,
+    formats: Formats = OCP,
+) -> Iterator[nn.Module]:
+    """Convert a model for a while; its own linear maps are put back at the end.
+
+    Args:
+        model: as that of `convert`.
+        recipe: as that of `convert`.
+        wanted: as that of `convert`.
+        formats: as that of `convert`.
+
+    Yields:
+        The model.
+
+    Raises:
+        ConfigError: no layer is replaced.
+    """
+    originals = linear_maps(model, wanted)
+    convert(model, recipe, wanted=wanted, formats=formats)
+    try:
+        yield model
+    finally:
+        for name, module in originals:
+            replace(model, name, module)
+
+
+def replace(model: nn.Module, name: str, module: nn.Module) -> None:
+    """Put a module in the place of another.
+
+    Args:
+        model: what holds them; it is changed.
+        name: dotted name of the place.
+        module: the new one.
+    """
+    parent, _, child = name.rpartition(".")
+    setattr(model.get_submodule(parent), child, module)
+
+
+def linear_maps(
+    model: nn.Module, wanted: Callable[[str, nn.Linear], bool]
+) -> list[tuple[str, nn.Linear]]:
+    """Return the linear maps of a model that are to be replaced.
+
+    Args:
+        model: any module.
+        wanted: whether a layer is replaced, by name and module.
+
+    Returns:
+        Names and modules, in the model's order.
+
+    Raises:
+        ConfigError: there is none.
+    """
     found = [
         (name, module)
         for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and name and keep(name, module)
+        if isinstance(module, nn.Linear) and name and wanted(name, module)
     ]
     if not found:
         raise ConfigError(
             "no linear map of the model is to be converted to FP8",
-            hint="give a filter `keep` that takes some, or a model that has nn.Linear inside",
+            hint="give a filter `wanted` that takes some, or a model that has nn.Linear inside",
         )
-    for name, module in found:
-        parent, _, child = name.rpartition(".")
-        chosen = recipe(name) if callable(recipe) else recipe
-        layer = Float8Linear(module, chosen, formats=formats, name=name)
-        setattr(model.get_submodule(parent), child, layer)
-    return [name for name, _ in found]
+    return found
 
 
 def fp8_layers(model: nn.Module) -> list[Float8Linear]:

@@ -93,8 +93,9 @@ class Constant:
 
     def scaler(self, role: Role, fmt: FloatFormat, name: str) -> Scaler:
         """Return a scaler that looks at nothing."""
-        own = role == "gradient" and self.gradient_bias is not None
-        bias = self.gradient_bias if own else self.bias
+        bias = self.bias
+        if role == "gradient" and self.gradient_bias is not None:
+            bias = self.gradient_bias
         return lambda x: torch.full((1, 1), bias, dtype=torch.int32, device=x.device)
 
 
