@@ -15,8 +15,7 @@ from steelyard.nn.fp8.recipes import Amax, Constant, Recipe
 __all__ = ["PrecisionChoice", "bias_interval", "choose_precision"]
 
 _LOSS_DB = 3.0
-"""Noise that a constant may add to that of rounding with a maximum: half the power more at 1.8 dB,
-as much again at 3."""
+"""A constant with which rounding has twice the noise power of that with a maximum is too far off."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
