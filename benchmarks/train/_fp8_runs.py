@@ -44,7 +44,8 @@ class Size:
         width: of the residual stream.
         layers: number of layers.
         steps: of the first training.
-        more: steps of training after it.
+        more: steps of training after it with each constant.
+        tuned: steps of fine-tuning.
         windows: held-out windows that metrics are measured on.
     """
 
@@ -52,6 +53,7 @@ class Size:
     layers: int
     steps: int
     more: int
+    tuned: int = 0
     windows: int = _HELDOUT
 
     @property
@@ -226,10 +228,12 @@ def pretrained(size: Size) -> nn.Module:
     return model
 
 
-def continued(size: Size, text: Text, recipe: Recipe | None, **options: Any) -> nn.Module:
-    """Return a copy of the trained model, trained on for `size.more` steps."""
+def continued(
+    size: Size, text: Text, steps: int, recipe: Recipe | None, **options: Any
+) -> nn.Module:
+    """Return a copy of the trained model that was trained on."""
     model = copy.deepcopy(pretrained(size))
-    trained(model, text, size.more, recipe=recipe, learning_rate=5e-4, **options)
+    trained(model, text, steps, recipe=recipe, learning_rate=5e-4, **options)
     return model
 
 

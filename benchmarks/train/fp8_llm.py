@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from benchmarks.common import Check, alternate, ratio
@@ -25,7 +26,6 @@ from benchmarks.train._fp8_runs import (
     pretrained,
     trained,
 )
-from torch import nn
 from torch.nn import functional as F
 
 from steelyard.nn.fp8.hardware import scaled_product
@@ -43,8 +43,8 @@ PAPER = ["81-fp8-llm"]
 _SHARE = 0.995
 _LOSS_SCALE = 2.0**15
 """Constant factor of the loss in training with one constant for gradients too, as in FP16."""
-_QUICK_SIZES = (Size(64, 2, 60, 20, 40), Size(128, 3, 60, 20, 40))
-_FULL_SIZES = (Size(128, 4, 400, 60), Size(320, 4, 300, 60))
+_QUICK_SIZES = (Size(64, 2, 40, 8, 40, 40), Size(128, 2, 40, 8, 40, 40))
+_FULL_SIZES = (Size(128, 4, 400, 60, 200), Size(320, 4, 300, 60, 200))
 
 
 def _casts() -> list[Check]:
@@ -109,7 +109,7 @@ def _fine_tuning(size: Size, quick: bool) -> list[Check]:
 
     def accuracies() -> list[float]:
         return [
-            evaluate(continued(size, logs(), recipe), logs(), size.windows, recipe)[1]
+            evaluate(continued(size, logs(), size.tuned, recipe), logs(), size.windows, recipe)[1]
             for recipe in (None, Amax())
         ]
 
@@ -131,14 +131,14 @@ def _widths(size: Size, quick: bool) -> dict[str, int]:
         }
 
     def training() -> dict[str, float]:
-        plain = evaluate(continued(size, text, None), text, size.windows)[1]
+        plain = evaluate(continued(size, text, size.more, None), text, size.windows)[1]
         # Two constants beyond either end of what inference allows.
         interval = _interval(constants)
         tried = range(interval[0] - 2, interval[1] + 3) if interval else range(0)
         found = {}
         for bias in tried:
             recipe = Constant(bias)
-            model = continued(size, text, recipe, loss_scale=_LOSS_SCALE)
+            model = continued(size, text, size.more, recipe, loss_scale=_LOSS_SCALE)
             found[str(bias)] = evaluate(model, text, size.windows, recipe)[1] / plain
         return found
 
@@ -185,7 +185,7 @@ def _constants(sizes: tuple[Size, Size], quick: bool) -> list[Check]:
 
 
 def _products(quick: bool) -> list[Check]:
-    """Multiply matrices larger than the caches with a vector, in bf16 and with one byte a weight."""
+    """Multiply matrices beyond the caches with a vector, in bf16 and with one byte a weight."""
     library_ = compiled()
     checks = []
     for rows, columns in ((8192, 8192),) if quick else ((8192, 8192), (16384, 8192)):
@@ -203,11 +203,10 @@ def _products(quick: bool) -> list[Check]:
         if library_ is None:
             checks.append(Check(f"4 product, bf16 over FP8, {label}", math.nan, 1.4, "higher"))
             continue
-        wide = x.float()
         seconds = alternate(
             {
-                "bf16": lambda w=weights: F.linear(x[None], w),
-                "fp8": lambda r=record: native_gemv(library_, r.codes, r.fmt, wide),
+                "bf16": partial(F.linear, x[None], weights),
+                "fp8": partial(native_gemv, library_, record.codes, record.fmt, x.float()),
             },
             rounds=9 if quick else 25,
             warm_up=2,
