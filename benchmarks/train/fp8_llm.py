@@ -32,7 +32,16 @@ from steelyard.nn.fp8.hardware import scaled_product
 from steelyard.nn.fp8.linear import Formats
 from steelyard.nn.fp8.native import compiled, native_gemv
 from steelyard.nn.fp8.precision import bias_interval
-from steelyard.nn.fp8.recipes import Amax, Block, Constant, Delayed, PerRow, Recipe, Role, Scaler
+from steelyard.nn.fp8.recipes import (
+    Amax,
+    Block,
+    ConstantBias,
+    Delayed,
+    PerRow,
+    Recipe,
+    Role,
+    Scaler,
+)
 from steelyard.nn.fp8.scaled import quantize
 from steelyard.nn.fp8.weights import quantize_weights
 from steelyard.nn.numerics.floats import E4M3, E4M3FNUZ, E5M2, E5M2FNUZ, FloatFormat
@@ -78,7 +87,7 @@ def _training(size: Size, quick: bool) -> list[Check]:
     arms: dict[str, tuple[Recipe | None, Formats]] = {
         "bf16": (None, Formats()),
         "amax": (Amax(), Formats()),
-        "unscaled": (Constant(0), Formats()),
+        "unscaled": (ConstantBias(0), Formats()),
         "e5 weights": (Amax(), Formats(weight=E5M2)),
     }
     if not quick:
@@ -126,7 +135,7 @@ def _widths(size: Size, quick: bool) -> dict[str, int]:
         model = pretrained(size)
         reference = evaluate(model, text, size.windows)[1]
         return {
-            str(bias): evaluate(model, text, size.windows, Constant(bias))[1] / reference
+            str(bias): evaluate(model, text, size.windows, ConstantBias(bias))[1] / reference
             for bias in range(-8, 18)
         }
 
@@ -137,7 +146,7 @@ def _widths(size: Size, quick: bool) -> dict[str, int]:
         tried = range(interval[0] - 2, interval[1] + 3) if interval else range(0)
         found = {}
         for bias in tried:
-            recipe = Constant(bias)
+            recipe = ConstantBias(bias)
             model = continued(size, text, size.more, recipe, loss_scale=_LOSS_SCALE)
             found[str(bias)] = evaluate(model, text, size.windows, recipe)[1] / plain
         return found

@@ -13,7 +13,7 @@ from steelyard.nn.fp8.hardware import scaled_product
 from steelyard.nn.fp8.linear import FNUZ, OCP, Float8Linear, Formats
 from steelyard.nn.fp8.monitor import Monitor
 from steelyard.nn.fp8.native import compiled
-from steelyard.nn.fp8.recipes import Amax, Block, Constant, Delayed, PerRow
+from steelyard.nn.fp8.recipes import Amax, Block, ConstantBias, Delayed, PerRow
 from steelyard.nn.fp8.scaled import quantize
 from steelyard.nn.numerics.floats import E3M4, E4M3, E5M2
 from steelyard.nn.numerics.fp8 import cast, decode, encode, scale_bias
@@ -85,7 +85,7 @@ def test_every_recipe_stays_near_the_full_precision(native, recipe):
 def test_one_constant_serves_what_lies_in_its_range(native):
     layer, x = nn.Linear(40, 32), torch.randn(ROWS, 40)
     plain = results(layer, x, scale=1e-9)
-    near, far = Float8Linear(layer, Constant(4, 35)), Float8Linear(layer, Constant(4))
+    near, far = Float8Linear(layer, ConstantBias(4, 35)), Float8Linear(layer, ConstantBias(4))
     for ours, theirs in zip(results(near, x, scale=1e-9), plain, strict=True):
         assert ((ours - theirs).norm() / theirs.norm()).item() < 0.08
     # The same bias for gradients: all of them are below what E5M2 has.
@@ -137,7 +137,7 @@ def test_large_biases_of_one_sign_are_unscaled(native, sign):
     assert ((found - wanted).norm() / wanted.norm()).item() < 0.05
     # Both biases at their bound: only what is smaller than float32 has is lost.
     with torch.no_grad():
-        found = Float8Linear(layer, Constant(126 * sign))(x)
+        found = Float8Linear(layer, ConstantBias(126 * sign))(x)
     assert found.isfinite().all()
 
 
@@ -192,6 +192,26 @@ def test_delayed_scaling_uses_what_it_saw_before():
     assert saturated[2:] == [0, 0, 0, 0]
 
 
+@pytest.mark.parametrize("recipe", RECIPES, ids=repr)
+def test_no_rows_one_row_and_many_axes(native, recipe):
+    layer, x = made()
+    ours = Float8Linear(layer, recipe)
+    y, grad_x, grad_weight = results(ours, x[:0])
+    assert (y.shape, grad_x.shape) == ((0, 32), (0, 40))
+    assert grad_weight.abs().max() == 0
+    assert ours(x[0]).shape == (32,)
+    assert ours(x.view(2, 3, 4, 40)).shape == (2, 3, 4, 32)
+
+
+def test_a_copy_of_a_model_has_memories_of_its_own():
+    layer, x = made()
+    ours = Float8Linear(layer, Delayed())
+    ours(x)
+    other = copy.deepcopy(ours)
+    other(x * 1e3)
+    assert torch.equal(ours(x), Float8Linear(layer, Amax())(x))
+
+
 def test_weights_are_cast_once_in_inference_until_they_change():
     layer, x = made()
     ours = Float8Linear(layer, Amax()).eval()
@@ -225,7 +245,7 @@ def test_what_is_not_finite_is_named(recipe, value):
 
 
 def test_recipes_refuse_what_they_cannot_be():
-    for make in (lambda: Constant(127), lambda: Delayed(0), lambda: Block(0)):
+    for make in (lambda: ConstantBias(127), lambda: Delayed(0), lambda: Block(0)):
         with pytest.raises(ConfigError, match="must be"):
             make()
 
@@ -247,12 +267,12 @@ def test_the_filter_and_a_recipe_by_name_decide(llama):
     model = build(llama)
     chosen = convert(
         model,
-        lambda name: Constant(4) if name.endswith("up") else Amax(),
+        lambda name: ConstantBias(4) if name.endswith("up") else Amax(),
         wanted=lambda name, module: name.endswith(("up", "down")),
     )
     assert len(chosen) == 2 * llama.num_layers
     assert {str(layer.recipe) for layer in fp8_layers(model)} == {
-        str(Constant(4)),
+        str(ConstantBias(4)),
         str(Amax()),
     }
     with pytest.raises(ConfigError, match="no linear map"):
@@ -266,7 +286,7 @@ def test_the_monitor_counts_what_underflows_and_saturates():
     model = nn.Sequential(layer)
     x[0, 0], x[0, 1] = 1e8, 0.0
     small = copy.deepcopy(layer.weight.detach())
-    convert(model, Constant(2, 30))
+    convert(model, ConstantBias(2, 30))
     with Monitor(model, every=2) as monitor:
         for _ in range(3):
             model(x).sum().backward()

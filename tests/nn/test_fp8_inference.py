@@ -11,7 +11,7 @@ from steelyard.errors import ConfigError
 from steelyard.nn.fp8.convert import convert, fp8_layers
 from steelyard.nn.fp8.native import compiled, native_gemv
 from steelyard.nn.fp8.precision import bias_interval, choose_precision
-from steelyard.nn.fp8.recipes import Amax, Constant
+from steelyard.nn.fp8.recipes import Amax, ConstantBias
 from steelyard.nn.fp8.weights import Float8Weights, compress_weights, quantize_weights
 from steelyard.nn.numerics.floats import E4M3, E4M3FNUZ, E5M2
 from steelyard.nn.numerics.fp8 import decode
@@ -109,7 +109,7 @@ def test_the_interval_of_constants_and_the_layers_that_need_more_are_found():
     assert model.training
     convert(model, choice.recipe)
     assert {str(layer.recipe) for layer in fp8_layers(model)} <= {
-        str(Amax()), str(Constant(choice.bias)),
+        str(Amax()), str(ConstantBias(choice.bias)),
     }  # fmt: skip
 
 

@@ -53,9 +53,7 @@ def growth(make, *, transfers, optimizer, rate, call=None, inputs=None):
     """Return the steepest power with which an activation grows from one width to the widest."""
     sizes = []
     for width in WIDTHS:
-        model, _ = trained(
-            make, width, rate, transfers=transfers, optimizer=optimizer, call=call
-        )
+        model, _ = trained(make, width, rate, transfers=transfers, optimizer=optimizer, call=call)
         sizes.append(mup.activation_sizes(model, task()[0] if inputs is None else inputs))
     slopes = {
         name: np.polyfit(np.log(WIDTHS), np.log([item[name] for item in sizes]), 1)[0]

@@ -43,9 +43,7 @@ def test_a_seed_fixes_the_weights_and_leaves_the_global_generator():
     one = ResNet(8, seed=1)
     torch.manual_seed(1)
     other = ResNet(8, seed=1)
-    assert all(
-        torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True)
-    )
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
     assert not torch.equal(one.conv.weight, ResNet(8, seed=2).conv.weight)
 
 

@@ -230,9 +230,7 @@ def activation_sizes(model: nn.Module, *inputs: Any) -> dict[str, float]:
 
         return keep
 
-    hooks = [
-        module.register_forward_hook(watch(name)) for name, module in model.named_modules()
-    ]
+    hooks = [module.register_forward_hook(watch(name)) for name, module in model.named_modules()]
     try:
         model(*inputs)
     finally:

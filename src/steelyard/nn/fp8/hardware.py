@@ -45,7 +45,7 @@ def scaled_product(a: ScaledCodes, b: ScaledCodes, dtype: torch.dtype) -> Tensor
         [M, N].
     """
     left, right = _padded(a), _padded(b)
-    product = torch._scaled_mm(
+    product = torch.ops.aten._scaled_mm(
         left,
         right.t(),
         scale_a=power_of_two(-a.biases).view(()),

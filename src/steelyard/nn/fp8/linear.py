@@ -102,7 +102,7 @@ class Float8Linear(nn.Linear):
         """
         kind = x.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
-        rows = x.flatten(0, -2) if x.ndim != 2 else x
+        rows = x.reshape(-1, x.shape[-1])
         keep = not self.training and not torch.is_grad_enabled()
         y: Any = _Float8Product.apply(rows, self.weight, self, dtype, keep)
         if self.bias is not None:

@@ -74,7 +74,7 @@ def native_round(
     is_flat = factors.numel() == 1
     rows, columns = (1, x.numel()) if is_flat else x.shape
     library.steelyard_fp8_round(
-        *(x.data_ptr(), kinds, rows, columns, columns if is_flat else group),
+        *(x.data_ptr(), kinds, rows, columns, max(1, columns if is_flat else group)),
         *(factors.data_ptr(), unscaled, fmt.mantissa_bits, fmt.min_exponent, fmt.max, fmt.nan_code),
         *(fmt.specials != "fnuz", codes.data_ptr(), numbers.data_ptr(), torch.get_num_threads()),
     )
@@ -104,7 +104,7 @@ def native_decode(
     """
     numbers = torch.empty(codes.shape, dtype=dtype)
     library.steelyard_fp8_decode(
-        *(codes.data_ptr(), dtype == torch.bfloat16, *codes.shape, group),
+        *(codes.data_ptr(), dtype == torch.bfloat16, *codes.shape, max(1, group)),
         *(None if factors is None else factors.data_ptr(), decode_table(fmt).data_ptr()),
         *(numbers.data_ptr(), torch.get_num_threads()),
     )

@@ -10,12 +10,12 @@ from steelyard.errors import ConfigError
 from steelyard.nn.fp8.convert import converted, is_hidden, linear_maps
 from steelyard.nn.fp8.linear import OCP, Formats
 from steelyard.nn.fp8.monitor import CastRecord, Monitor
-from steelyard.nn.fp8.recipes import Amax, Constant, Recipe
+from steelyard.nn.fp8.recipes import Amax, ConstantBias, Recipe
 
 __all__ = ["PrecisionChoice", "bias_interval", "choose_precision"]
 
 _LOSS_DB = 3.0
-"""A constant with which rounding has twice the noise power of that with a maximum is too far off."""
+"""A constant is too far off with which rounding has twice the noise power of a maximum's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +53,7 @@ class PrecisionChoice:
         Returns:
             A maximum per cast where it is needed, else the constant.
         """
-        return Amax() if name in self.needs_amax else Constant(self.bias)
+        return Amax() if name in self.needs_amax else ConstantBias(self.bias)
 
 
 @torch.no_grad()
@@ -112,11 +112,11 @@ def choose_precision(
                 f"{len(tried)} constants to try, and a metric of {reference:g}",
                 hint="give some, and a metric above 0 that is higher where the model is better",
             )
-        constants = {bias: measured(Constant(bias)) for bias in tried}
+        constants = {bias: measured(ConstantBias(bias)) for bias in tried}
         interval = bias_interval(constants, share * reference)
         best = max(constants, key=lambda bias: constants[bias])
         bias = sum(interval) // 2 if interval else best
-        needy = _noisier(watched(Constant(bias)), watched(Amax()))
+        needy = _noisier(watched(ConstantBias(bias)), watched(Amax()))
         return PrecisionChoice(
             reference=reference,
             amax=measured(Amax()),
@@ -124,7 +124,7 @@ def choose_precision(
             interval=interval,
             bias=bias,
             needs_amax=needy,
-            mixed=measured(lambda name: Amax() if name in needy else Constant(bias)),
+            mixed=measured(lambda name: Amax() if name in needy else ConstantBias(bias)),
             weight_bytes=(2 * weights, weights + num_layers),
         )
     finally:

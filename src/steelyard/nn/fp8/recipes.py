@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from steelyard.nn.numerics.floats import FloatFormat
 from steelyard.nn.numerics.fp8 import MAX_SCALE_BIAS, scale_bias
 from steelyard.nn.numerics.groups import split_groups
 
-__all__ = ["Amax", "Block", "Constant", "Delayed", "PerRow", "Recipe", "Role", "Scaler"]
+__all__ = ["Amax", "Block", "ConstantBias", "Delayed", "PerRow", "Recipe", "Role", "Scaler"]
 
 Role = Literal["input", "weight", "gradient"]
 Scaler = Callable[[Tensor], Tensor]
@@ -35,6 +35,9 @@ class Recipe(Protocol):
             role: what the tensor is in its layer.
             fmt: format it is cast to.
             name: the tensor's name, for errors.
+
+        Returns:
+            Takes the tensor at each cast and returns its biases.
         """
         ...
 
@@ -49,8 +52,12 @@ class Amax:
     Source: Perez et al. 2023 (arXiv 2309.17224) (FP8-AMAX).
     """
 
-    block: ClassVar[int] = 0
     margin: int = 0
+
+    @property
+    def block(self) -> int:
+        """0: no blocks within a row."""
+        return 0
 
     def scaler(self, role: Role, fmt: FloatFormat, name: str) -> Scaler:
         """Return a scaler without memory; it refuses NaN and infinity by the tensor's name."""
@@ -62,7 +69,7 @@ class Amax:
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class ConstantBias:
     """One bias for all tensors of all layers: no pass over a tensor before its cast.
 
     Nothing looks at the numbers, so NaN goes on into the products and infinity saturates.
@@ -74,7 +81,6 @@ class Constant:
     Source: Perez et al. 2023 (arXiv 2309.17224) (FP8-CSCALE).
     """
 
-    block: ClassVar[int] = 0
     bias: int
     gradient_bias: int | None = None
 
@@ -90,6 +96,11 @@ class Constant:
             bias=(abs(self.bias) <= MAX_SCALE_BIAS, allowed),
             gradient_bias=(abs(self.gradient_bias or 0) <= MAX_SCALE_BIAS, allowed),
         )
+
+    @property
+    def block(self) -> int:
+        """0: no blocks within a row."""
+        return 0
 
     def scaler(self, role: Role, fmt: FloatFormat, name: str) -> Scaler:
         """Return a scaler that looks at nothing."""
@@ -114,7 +125,6 @@ class Delayed:
         scaling as in Transformer Engine, "Using FP8".
     """
 
-    block: ClassVar[int] = 0
     history: int = 16
     margin: int = 0
 
@@ -126,17 +136,29 @@ class Delayed:
         """
         require(self, history=(self.history >= 1, "at least 1"))
 
+    @property
+    def block(self) -> int:
+        """0: no blocks within a row."""
+        return 0
+
     def scaler(self, role: Role, fmt: FloatFormat, name: str) -> Scaler:
         """Return a scaler with a memory of its own."""
-        seen: deque[Tensor] = deque(maxlen=self.history)
+        return _DelayedScaler(self, fmt, name)
 
-        def biases(x: Tensor) -> Tensor:
-            now = _amax(x, name)
-            largest = torch.stack(tuple(seen)).amax(0) if seen else now
-            seen.append(now)
-            return scale_bias(largest, fmt, margin=self.margin)
 
-        return biases
+class _DelayedScaler:
+    """The largest values of a tensor's last casts; a copy of a model gets memories of its own."""
+
+    def __init__(self, recipe: Delayed, fmt: FloatFormat, name: str) -> None:
+        self._recipe, self._fmt, self._name = recipe, fmt, name
+        self._seen: deque[Tensor] = deque(maxlen=recipe.history)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the bias of what was seen before, and remember this tensor."""
+        now = _amax(x, self._name)
+        largest = torch.stack(tuple(self._seen)).amax(0) if self._seen else now
+        self._seen.append(now)
+        return scale_bias(largest, self._fmt, margin=self._recipe.margin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +172,12 @@ class PerRow:
         margin: powers of two kept free above.
     """
 
-    block: ClassVar[int] = 0
     margin: int = 0
+
+    @property
+    def block(self) -> int:
+        """0: no blocks within a row."""
+        return 0
 
     def scaler(self, role: Role, fmt: FloatFormat, name: str) -> Scaler:
         """Return a scaler without memory."""
@@ -193,6 +219,8 @@ class Block:
 
 def _amax(x: Tensor, name: str) -> Tensor:
     """Return the largest absolute value, float32 [1, 1]."""
+    if not x.numel():  # such as an expert that got no token
+        return torch.zeros(1, 1, device=x.device)
     # One pass without a copy of absolute values.
     low, high = torch.aminmax(x.detach())
     amax = torch.maximum(-low, high).float().view(1, 1)

@@ -92,7 +92,7 @@ class Float8Weights(nn.Module):
         Returns:
             [..., O] in the type of `x`.
         """
-        rows = x.flatten(0, -2) if x.ndim != 2 else x
+        rows = x.reshape(-1, x.shape[-1])
         library = compiled() if x.device.type == "cpu" else None
         if library is not None and len(rows) <= _NATIVE_ROWS and not torch.is_grad_enabled():
             wide = rows.float().contiguous()
