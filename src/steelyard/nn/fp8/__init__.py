@@ -1,0 +1,1 @@
+"""Training and inference with matrix products of eight-bit floats."""
