@@ -4,7 +4,13 @@ from dataclasses import dataclass
 
 from steelyard.catalog.architecture import Architecture
 
-__all__ = ["RELATIVE_BUCKETS", "ROUTER_DIM", "ParameterCount", "attention_matrices", "count_parameters"]
+__all__ = [
+    "RELATIVE_BUCKETS",
+    "ROUTER_DIM",
+    "ParameterCount",
+    "attention_matrices",
+    "count_parameters",
+]
 
 RELATIVE_BUCKETS = 32
 """Rows of T5's relative position bias, one column per head, one table per stack. Source: Raffel et
@@ -184,6 +190,6 @@ def _router(arch: Architecture) -> int:
     if arch.router == "cosine":
         # A projection to few dimensions, a direction per expert there, and a temperature.
         return ROUTER_DIM * (arch.hidden_size + arch.num_experts) + 1
-    # The policy's baseline is one more column.
-    columns = arch.num_experts + (arch.router == "reinforce")
-    return arch.hidden_size * columns + arch.num_experts * arch.router_bias
+    # The policy's baseline is one more column, with an offset.
+    baseline = (arch.hidden_size + 1) * (arch.router == "reinforce")
+    return arch.hidden_size * arch.num_experts + baseline + arch.num_experts * arch.router_bias

@@ -56,7 +56,15 @@ def validate_architecture(arch: Architecture, *, where: str) -> None:
     counts = ("num_experts", "experts_per_token", "num_shared_experts", "num_dense_layers")
     # Sizes come first: the rules below divide by them.
     _check(arch, where, _positive(arch, *sizes))
-    counts += ("capacity_factor", "drop_path", "kv_lora_rank", "q_lora_rank", "local_rope_theta", "rotary_dim", "no_rope_every")
+    counts += (
+        "capacity_factor",
+        "drop_path",
+        "kv_lora_rank",
+        "q_lora_rank",
+        "local_rope_theta",
+        "rotary_dim",
+        "no_rope_every",
+    )
     counts += ("sliding_window", "full_attention_every", "attention_scale", "attention_softcap")
     _check(arch, where, _not_negative(arch, *counts, "logit_softcap"))
     scales = ("embedding_scale", "residual_scale", "logit_divisor", "moe_every")

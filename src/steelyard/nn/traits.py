@@ -1,8 +1,14 @@
 """Which architectures the transformer of this package can be built for; needs no torch."""
 
 from steelyard.catalog.architecture import Architecture
+from steelyard.errors import ConfigError
 
-__all__ = ["attention_traits", "unserved_traits", "unsupported_traits"]
+__all__ = [
+    "attention_traits",
+    "refuse_unserved",
+    "unserved_traits",
+    "unsupported_traits",
+]
 
 
 def unsupported_traits(arch: Architecture) -> list[str]:
@@ -62,6 +68,24 @@ def unserved_traits(arch: Architecture) -> list[str]:
         "multiway": arch.multiway,
     }
     return unsupported_traits(arch) + [trait for trait, present in traits.items() if present]
+
+
+def refuse_unserved(arch: Architecture) -> None:
+    """Refuse an architecture that the serving engine does not run.
+
+    Args:
+        arch: architecture to check.
+
+    Raises:
+        ConfigError: names every trait that it does not have.
+    """
+    wrong = unserved_traits(arch)
+    if wrong:
+        raise ConfigError(
+            f"{arch.name} cannot be served: {', '.join(wrong)}",
+            hint="dense decoders with rotary or learned positions can; others can be trained, and "
+            "called as a model",
+        )
 
 
 def attention_traits(arch: Architecture, longest: int) -> list[str]:

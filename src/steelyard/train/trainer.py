@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from steelyard import files
-from steelyard.config import flatten, to_plain
+from steelyard.config import convert, flatten, to_plain
 from steelyard.errors import BackendError, ConfigError
 from steelyard.parallel import torch_threads
 from steelyard.train.checkpoint import Checkpoint, CheckpointStore, load_checkpoint
@@ -249,7 +249,10 @@ def _claim(
     }
     if not path.exists():
         files.write_json(path, claim)
-    stored, wanted = flatten(files.read_json(path)), flatten(claim)
+    held = files.read_json(path)
+    # Fields that are younger than the folder have their defaults there.
+    held["config"] = to_plain(convert(held.get("config", {}), TrainConfig, where=str(path)))
+    stored, wanted = flatten(held), flatten(claim)
     for name in sorted(stored.keys() | wanted.keys()):
         same = stored.get(name) == wanted.get(name)
         if not same and name.rsplit(".", 1)[-1] not in _MAY_CHANGE:

@@ -224,7 +224,7 @@ class ReinforceRouter(nn.Module):
     """
 
     def __init__(self, width: int, num_experts: int) -> None:
-        """Lay out the weights, not yet filled; the last row expects the log-likelihood.
+        """Lay out the weights, not yet filled; the last row and `offset` expect the log-likelihood.
 
         Args:
             width: C.
@@ -232,6 +232,7 @@ class ReinforceRouter(nn.Module):
         """
         super().__init__()
         self.weight = _columns(width, num_experts + 1)
+        self.offset = nn.Parameter(torch.empty(1))
         self.noise = Noise()
 
     def forward(self, rows: Tensor, tokens: Tensor | None) -> Routing:
@@ -250,4 +251,4 @@ class ReinforceRouter(nn.Module):
         log_policy = log_shares.gather(1, experts)
         # The gate carries no gradient: the policy learns from the reward alone.
         gates = torch.ones_like(log_policy)
-        return Routing(experts, gates, shares, log_policy[:, 0], products[:, -1])
+        return Routing(experts, gates, shares, log_policy[:, 0], products[:, -1] + self.offset)
