@@ -216,7 +216,7 @@ def test_reinforce_learns_which_expert_is_rewarded():
     rows, _ = rows_of(256)
     optimizer = torch.optim.Adam(router.parameters(), lr=0.02)
     holder = mixture_of(WIDE["reinforce"])
-    for _ in range(120):
+    for _ in range(300):
         routing = router(rows, None)
         holder.routing = routing
         losses = (routing.experts[:, 0] != (rows[:, 0] > 0)).float()

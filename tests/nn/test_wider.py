@@ -6,8 +6,8 @@ import json
 
 import pytest
 import torch
-from torch.nn import functional as F
 from tests.nn.wide_models import WIDE
+from torch.nn import functional as F
 
 from steelyard.catalog.parameters import count_parameters
 from steelyard.errors import CatalogError, ConfigError, DataError

@@ -150,7 +150,8 @@ def save(
     """Save a model as a Hugging Face folder that `transformers` and `load` read.
 
     A model with a trait that `nn.traits.unserved_traits` names, such as experts, is saved in this
-    package's own layout, which `load` alone reads. Each file is written beside and renamed; the hashes come last.
+    package's own layout, which `load` alone reads. Each file is written beside and renamed; the
+    hashes come last.
 
     Args:
         model: model of `nn.transformer`.

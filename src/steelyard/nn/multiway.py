@@ -1,5 +1,7 @@
 """Layers with two sets of weights, for two kinds of tokens that attend each other."""
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
@@ -38,8 +40,8 @@ class MultiwayLayer(nn.Module):
         hidden: Tensor,
         rotation: Rotation | None,
         attend: Attend,
-        wanted: Tensor | None = None,
-        sides: SideInputs = SideInputs(),
+        wanted: Tensor | None,
+        sides: SideInputs,
     ) -> Tensor:
         """Apply the layer to whole sequences.
 
@@ -56,13 +58,14 @@ class MultiwayLayer(nn.Module):
         assert wanted is None
         length, split = hidden.shape[1], sides.split
         spans = [slice(0, split), slice(split, length)]
+        branches = [cast(DecoderLayer, branch) for branch in self.branches]
         normed = [
             layer.before_attention(hidden[:, span])
-            for layer, span in zip(self.branches, spans, strict=True)
+            for layer, span in zip(branches, spans, strict=True)
         ]
         projected = [
             layer.project(rows, None if rotation is None else _rows(rotation, span))
-            for layer, rows, span in zip(self.branches, normed, spans, strict=True)
+            for layer, rows, span in zip(branches, normed, spans, strict=True)
         ]
         joint = (torch.cat(parts, dim=1) for parts in zip(*projected, strict=True))
         attended = attend(self.index, *joint)
@@ -71,7 +74,7 @@ class MultiwayLayer(nn.Module):
                 layer.after_attention(
                     hidden[:, span], rows, attended[:, span], _within(sides, span)
                 )
-                for layer, rows, span in zip(self.branches, normed, spans, strict=True)
+                for layer, rows, span in zip(branches, normed, spans, strict=True)
             ],
             dim=1,
         )

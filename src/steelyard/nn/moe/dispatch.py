@@ -1,12 +1,16 @@
 """Sends rows to experts by sorting, so that each expert multiplies one run of rows."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["Dispatch", "grouped_linear", "sort_by_expert"]
+__all__ = ["Dispatch", "grouped_linear", "padded", "sort_by_expert"]
+
+_MOST_PADDING = 1.5
+"""Rows with padding over those without up to which one product of all experts is taken: without
+it the cores of a CPU share each expert's small product badly, and lose about half of their time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +23,8 @@ class Dispatch:
         ends: int32 [E], where the visits of each expert end.
         load: int64 [E], visits that were asked of each expert, before any was dropped.
         dropped: visits that found their expert full.
+        length: rows of each expert where all have equally many, some of them padding; else 0.
+        is_visit: bool [M], which rows are no padding; None where none is.
     """
 
     rows: Tensor
@@ -26,6 +32,8 @@ class Dispatch:
     ends: Tensor
     load: Tensor
     dropped: int = 0
+    length: int = 0
+    is_visit: Tensor | None = None
 
 
 def sort_by_expert(
@@ -70,15 +78,55 @@ def sort_by_expert(
     return Dispatch(order - choices * count, choices, ends, load, dropped)
 
 
-def grouped_linear(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
+def padded(dispatch: Dispatch) -> Dispatch:
+    """Give every expert equally many rows where that costs little and pays: on several CPU cores.
+
+    Args:
+        dispatch: from `sort_by_expert`.
+
+    Returns:
+        The same visits with repetitions of row 0 as padding; or the dispatch itself.
+    """
+    ends = dispatch.ends.long()
+    starts = ends - ends.diff(prepend=ends.new_zeros(1))
+    count, num_experts = len(dispatch.rows), len(ends)
+    if dispatch.rows.device.type != "cpu" or torch.get_num_threads() == 1 or not count:
+        return dispatch
+    length = int((ends - starts).max())
+    if length * num_experts > _MOST_PADDING * count:
+        return dispatch
+    places = starts[:, None] + torch.arange(length)
+    is_visit = (places < ends[:, None]).flatten()
+    places = places.clamp(max=count - 1).flatten()
+    rows = torch.where(is_visit, dispatch.rows[places], 0)
+    return replace(
+        dispatch, rows=rows, choices=dispatch.choices[places], length=length, is_visit=is_visit
+    )
+
+
+def grouped_linear(
+    rows: Tensor, weights: Tensor, bias: Tensor | None, dispatch: Dispatch
+) -> Tensor:
     """Multiply each run of rows by the matrix of its expert.
 
     Args:
         rows: [M, C], sorted by expert.
         weights: [E, R, C], a matrix per expert, laid out as in `nn.Linear`.
-        ends: int32 [E], where the run of each expert ends.
+        bias: [E, R] to add, or None.
+        dispatch: which rows are whose.
 
     Returns:
         [M, R].
     """
-    return F.grouped_mm(rows, weights.transpose(-2, -1), offs=ends)
+    matrices = weights.transpose(-2, -1)
+    if dispatch.length:
+        grouped = rows.unflatten(0, (-1, dispatch.length))
+        if bias is None:
+            return torch.bmm(grouped, matrices).flatten(0, 1)
+        return torch.baddbmm(bias.unsqueeze(1), grouped, matrices).flatten(0, 1)
+    products = F.grouped_mm(rows, matrices, offs=dispatch.ends)
+    if bias is None:
+        return products
+    ends = dispatch.ends.long()
+    lengths = ends.diff(prepend=ends.new_zeros(1))
+    return products + bias.repeat_interleave(lengths, dim=0)

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from steelyard.catalog.architecture import Architecture
+from steelyard.nn.moe.dispatch import Dispatch, grouped_linear, padded, sort_by_expert
+from steelyard.nn.moe.routers import Router, Routing, make_router
 from steelyard.nn.parts.activation import activate
 from steelyard.nn.parts.linear import linear
-from steelyard.nn.moe.dispatch import Dispatch, grouped_linear, sort_by_expert
-from steelyard.nn.moe.routers import Router, Routing, make_router
 from steelyard.nn.parts.noise import Noise
 from steelyard.nn.parts.norm import make_norm
 
@@ -139,7 +139,7 @@ class MixtureOfExperts(nn.Module):
 
     def _visit(self, rows: Tensor, routing: Routing, dispatch: Dispatch) -> Tensor:
         """Return the weighted results of the visits, 0 for rows without any."""
-        device = rows.device.type
+        device, dispatch = rows.device.type, padded(dispatch)
         wide = rows
         if torch.is_autocast_enabled(device):
             wide = rows.to(torch.get_autocast_dtype(device))
@@ -149,16 +149,13 @@ class MixtureOfExperts(nn.Module):
             inner = self.inner_norm(inner).to(wide.dtype)
         results = self._grouped(inner, self.down, self.down_bias, dispatch)
         gates = routing.gates[dispatch.rows, dispatch.choices].to(results.dtype)
+        if dispatch.is_visit is not None:
+            gates = gates * dispatch.is_visit
         weighted = results * gates[:, None]
         return torch.zeros_like(wide).index_add(0, dispatch.rows, weighted).to(rows.dtype)
 
-    def _grouped(
-        self, rows: Tensor, weights: Tensor, bias: Tensor | None, dispatch: Dispatch
-    ) -> Tensor:
-        """Return the products of sorted rows with their experts' matrices, biases added."""
-        products = grouped_linear(rows, weights.to(rows.dtype), dispatch.ends)
-        if bias is None:
-            return products
-        ends = dispatch.ends.long()
-        lengths = ends.diff(prepend=ends.new_zeros(1))
-        return products + bias.to(rows.dtype).repeat_interleave(lengths, dim=0)
+    @staticmethod
+    def _grouped(rows: Tensor, weights: Tensor, bias: Tensor | None, dispatch: Dispatch) -> Tensor:
+        """Return the products of sorted rows with their experts' matrices, in the rows' type."""
+        bias = None if bias is None else bias.to(rows.dtype)
+        return grouped_linear(rows, weights.to(rows.dtype), bias, dispatch)
