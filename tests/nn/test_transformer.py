@@ -128,11 +128,10 @@ def test_rotation_depends_on_the_distance_only_and_its_gradient_is_exact():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"num_experts": 8}, "mixture of experts"),
         ({"kv_lora_rank": 16}, "latent attention"),
-        ({"kind": "encoder"}, "encoder"),
+        ({"kind": "encoder-decoder"}, "encoder-decoder"),
         ({"num_token_types": 2, "pooler": True}, "num_token_types.*pooler"),
-        ({"position": "alibi"}, "alibi"),
+        ({"num_experts": 8, "router_bias": True}, "router_bias"),
         ({"num_kv_heads": 4}, "multiple"),
     ],
 )

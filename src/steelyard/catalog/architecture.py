@@ -25,7 +25,8 @@ class Architecture:
         position_offset: unused leading rows of a learned position table beyond `max_positions` (OPT
             keeps 2).
         norm: normalization layer.
-        position: how positions enter.
+        position: how positions enter; "xpos" is "rope" with scores that fall with the distance,
+            "relative" the buckets of T5.
         mlp: MLP form; "swiglu" and "geglu" have three matrices, "gelu" and "relu" two.
         tied_embeddings: the output head reuses the token embedding.
         qkv_bias: query, key and value projections carry a bias.
@@ -38,6 +39,13 @@ class Architecture:
             3).
         post_norm: the norms of a layer stand after attention and MLP, before the residual add,
             and none before them (OLMo 2).
+        residual_norm: the norms of a layer stand after the residual add, and none before attention
+            and MLP; there is no norm after the layers (BERT, the first Transformer).
+        deepnorm: the same, with the residual stream weighted by a constant that grows with depth
+            and initial weights that shrink with it (`nn.schemes`).
+        subln: besides the norm before, attention and MLP have one before their output projection,
+            and initial weights grow with the logarithm of the depth (`nn.schemes`).
+        embedding_norm: a norm of the embeddings, before the first layer (BERT, BLOOM).
         unit_offset_norm: RMSNorms multiply by 1 plus their stored gain (Gemma).
         num_token_types: rows of a token-type table (BERT), 0 for none.
         pooler: a hidden-by-hidden pooler with bias at the end (BERT).
@@ -47,10 +55,25 @@ class Architecture:
         moe_intermediate_size: width of one expert.
         router_bias: the router holds one balancing bias per expert (DeepSeek-V3).
         num_dense_layers: leading layers with a dense MLP in an MoE model.
+        moe_every: of the layers after those, each of this number has experts, the last one of each
+            group (GShard: 2), the others a dense MLP.
+        router: how tokens are sent to experts: a softmax of products (GShard, Switch, Mixtral), of
+            cosines in few dimensions (X-MoE), by balanced transport (S-BASE), by the token's
+            number, or by a policy that is learned from the loss.
+        capacity_factor: tokens that an expert takes in training over its even share, the others
+            pass by; 0 for no limit.
         kv_lora_rank: latent width of multi-head latent attention, 0 for ordinary attention.
         q_lora_rank: latent width of its queries, 0 for direct queries.
         qk_rope_head_dim: rotary part of an MLA head, within `head_dim`.
         v_head_dim: value width of an MLA head.
+        mixer: what mixes tokens; "retention" decays with the distance instead of a softmax
+            (RetNet), "dilated" attends in segments with gaps (LongNet).
+        dilated_segments: tokens of a segment, one number for each pattern of dilated attention.
+        dilated_rates: each that-many-th token of a segment takes part, one number for each.
+        multiway: every weight of a layer stands twice, for the tokens before and from a position
+            that each call states (text and image).
+        drop_path: probability with which training leaves out what attention or MLP of the last
+            layer add, growing from 0 linearly with the depth.
         rope_theta: rotary base.
         local_rope_theta: rotary base of layers with a sliding window (Gemma 3), 0 for `rope_theta`.
         rotary_dim: leading columns of a head that are turned (Phi-4-mini), 0 for all.
@@ -83,7 +106,7 @@ class Architecture:
     max_positions: int = 2048
     position_offset: int = 0
     norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
-    position: Literal["rope", "learned", "relative", "alibi", "none"] = "rope"
+    position: Literal["rope", "xpos", "learned", "relative", "alibi", "none"] = "rope"
     mlp: Literal["swiglu", "geglu", "gelu", "relu"] = "swiglu"
     tied_embeddings: bool = True
     qkv_bias: bool = False
@@ -93,6 +116,10 @@ class Architecture:
     qk_norm_across_heads: bool = False
     sandwich_norm: bool = False
     post_norm: bool = False
+    residual_norm: bool = False
+    deepnorm: bool = False
+    subln: bool = False
+    embedding_norm: bool = False
     unit_offset_norm: bool = False
     num_token_types: int = 0
     pooler: bool = False
@@ -102,10 +129,18 @@ class Architecture:
     moe_intermediate_size: int = 0
     router_bias: bool = False
     num_dense_layers: int = 0
+    moe_every: int = 1
+    router: Literal["softmax", "cosine", "sinkhorn", "hash", "reinforce"] = "softmax"
+    capacity_factor: float = 0.0
     kv_lora_rank: int = 0
     q_lora_rank: int = 0
     qk_rope_head_dim: int = 0
     v_head_dim: int = 0
+    mixer: Literal["attention", "retention", "dilated"] = "attention"
+    dilated_segments: tuple[int, ...] = ()
+    dilated_rates: tuple[int, ...] = ()
+    multiway: bool = False
+    drop_path: float = 0.0
     rope_theta: float = 10000.0
     local_rope_theta: float = 0.0
     rotary_dim: int = 0
@@ -133,6 +168,28 @@ class Architecture:
         """Width of a value head: only latent attention has one of its own."""
         return (self.kv_lora_rank and self.v_head_dim) or self.head_dim
 
+    @property
+    def norms_sums(self) -> bool:
+        """Whether the norms of a layer stand after the residual add."""
+        return self.residual_norm or self.deepnorm
+
+    @property
+    def num_expert_layers(self) -> int:
+        """Layers whose MLP is a mixture of experts."""
+        return sum(self.has_experts(layer) for layer in range(self.num_layers))
+
+    def has_experts(self, layer: int) -> bool:
+        """Return whether the MLP of a layer is a mixture of experts.
+
+        Args:
+            layer: index from 0.
+
+        Returns:
+            False in a dense model, in its leading dense layers, and in those between.
+        """
+        place = layer - self.num_dense_layers
+        return self.num_experts > 0 and place >= 0 and (place + 1) % self.moe_every == 0
+
     def window_of(self, layer: int) -> int:
         """Return how many tokens a token attends in a layer, itself included.
 
@@ -155,4 +212,4 @@ class Architecture:
             False without rotary positions, and in the layers `no_rope_every` leaves out.
         """
         is_left_out = self.no_rope_every and (layer + 1) % self.no_rope_every == 0
-        return self.position == "rope" and not is_left_out
+        return self.position in ("rope", "xpos") and not is_left_out

@@ -111,6 +111,8 @@ def _bert(config: ConfigFields) -> dict[str, Any]:
         "max_positions": config.number("max_position_embeddings"),
         "num_token_types": config.number("type_vocab_size", default=2),
         "mlp": "gelu",
+        "residual_norm": True,
+        "embedding_norm": True,
         "pooler": True,
         "norm_eps": config.real("layer_norm_eps", 1e-12),
     }

@@ -4,11 +4,21 @@ from dataclasses import dataclass
 
 from steelyard.catalog.architecture import Architecture
 
-__all__ = ["RELATIVE_BUCKETS", "ParameterCount", "attention_matrices", "count_parameters"]
+__all__ = [
+    "RELATIVE_BUCKETS",
+    "ROUTER_DIM",
+    "ParameterCount",
+    "attention_matrices",
+    "count_parameters",
+]
 
 RELATIVE_BUCKETS = 32
 """Rows of T5's relative position bias, one column per head, one table per stack. Source: Raffel et
 al., arXiv:1910.10683, section 2.1."""
+
+ROUTER_DIM = 16
+"""Dimensions in which a cosine router compares tokens and experts. Source: Ma et al.,
+arXiv:2211.13184, its code; half the number of experts in Chi et al., arXiv:2204.09179."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,8 +88,8 @@ def _stacks(arch: Architecture, experts: int) -> list[tuple[int, tuple[int | Non
     """
     if arch.kind == "encoder-decoder":
         return [(arch.num_layers, (None, False)), (arch.num_layers, (None, True))]
-    dense = arch.num_dense_layers if arch.num_experts else arch.num_layers
-    return [(dense, (None, False)), (arch.num_layers - dense, (experts, False))]
+    sparse = arch.num_expert_layers
+    return [(arch.num_layers - sparse, (None, False)), (sparse, (experts, False))]
 
 
 def _embedding(arch: Architecture) -> int:
@@ -98,11 +108,12 @@ def _head(arch: Architecture) -> int:
 
 
 def _outside_layers(arch: Architecture) -> int:
-    """Count the norm after each stack (an encoder's embedding norm), relative biases and pooler."""
+    """Count the norms before and after each stack, relative biases and pooler."""
     stacks = 2 if arch.kind == "encoder-decoder" else 1
+    norms = (not arch.norms_sums) + arch.embedding_norm
     relative = RELATIVE_BUCKETS * arch.num_heads if arch.position == "relative" else 0
     pooler = arch.hidden_size * (arch.hidden_size + 1) if arch.pooler else 0
-    return stacks * (_norm(arch, arch.hidden_size) + relative) + pooler
+    return stacks * (norms * _norm(arch, arch.hidden_size) + relative) + pooler
 
 
 def _norm(arch: Architecture, width: int) -> int:
@@ -114,8 +125,13 @@ def _layer(arch: Architecture, experts: int | None, cross: bool) -> int:
     """Count one layer with its norms and `experts` routed experts, None for a dense MLP."""
     norms = (4 if arch.sandwich_norm else 2) + (1 if cross else 0)
     attention = _attention(arch) * (2 if cross else 1)
-    feed_forward = _mlp(arch, arch.intermediate_size) if experts is None else _moe(arch, experts)
-    return attention + feed_forward + norms * _norm(arch, arch.hidden_size)
+    if experts is None:
+        inner, feed_forward = arch.intermediate_size, _mlp(arch, arch.intermediate_size)
+    else:
+        inner, feed_forward = arch.moe_intermediate_size, _moe(arch, experts)
+    feed_forward += _norm(arch, inner) * arch.subln
+    layer = attention + feed_forward + norms * _norm(arch, arch.hidden_size)
+    return layer * (2 if arch.multiway else 1)
 
 
 def attention_matrices(arch: Architecture) -> int:
@@ -133,7 +149,9 @@ def attention_matrices(arch: Architecture) -> int:
     heads = arch.num_heads
     width = heads * arch.head_dim
     if not arch.kv_lora_rank:
-        return hidden * (2 * width + 2 * arch.num_kv_heads * arch.head_dim)
+        # Retention gates its result by one more projection of its input.
+        wide = 3 if arch.mixer == "retention" else 2
+        return hidden * (wide * width + 2 * arch.num_kv_heads * arch.head_dim)
     queries = arch.q_lora_rank * (hidden + width) if arch.q_lora_rank else hidden * width
     down = hidden * (arch.kv_lora_rank + arch.qk_rope_head_dim)
     up = arch.kv_lora_rank * heads * (arch.head_dim - arch.qk_rope_head_dim + arch.value_dim)
@@ -148,6 +166,7 @@ def _attention(arch: Architecture) -> int:
     width = (arch.num_heads + 2 * arch.num_kv_heads) * arch.head_dim
     normed = arch.num_heads + arch.num_kv_heads if arch.qk_norm_across_heads else 2
     inner = width * arch.qkv_bias + normed * arch.head_dim * arch.qk_norm
+    inner += _norm(arch, arch.num_heads * arch.head_dim) * arch.subln
     return attention_matrices(arch) + inner + arch.hidden_size * arch.output_bias
 
 
@@ -160,5 +179,17 @@ def _mlp(arch: Architecture, width: int) -> int:
 
 def _moe(arch: Architecture, experts: int) -> int:
     """Count the router over all experts, `experts` routed ones and the shared ones."""
-    router = (arch.hidden_size + (1 if arch.router_bias else 0)) * arch.num_experts
-    return router + (experts + arch.num_shared_experts) * _mlp(arch, arch.moe_intermediate_size)
+    shared = arch.num_shared_experts
+    return _router(arch) + (experts + shared) * _mlp(arch, arch.moe_intermediate_size)
+
+
+def _router(arch: Architecture) -> int:
+    """Count what decides where tokens go."""
+    if arch.router == "hash":
+        return 0
+    if arch.router == "cosine":
+        # A projection to few dimensions, a direction per expert there, and a temperature.
+        return ROUTER_DIM * (arch.hidden_size + arch.num_experts) + 1
+    # The policy's baseline is one more column, with an offset.
+    baseline = (arch.hidden_size + 1) * (arch.router == "reinforce")
+    return arch.hidden_size * arch.num_experts + baseline + arch.num_experts * arch.router_bias

@@ -56,10 +56,19 @@ def validate_architecture(arch: Architecture, *, where: str) -> None:
     counts = ("num_experts", "experts_per_token", "num_shared_experts", "num_dense_layers")
     # Sizes come first: the rules below divide by them.
     _check(arch, where, _positive(arch, *sizes))
-    counts += ("kv_lora_rank", "q_lora_rank", "local_rope_theta", "rotary_dim", "no_rope_every")
+    counts += (
+        "capacity_factor",
+        "drop_path",
+        "kv_lora_rank",
+        "q_lora_rank",
+        "local_rope_theta",
+        "rotary_dim",
+        "no_rope_every",
+    )
     counts += ("sliding_window", "full_attention_every", "attention_scale", "attention_softcap")
     _check(arch, where, _not_negative(arch, *counts, "logit_softcap"))
-    _check(arch, where, _positive(arch, "embedding_scale", "residual_scale", "logit_divisor"))
+    scales = ("embedding_scale", "residual_scale", "logit_divisor", "moe_every")
+    _check(arch, where, _positive(arch, *scales))
     rules = {
         "num_kv_heads": (
             arch.num_heads % arch.num_kv_heads == 0,
@@ -70,13 +79,7 @@ def validate_architecture(arch: Architecture, *, where: str) -> None:
             f", more than num_layers = {arch.num_layers}",
         ),
     }
-    rules |= _layer_rules(arch)
-    if arch.num_experts:
-        rules["experts_per_token"] = (
-            0 < arch.experts_per_token <= arch.num_experts,
-            f", but must lie in [1, num_experts = {arch.num_experts}]",
-        )
-        rules |= _positive(arch, "moe_intermediate_size")
+    rules |= _layer_rules(arch) | _mixer_rules(arch) | _expert_rules(arch)
     if arch.kv_lora_rank:
         rules["qk_rope_head_dim"] = (
             0 < arch.qk_rope_head_dim < arch.head_dim,
@@ -92,6 +95,20 @@ def _layer_rules(arch: Architecture) -> dict[str, tuple[bool, str]]:
         "post_norm": (
             not (arch.post_norm and arch.sandwich_norm),
             ", but a layer with sandwich_norm has norms on both sides",
+        ),
+        "deepnorm": (
+            not (arch.deepnorm and arch.subln),
+            ", but subln is too: deepnorm has its norms after the residual add, subln before "
+            "attention and MLP; choose one",
+        ),
+        "subln": (
+            not arch.subln or not (arch.residual_norm or arch.post_norm or arch.sandwich_norm),
+            ", but its norms stand before attention and MLP: leave residual_norm, post_norm and "
+            "sandwich_norm out",
+        ),
+        "residual_norm": (
+            not (arch.norms_sums and (arch.post_norm or arch.sandwich_norm)),
+            f" and deepnorm {arch.deepnorm}, but post_norm or sandwich_norm is set",
         ),
         "unit_offset_norm": (
             not arch.unit_offset_norm or arch.norm == "rmsnorm",
@@ -109,6 +126,54 @@ def _layer_rules(arch: Architecture) -> dict[str, tuple[bool, str]]:
             arch.full_attention_every == 0 or arch.sliding_window > 0,
             ", but sliding_window is 0",
         ),
+    }
+
+
+def _expert_rules(arch: Architecture) -> dict[str, tuple[bool, str]]:
+    """Make the rules of a mixture of experts."""
+    if not arch.num_experts:
+        without = ", but num_experts is 0"
+        return {
+            "router": (arch.router == "softmax", without),
+            "capacity_factor": (arch.capacity_factor == 0, without),
+        }
+    most = arch.num_experts if arch.router in ("softmax", "cosine") else 1
+    experts = {
+        "experts_per_token": (
+            0 < arch.experts_per_token <= most,
+            f", but must lie in [1, {most}] with num_experts = {arch.num_experts} and router = "
+            f"{arch.router!r}",
+        ),
+    }
+    return experts | _positive(arch, "moe_intermediate_size")
+
+
+def _mixer_rules(arch: Architecture) -> dict[str, tuple[bool, str]]:
+    """Make the rules of what mixes tokens."""
+    segments, rates = arch.dilated_segments, arch.dilated_rates
+    pairs = list(zip(segments, rates, strict=False))
+    is_paired = len(segments) == len(rates) > 0 and min(segments + rates) > 0
+    return {
+        "dilated_segments": (
+            is_paired and all(segment % rate == 0 for segment, rate in pairs)
+            if arch.mixer == "dilated"
+            else not segments and not rates,
+            f", but mixer = {arch.mixer!r} takes "
+            + (
+                "one rate per segment, which divides it"
+                if arch.mixer == "dilated"
+                else "no segments and no dilated_rates"
+            ),
+        ),
+        "mixer": (
+            arch.mixer != "retention" or (not arch.sliding_window and not arch.attention_softcap),
+            ", which has neither windows nor caps",
+        ),
+        "head_dim": (
+            arch.position not in ("rope", "xpos") or arch.head_dim % 2 == 0,
+            f", but position = {arch.position!r} turns pairs of columns: it must be even",
+        ),
+        "drop_path": (arch.drop_path < 1, ", but must lie in [0, 1)"),
     }
 
 

@@ -148,7 +148,7 @@ def _attention_block(arch: Architecture, shape: PassShape, prefix: str = "") -> 
     """List one attention with its norm, rotation, residual and tensor-parallel reduction."""
     *inputs, output = _projections(arch, shape)
     rotation = []
-    if arch.position == "rope":
+    if arch.position in ("rope", "xpos"):
         split = shape.rows * (arch.num_heads + arch.num_kv_heads) * arch.head_dim / shape.tensor
         cost: dict[str, float] = (
             {"reads": 1, "launches": 1} if shape.fused else {"reads": 3, "launches": 6}
@@ -241,7 +241,7 @@ def forward(arch: Architecture, shape: PassShape, stages: Array, *, train: bool)
         Rows with their counts, in the order they run.
     """
     layers = arch.num_layers / stages
-    dense_share = arch.num_dense_layers / arch.num_layers if arch.num_experts else 1.0
+    dense_share = (arch.num_layers - arch.num_expert_layers) / arch.num_layers
     stacks = 2 if arch.kind == "encoder-decoder" else 1
     rows = _counted([_elementwise("embedding", shape, shape.rows * arch.hidden_size, reads=1)], 1.0)
     rows += _counted(_attention_block(arch, shape), stacks * layers)

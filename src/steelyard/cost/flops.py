@@ -33,7 +33,7 @@ def active_matrix_parameters(arch: Architecture) -> int:
         Exact count.
     """
     matrix = (3 if arch.is_gated else 2) * arch.hidden_size
-    dense = arch.num_dense_layers if arch.num_experts else arch.num_layers
+    dense = arch.num_layers - arch.num_expert_layers
     visited = arch.experts_per_token + arch.num_shared_experts
     sparse = arch.hidden_size * arch.num_experts + matrix * arch.moe_intermediate_size * visited
     attention = arch.num_layers * attention_matrices(arch)

@@ -179,7 +179,7 @@ def _mlp_elements(arch: Architecture) -> float:
     if not arch.num_experts:
         return float(parts * arch.intermediate_size)
     visited = arch.experts_per_token + arch.num_shared_experts
-    dense = arch.num_dense_layers / arch.num_layers
+    dense = (arch.num_layers - arch.num_expert_layers) / arch.num_layers
     return parts * (
         dense * arch.intermediate_size + (1 - dense) * visited * arch.moe_intermediate_size
     )

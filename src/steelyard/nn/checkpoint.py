@@ -18,11 +18,13 @@ from steelyard.nn.gguf.model import load_gguf
 from steelyard.nn.hashes import HASHES, check_hashes, identity_of
 from steelyard.nn.mapped import DTYPES, Weights, write_tensors
 from steelyard.nn.names import Slot, slots
+from steelyard.nn.own_folder import OWN_TYPE, own_architecture, own_config, read_state
 from steelyard.nn.quantized.folder import replace_packed
 from steelyard.nn.rotary import RotaryScaling
 from steelyard.nn.rotary_config import read_scaling, scaling_fields
 from steelyard.nn.stored import StoredMatrix
 from steelyard.nn.stored import keep_stored as place_stored
+from steelyard.nn.traits import unserved_traits
 from steelyard.nn.transformer import Transformer
 
 __all__ = ["finish_folder", "load", "save", "shard_names"]
@@ -101,6 +103,8 @@ def load(
             hint="give a folder with config.json and model.safetensors",
         )
     config = read_json(directory / "config.json")
+    if isinstance(config, dict) and config.get("model_type") == OWN_TYPE:
+        return _load_own(config, directory, dtype, is_checked).to(device=device).eval()
     arch, scaling = _architecture(config, directory, max_positions)
     if not is_checked:
         check_hashes(directory)
@@ -127,12 +131,27 @@ def load(
     return model.to(device=device).eval()
 
 
+def _load_own(
+    config: dict[str, Any], directory: Path, dtype: torch.dtype | None, is_checked: bool
+) -> Transformer:
+    """Load a folder in this package's own layout."""
+    arch = own_architecture(config, directory)
+    if not is_checked:
+        check_hashes(directory)
+    model = Transformer(arch)
+    state = read_state(model, Weights(directory, WEIGHTS, INDEX), directory, dtype)
+    model.load_state_dict(state, assign=True)
+    return model
+
+
 def save(
     model: Transformer, directory: Path | str, *, max_shard_bytes: int = 5_000_000_000
 ) -> None:
     """Save a model as a Hugging Face folder that `transformers` and `load` read.
 
-    Each file is written beside and renamed; the hashes come last.
+    A model with a trait that `nn.traits.unserved_traits` names, such as experts, is saved in this
+    package's own layout, which `load` alone reads. Each file is written beside and renamed; the
+    hashes come last.
 
     Args:
         model: model of `nn.transformer`.
@@ -144,18 +163,7 @@ def save(
         CapacityError: the disk is full.
     """
     directory = Path(directory)
-    arch = model.architecture
-    config = to_huggingface(arch) | {
-        "_name_or_path": arch.name,
-        "torch_dtype": str(model.embedding.weight.dtype).removeprefix("torch."),
-    }
-    config |= scaling_fields(model.scaling) if model.scaling else {}
-    state = model.state_dict()
-    tensors = {
-        part: tensor
-        for slot in slots(arch, config["model_type"])
-        for part, tensor in _split(slot, state[slot.name])
-    }
+    config, tensors = _stored_form(model)
     shards = _shards(tensors, max_shard_bytes)
     # Stale files go first: shards of an earlier save beside new ones would be read as this model's.
     for stale in (*directory.glob("*.safetensors"), directory / INDEX, directory / HASHES):
@@ -165,6 +173,24 @@ def save(
     places = {part: name for name, shard in shards.items() for part in shard}
     total = sum(tensor.nbytes for tensor in tensors.values())
     finish_folder(directory, config, places, total)
+
+
+def _stored_form(model: Transformer) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the configuration and the tensors of a folder."""
+    arch, state = model.architecture, model.state_dict()
+    if unserved_traits(arch):
+        return own_config(arch), {name: part.contiguous() for name, part in state.items()}
+    config = to_huggingface(arch) | {
+        "_name_or_path": arch.name,
+        "torch_dtype": str(model.embedding.weight.dtype).removeprefix("torch."),
+    }
+    config |= scaling_fields(model.scaling) if model.scaling else {}
+    tensors = {
+        part: tensor
+        for slot in slots(arch, config["model_type"])
+        for part, tensor in _split(slot, state[slot.name])
+    }
+    return config, tensors
 
 
 def finish_folder(

@@ -1,83 +1,86 @@
-"""One decoder layer: attention and MLP with their norms, each added to the residual stream."""
+"""One layer: attention and MLP with their norms, each added to the residual stream."""
 
 import math
+from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.nn.attention import Attend
+from steelyard.nn.moe.experts import MixtureOfExperts
+from steelyard.nn.parts.activation import activate
+from steelyard.nn.parts.linear import linear
+from steelyard.nn.parts.noise import Noise, drop_path
+from steelyard.nn.parts.norm import make_norm, rms_norm
 from steelyard.nn.rotary import rotate
+from steelyard.nn.stability.schemes import residual_weight
 
-__all__ = ["DecoderLayer", "UnitOffsetNorm", "linear", "make_norm"]
+__all__ = ["DecoderLayer", "Rotation", "SideInputs"]
+
+Rotation = tuple[Tensor, Tensor]
+"""Cosines and sines of `rotary.spread`, for all heads or for each head of queries and keys."""
 
 
-class _Unfilled(nn.Linear):
-    """A linear map that draws nothing from the global generator when it is made.
+@dataclass(frozen=True, slots=True)
+class SideInputs:
+    """What some layers read besides the residual stream.
 
-    `skip_init` reaches the same over the meta device, for which torch imports its compiler: five
-    seconds at the start of every process.
+    Attributes:
+        tokens: int64 of the residual stream's leading shape, for hash routers.
+        memory: [B, S, C] that an encoder computed, for cross-attention.
+        split: tokens of each sequence that the first branch of multiway layers computes.
     """
 
-    def reset_parameters(self) -> None:
-        """Leave the memory as it is."""
+    tokens: Tensor | None = None
+    memory: Tensor | None = None
+    split: int = 0
+
+    def rows(self, wanted: Tensor) -> "SideInputs":
+        """Return the tokens of some rows of the first axis."""
+        tokens = None if self.tokens is None else self.tokens[wanted]
+        return SideInputs(tokens, self.memory, self.split)
 
 
-def linear(inputs: int, outputs: int, bias: bool) -> nn.Linear:
-    """Make a linear map whose memory is not yet filled."""
-    # torch's own constructor would draw weights from the global generator and change its state.
-    return _Unfilled(inputs, outputs, bias=bias)
-
-
-class UnitOffsetNorm(nn.RMSNorm):
-    """An RMSNorm whose stored gain is less by 1, computed in float32 as the models that have it."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the normed rows in the type of `x`."""
-        # 1 plus a small gain in bfloat16 would round the gain away.
-        gain = 1.0 + self.weight.float()
-        return F.rms_norm(x.float(), self.normalized_shape, gain, self.eps).type_as(x)
-
-
-def make_norm(arch: Architecture, width: int) -> nn.Module:
-    """Make the architecture's norm over `width` values."""
-    if arch.norm == "layernorm":
-        return nn.LayerNorm(width, eps=arch.norm_eps)
-    return _rms_norm(arch, width)
-
-
-def _rms_norm(arch: Architecture, width: int) -> nn.RMSNorm:
-    """Make an RMSNorm; queries and keys have one whatever the norm of the layer."""
-    kind = UnitOffsetNorm if arch.unit_offset_norm else nn.RMSNorm
-    return kind(width, eps=arch.norm_eps)
+_NONE = SideInputs()
 
 
 class DecoderLayer(nn.Module):
-    """A decoder layer with fused projections.
+    """A layer with fused projections; attention is the caller's.
 
     Attributes:
-        attention_norm: norm before attention, None with `post_norm`.
+        attention_norm: norm before attention, None with norms after it alone.
         qkv: input projection of attention; its rows are all query heads, then all key heads, then
             all value heads.
         query_norm: norm of each query head, or of all together with `qk_norm_across_heads`; None
             without `qk_norm`.
         key_norm: the same of keys.
+        gate: projection whose SiLU multiplies what retention computed, else None.
+        attention_inner_norm: norm before the output projection with `subln`, or None.
         out: output projection of attention.
         attention_post_norm: norm of what attention adds to the residual stream, or None.
-        mlp_norm: norm before the MLP, None with `post_norm`.
+        attention_sum_norm: norm after it was added, or None.
+        cross: attention over an encoder's results, or None.
+        mlp_norm: norm before the MLP, None with norms after it alone.
+        experts: mixture of experts, None where `up` and `down` are there.
         up: input projection of the MLP; with a gated MLP the gate's rows come first, then the
             linear ones.
+        mlp_inner_norm: norm before the MLP's output projection with `subln`, or None.
         down: output projection of the MLP.
         mlp_post_norm: norm of what the MLP adds to the residual stream, or None.
+        mlp_sum_norm: norm after it was added, or None.
     """
 
-    def __init__(self, arch: Architecture, index: int) -> None:
+    up: nn.Linear
+    down: nn.Linear
+
+    def __init__(self, arch: Architecture, index: int, part: str = "decoder") -> None:
         """Lay out the parameters, not yet filled.
 
         Args:
-            arch: a dense decoder.
+            arch: what `nn.transformer` can build.
             index: place in the stack, from 0.
+            part: "encoder" or "decoder".
         """
         super().__init__()
         self.index = index
@@ -86,28 +89,49 @@ class DecoderLayer(nn.Module):
         self.mlp_form = arch.mlp
         self.norm_across_heads = arch.qk_norm_across_heads
         self.residual_scale = arch.residual_scale
+        self.residual_weight = residual_weight(arch, part)
+        self.drop_path = arch.drop_path * index / max(arch.num_layers - 1, 1)
+        self.noise = Noise() if self.drop_path else None
+        self.norm_eps = arch.norm_eps
         # Every attention divides by sqrt(head_dim); another scale is brought in by the queries.
         self.query_scale = arch.attention_scale * math.sqrt(arch.head_dim) or 1.0
-        width, has_post = arch.hidden_size, arch.post_norm or arch.sandwich_norm
-        self.attention_norm = None if arch.post_norm else make_norm(arch, width)
+        width, inner = arch.hidden_size, arch.num_heads * arch.head_dim
+        has_post, has_sum = arch.post_norm or arch.sandwich_norm, arch.norms_sums
+        has_pre = not (arch.post_norm or has_sum)
+        self.attention_norm = make_norm(arch, width) if has_pre else None
         self.qkv = linear(width, sum(self.heads) * arch.head_dim, arch.qkv_bias)
         normed = self.heads if arch.qk_norm_across_heads else (1, 1)
         query_width, key_width = normed[0] * arch.head_dim, normed[1] * arch.head_dim
-        self.query_norm = _rms_norm(arch, query_width) if arch.qk_norm else None
-        self.key_norm = _rms_norm(arch, key_width) if arch.qk_norm else None
-        self.out = linear(arch.num_heads * arch.head_dim, width, arch.output_bias)
+        self.query_norm = rms_norm(arch, query_width) if arch.qk_norm else None
+        self.key_norm = rms_norm(arch, key_width) if arch.qk_norm else None
+        self.gate = linear(width, inner, bias=False) if arch.mixer == "retention" else None
+        self.attention_inner_norm = make_norm(arch, inner) if arch.subln else None
+        self.out = linear(inner, width, arch.output_bias)
         self.attention_post_norm = make_norm(arch, width) if has_post else None
-        self.mlp_norm = None if arch.post_norm else make_norm(arch, width)
-        self.up = linear(width, arch.intermediate_size * (2 if arch.is_gated else 1), arch.mlp_bias)
-        self.down = linear(arch.intermediate_size, width, arch.mlp_bias)
+        self.attention_sum_norm = make_norm(arch, width) if has_sum else None
+        self.cross = None
+        self.mlp_norm = make_norm(arch, width) if has_pre else None
+        self.experts = MixtureOfExperts(arch) if arch.has_experts(index) else None
+        self.mlp_inner_norm = None
+        if self.experts is None:
+            self._add_mlp(arch)
         self.mlp_post_norm = make_norm(arch, width) if has_post else None
+        self.mlp_sum_norm = make_norm(arch, width) if has_sum else None
+
+    def _add_mlp(self, arch: Architecture) -> None:
+        """Lay out a dense MLP."""
+        width, inner = arch.hidden_size, arch.intermediate_size
+        self.up = linear(width, inner * (2 if arch.is_gated else 1), arch.mlp_bias)
+        self.mlp_inner_norm = make_norm(arch, inner) if arch.subln else None
+        self.down = linear(inner, width, arch.mlp_bias)
 
     def forward(
         self,
         hidden: Tensor,
-        rotation: tuple[Tensor, Tensor] | None,
+        rotation: Rotation | None,
         attend: Attend,
         wanted: Tensor | None = None,
+        sides: SideInputs = _NONE,
     ) -> Tensor:
         """Apply the layer.
 
@@ -118,28 +142,85 @@ class DecoderLayer(nn.Module):
             attend: attention over this layer's queries, keys and values.
             wanted: int64 [N] rows of the first axis whose results are needed; the others only leave
                 their keys and values.
+            sides: what some layers read besides.
 
         Returns:
             The new residual stream [..., C], or [N, ..., C] of the rows wanted.
         """
-        normed = hidden if self.attention_norm is None else self.attention_norm(hidden)
-        attended = attend(self.index, *self._project(normed, rotation))
+        normed = self.before_attention(hidden)
+        attended = attend(self.index, *self.project(normed, rotation))
         if wanted is not None:
-            hidden, attended = hidden[wanted], attended[wanted]
-        hidden = self._add(hidden, self.out(attended.flatten(-2)), self.attention_post_norm)
-        normed = hidden if self.mlp_norm is None else self.mlp_norm(hidden)
-        return self._add(hidden, self.down(self._activate(self.up(normed))), self.mlp_post_norm)
+            hidden, attended, normed = hidden[wanted], attended[wanted], normed[wanted]
+            sides = sides.rows(wanted)
+        return self.after_attention(hidden, normed, attended, sides)
 
-    def _add(self, hidden: Tensor, update: Tensor, norm: nn.Module | None) -> Tensor:
+    def before_attention(self, hidden: Tensor) -> Tensor:
+        """Return what attention's projections read of the residual stream [..., C]."""
+        return hidden if self.attention_norm is None else self.attention_norm(hidden)
+
+    def after_attention(
+        self, hidden: Tensor, normed: Tensor, attended: Tensor, sides: SideInputs
+    ) -> Tensor:
+        """Add what attention found to the residual stream, and then what the MLP computes.
+
+        Args:
+            hidden: residual stream [..., C].
+            normed: what `before_attention` returned for it.
+            attended: results of attention [..., H, D].
+            sides: what some layers read besides.
+
+        Returns:
+            The new residual stream [..., C].
+        """
+        if self.gate is not None:
+            # Retention has no softmax that would keep heads to one scale: each is normed alone.
+            attended = F.rms_norm(attended, (self.head_dim,), eps=self.norm_eps)
+            attended = attended * F.silu(self.gate(normed)).unflatten(-1, (-1, self.head_dim))
+        mixed = attended.flatten(-2)
+        if self.attention_inner_norm is not None:
+            mixed = self.attention_inner_norm(mixed)
+        norms = self.attention_post_norm, self.attention_sum_norm
+        hidden = self._add(hidden, self.out(mixed), *norms)
+        normed = hidden if self.mlp_norm is None else self.mlp_norm(hidden)
+        update = self._feed_forward(normed, sides.tokens)
+        return self._add(hidden, update, self.mlp_post_norm, self.mlp_sum_norm)
+
+    def _feed_forward(self, normed: Tensor, tokens: Tensor | None) -> Tensor:
+        """Return what the MLP or the experts add."""
+        if self.experts is not None:
+            return self.experts(normed, tokens)
+        inner = activate(self.mlp_form, self.up(normed))
+        return self.down(inner if self.mlp_inner_norm is None else self.mlp_inner_norm(inner))
+
+    def _add(
+        self,
+        hidden: Tensor,
+        update: Tensor,
+        norm: nn.Module | None,
+        sum_norm: nn.Module | None,
+    ) -> Tensor:
         """Add to the residual stream what attention or MLP computed."""
         if norm is not None:
             update = norm(update)
-        return hidden + (update if self.residual_scale == 1.0 else update * self.residual_scale)
+        if self.noise is not None and self.training:
+            update = drop_path(update, self.drop_path, self.noise)
+        if self.residual_scale != 1.0:
+            update = update * self.residual_scale
+        if self.residual_weight != 1.0:
+            hidden = hidden * self.residual_weight
+        total = hidden + update
+        return total if sum_norm is None else sum_norm(total)
 
-    def _project(
-        self, normed: Tensor, rotation: tuple[Tensor, Tensor] | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return normed and turned queries [..., H, D] and keys, and values [..., KV, D]."""
+    def project(self, normed: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Compute what attention mixes.
+
+        Args:
+            normed: what `before_attention` returned [..., C].
+            rotation: as for `forward`.
+
+        Returns:
+            Normed and turned queries [..., H, D] and keys, and values [..., KV, D].
+        """
         num_heads, num_kv_heads, _ = self.heads
         fused = self.qkv(normed).unflatten(-1, (-1, self.head_dim))
         if rotation is None or self.query_norm is not None or self.key_norm is not None:
@@ -147,8 +228,8 @@ class DecoderLayer(nn.Module):
             queries = self._normed_heads(queries, self.query_norm)
             keys = self._normed_heads(keys, self.key_norm)
             if rotation is not None:
-                queries = rotate(queries, *rotation)
-                keys = rotate(keys, *rotation)
+                queries = rotate(queries, *_of_heads(rotation, 0, num_heads))
+                keys = rotate(keys, *_of_heads(rotation, num_heads, num_heads + num_kv_heads))
         else:
             # Query and key heads lie side by side, so one call turns both.
             turning, values = fused.split((num_heads + num_kv_heads, num_kv_heads), dim=-2)
@@ -163,12 +244,10 @@ class DecoderLayer(nn.Module):
             return norm(heads.flatten(-2)).view_as(heads)
         return norm(heads)
 
-    def _activate(self, inner: Tensor) -> Tensor:
-        """Apply SwiGLU, GeGLU, GELU (both in its tanh form, as in GPT-2 and Gemma), or ReLU."""
-        if self.mlp_form == "swiglu":
-            gate, value = inner.chunk(2, dim=-1)
-            return F.silu(gate) * value
-        if self.mlp_form == "geglu":
-            gate, value = inner.chunk(2, dim=-1)
-            return F.gelu(gate, approximate="tanh") * value
-        return torch.relu(inner) if self.mlp_form == "relu" else F.gelu(inner, approximate="tanh")
+
+def _of_heads(rotation: Rotation, first: int, stop: int) -> Rotation:
+    """Return the rotation of some heads; the same for all where it is one."""
+    cosines, sines = rotation
+    if cosines.shape[-2] == 1:
+        return rotation
+    return cosines[..., first:stop, :], sines[..., first:stop, :]

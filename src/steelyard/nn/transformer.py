@@ -1,16 +1,25 @@
-"""One decoder-only transformer, built from the same architecture record that the catalog holds."""
-
-import math
+"""One transformer stack, built from the same architecture record that the catalog holds."""
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from steelyard.catalog.architecture import Architecture
+from steelyard.catalog.parameters import RELATIVE_BUCKETS
+from steelyard.catalog.validate import validate_architecture
 from steelyard.errors import ConfigError
 from steelyard.nn.attention import Attend, causal_attention
-from steelyard.nn.layer import DecoderLayer, linear, make_norm
+from steelyard.nn.layer import DecoderLayer, Rotation, SideInputs
+from steelyard.nn.mixers.dilated import attend_dilated
+from steelyard.nn.mixers.retention import retain_parallel
+from steelyard.nn.mixers.sequences import Bias, attend_blocks, attend_sequence
+from steelyard.nn.multiway import MultiwayLayer
+from steelyard.nn.parts.linear import linear
+from steelyard.nn.parts.norm import make_norm
+from steelyard.nn.positions.bias import alibi_bias, relative_buckets
+from steelyard.nn.positions.xpos import decay_scales, spread_decayed
 from steelyard.nn.rotary import RotaryScaling, rotary_tables, spread
+from steelyard.nn.stability.initial import fill
 from steelyard.nn.traits import unsupported_traits
 
 __all__ = ["Transformer", "build"]
@@ -23,16 +32,16 @@ def build(
     device: torch.device | str = "cpu",
     seed: int = 0,
 ) -> "Transformer":
-    """Build a decoder with freshly drawn weights.
+    """Build a decoder or an encoder with freshly drawn weights.
 
     Weights are normal with standard deviation sqrt(2 / (5 width)), 0.02 at usual widths and more
     for narrow models, which would otherwise start on a plateau; projections that write into the
     residual stream are narrower by sqrt(2 layers), so that its variance does not grow with depth.
-    Biases are 0 and gains 1 (stored as 0 with `unit_offset_norm`). Draws are made on the CPU in
+    Norm schemes have draws of their own (`nn.stability.initial.fill`). Draws are made on the CPU in
     float32, so a seed gives the same weights on every device.
 
     Args:
-        arch: a dense decoder with rotary or learned positions.
+        arch: a decoder or an encoder; `nn.encoder_decoder.build` makes both in one.
         dtype: type of all parameters.
         device: device of all parameters.
         seed: seed of the draws.
@@ -43,29 +52,31 @@ def build(
     Raises:
         ConfigError: the architecture has a trait this model does not have; all such traits are
             named.
-
-    Source: Nguyen and Salazar 2019 (arXiv 1910.05895), section 2.2 (small initialization); Radford
-        et al. 2019 (GPT-2), section 2.3 (scaling of residual layers).
+        CatalogError: its traits contradict each other.
     """
     model = Transformer(arch)
-    _initialize(model, torch.Generator().manual_seed(seed))
+    fill(model, arch, torch.Generator().manual_seed(seed))
     return model.to(device=device, dtype=dtype)
 
 
 class Transformer(nn.Module):
-    """A decoder whose attention the caller may replace.
+    """A decoder or an encoder whose attention the caller may replace.
 
     Attributes:
         architecture: the record it was built from.
         scaling: scaling of the rotary wavelengths, or None.
         embedding: token table [V, C]; also the output head when it is tied.
         position_embedding: learned positions [P, C], or None.
-        layers: the decoder layers.
-        norm: norm before the head.
+        embedding_norm: norm before the first layer, or None.
+        relative_bias: bias [32, H] of scores by the bucket of the distance, or None.
+        layers: the layers.
+        norm: norm before the head; nothing where the last layer ends in one.
         output: head of its own [V, C], or None when tied.
         rotary_cosines: table [P, R / 2] of positions and turned columns; no rows without rotary
             positions.
         rotary_sines: table of the same shape.
+        xpos_scales: table of the same shape by which queries are scaled, and keys by its inverse;
+            None without "xpos".
         local_cosines: table of layers with a window, None where it is the same.
         local_sines: table of the same shape, or None.
         identity: what the files hold that its weights stand in; empty where they may differ.
@@ -75,6 +86,7 @@ class Transformer(nn.Module):
     rotary_sines: Tensor
     local_cosines: Tensor | None
     local_sines: Tensor | None
+    xpos_scales: Tensor | None
 
     def __init__(self, arch: Architecture, scaling: RotaryScaling | None = None) -> None:
         """Lay out the parameters in float32 on the CPU, not yet filled.
@@ -82,11 +94,12 @@ class Transformer(nn.Module):
         `build` or `checkpoint.load` fills them.
 
         Args:
-            arch: a dense decoder with rotary or learned positions.
+            arch: a decoder or an encoder.
             scaling: scaling of the rotary wavelengths, or None.
 
         Raises:
             ConfigError: the architecture has a trait this model does not have.
+            CatalogError: its traits contradict each other.
         """
         super().__init__()
         refuse_unsupported(arch)
@@ -98,12 +111,19 @@ class Transformer(nn.Module):
         self.position_embedding = (
             _table(arch.max_positions + arch.position_offset, arch.hidden_size) if learned else None
         )
-        self.layers = nn.ModuleList(DecoderLayer(arch, index) for index in range(arch.num_layers))
-        self.norm = make_norm(arch, arch.hidden_size)
-        self.output = (
-            None if arch.tied_embeddings else linear(arch.hidden_size, arch.vocab_size, bias=False)
+        width = arch.hidden_size
+        self.embedding_norm = make_norm(arch, width) if arch.embedding_norm else None
+        relative = arch.position == "relative"
+        self.relative_bias = _table(RELATIVE_BUCKETS, arch.num_heads) if relative else None
+        layer = MultiwayLayer if arch.multiway else DecoderLayer
+        self.layers = nn.ModuleList(
+            layer(arch, index, arch.kind) for index in range(arch.num_layers)
         )
-        rows, width = 0 if learned else arch.max_positions, arch.rotary_dim or arch.head_dim
+        self.norm = nn.Identity() if arch.norms_sums else make_norm(arch, width)
+        has_head = not arch.tied_embeddings and arch.kind == "decoder"
+        self.output = linear(width, arch.vocab_size, bias=False) if has_head else None
+        is_turned = arch.position in ("rope", "xpos")
+        rows, width = arch.max_positions if is_turned else 0, arch.rotary_dim or arch.head_dim
         tables = rotary_tables(rows, width, arch.rope_theta, scaling)
         # The scaling is for contexts longer than a window.
         local = (
@@ -111,13 +131,20 @@ class Transformer(nn.Module):
             if arch.local_rope_theta
             else (None, None)
         )
+        scales = decay_scales(rows, width) if arch.position == "xpos" else None
+        self.register_buffer("xpos_scales", scales, persistent=False)
         # Not stored with the weights: they follow from the architecture.
         for name, pair in (("rotary", tables), ("local", local)):
             self.register_buffer(f"{name}_cosines", pair[0], persistent=False)
             self.register_buffer(f"{name}_sines", pair[1], persistent=False)
 
     def run(
-        self, tokens: Tensor, positions: Tensor, attend: Attend, wanted: Tensor | None = None
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        attend: Attend,
+        wanted: Tensor | None = None,
+        split: int = 0,
     ) -> Tensor:
         """Compute the last hidden states with attention of the caller's choice.
 
@@ -128,18 +155,20 @@ class Transformer(nn.Module):
             attend: attention; its queries and keys are normed and turned already.
             wanted: int64 [N] rows of the first axis to return; the last layer then computes no
                 more than keys and values of the others.
+            split: tokens of each sequence that the first branch of multiway layers computes.
 
         Returns:
             Hidden states after the last norm, [..., C] or [N, ..., C].
         """
         hidden, rotations = self.enter(tokens, positions)
+        sides = SideInputs(tokens, split=split)
         for layer, rotation in zip(self.layers[:-1], rotations[:-1], strict=True):
-            hidden = layer(hidden, rotation, attend)
-        return self.norm(self.layers[-1](hidden, rotations[-1], attend, wanted))
+            hidden = layer(hidden, rotation, attend, None, sides)
+        return self.norm(self.layers[-1](hidden, rotations[-1], attend, wanted, sides))
 
     def enter(
         self, tokens: Tensor, positions: Tensor, dtype: torch.dtype | None = None
-    ) -> tuple[Tensor, list[tuple[Tensor, Tensor] | None]]:
+    ) -> tuple[Tensor, list[Rotation | None]]:
         """Compute what the first layer reads.
 
         Args:
@@ -158,17 +187,20 @@ class Transformer(nn.Module):
             hidden = hidden * hidden.new_tensor(arch.embedding_scale)
         if self.position_embedding is not None:
             hidden = hidden + self.position_embedding(positions + arch.position_offset).to(dtype)
+        if self.embedding_norm is not None:
+            hidden = self.embedding_norm(hidden)
         return hidden, self._rotations(positions, hidden.dtype)
 
-    def _rotations(
-        self, positions: Tensor, dtype: torch.dtype
-    ) -> list[tuple[Tensor, Tensor] | None]:
+    def _rotations(self, positions: Tensor, dtype: torch.dtype) -> list[Rotation | None]:
         """Return the rotation of each layer, None where queries and keys are not turned."""
         arch = self.architecture
         count = arch.num_layers
-        if arch.position != "rope":
+        if arch.position not in ("rope", "xpos"):
             return [None] * count
         far = spread(self.rotary_cosines[positions], self.rotary_sines[positions], dtype)
+        if self.xpos_scales is not None:
+            heads = (arch.num_heads, arch.num_kv_heads)
+            far = spread_decayed(far, self.xpos_scales[positions], heads)
         near = far
         if self.local_cosines is not None and self.local_sines is not None:
             near = spread(self.local_cosines[positions], self.local_sines[positions], dtype)
@@ -176,7 +208,7 @@ class Transformer(nn.Module):
         return [kind if arch.is_turned(layer) else None for layer, kind in enumerate(kinds)]
 
     def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """Attend causally as the architecture wants it: an `Attend` over whole sequences.
+        """Mix tokens as the architecture wants it: an `Attend` over whole sequences.
 
         Args:
             layer: its index.
@@ -187,9 +219,27 @@ class Transformer(nn.Module):
         Returns:
             [B, T, H, D].
         """
-        arch = self.architecture
+        arch, parts = self.architecture, (queries, keys, values)
+        if arch.mixer == "retention":
+            return retain_parallel(*parts)
+        if arch.mixer == "dilated":
+            return attend_dilated(*parts, arch.dilated_segments, arch.dilated_rates)
+        causal, bias = arch.kind == "decoder", self.bias
+        if bias is not None or not causal:
+            return attend_sequence(*parts, causal=causal, bias=bias)
         window, softcap = arch.window_of(layer), arch.attention_softcap
-        return causal_attention(layer, queries, keys, values, window=window, softcap=softcap)
+        return causal_attention(layer, *parts, window=window, softcap=softcap)
+
+    @property
+    def bias(self) -> Bias | None:
+        """What positions add to the scores, by the distance of key and query."""
+        arch, table = self.architecture, self.relative_bias
+        if table is not None:
+            both_ways = arch.kind == "encoder"
+            return lambda d: table(relative_buckets(d, both_ways=both_ways)).permute(2, 0, 1)
+        if arch.position == "alibi":
+            return lambda d: alibi_bias(d, arch.num_heads)
+        return None
 
     def head(self, hidden: Tensor) -> Tensor:
         """Return logits [..., V] of hidden states [..., C]."""
@@ -203,65 +253,74 @@ class Transformer(nn.Module):
         logits = logits if divisor == 1.0 else logits / divisor
         return softcap * torch.tanh(logits / softcap) if softcap else logits
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Return next-token logits with plain causal attention.
+    def forward(self, tokens: Tensor, *, block: int = 0, split: int = 0) -> Tensor:
+        """Return next-token logits, of an encoder its last hidden states.
 
         Args:
             tokens: int64 [B, T]; T at most `architecture.max_positions`.
+            block: of decoders whose positions are distances: tokens attend their own block of this
+                many tokens and the one before, so that half the length of training carries a model
+                over longer sequences; 0 for all tokens before.
+            split: tokens of each sequence that the first branch of multiway layers computes.
 
         Returns:
-            Logits [B, T, V].
+            Logits [B, T, V], or hidden states [B, T, C].
 
         Raises:
-            ConfigError: the sequence is longer than the positions the model knows.
+            ConfigError: the sequence is longer than the positions the model knows, or it cannot
+                attend in blocks.
         """
-        length, limit = tokens.shape[-1], self.architecture.max_positions
-        if length > limit:
+        arch, length = self.architecture, tokens.shape[-1]
+        if length > arch.max_positions:
             message = (
-                f"a sequence of {length} tokens is longer than max_positions = {limit} of "
-                f"{self.architecture.name}"
+                f"a sequence of {length} tokens is longer than max_positions = "
+                f"{arch.max_positions} of {arch.name}"
             )
             raise ConfigError(
-                message, hint="cut the sequence, or build with a larger max_positions"
+                message,
+                hint="cut the sequence, or build with a larger max_positions; beyond the length of "
+                "training, attend in blocks of half of it",
             )
         positions = torch.arange(length, device=tokens.device)
-        return self.head(self.run(tokens, positions, self.attend))
+        attend = self._attend_blocks(block) if block else self.attend
+        hidden = self.run(tokens, positions, attend, split=split)
+        return hidden if arch.kind == "encoder" else self.head(hidden)
+
+    def _attend_blocks(self, block: int) -> Attend:
+        """Return attention in blocks."""
+        arch, bias = self.architecture, self.bias
+        if (
+            block < 0
+            or arch.kind != "decoder"
+            or arch.mixer != "attention"
+            or (arch.position == "learned" or arch.sliding_window or arch.attention_softcap)
+        ):
+            raise ConfigError(
+                f"{arch.name} cannot attend in blocks of {block} tokens",
+                hint="blocks are for plain attention of decoders with rope, xpos, relative or "
+                "alibi positions",
+            )
+        return lambda _, *parts: attend_blocks(*parts, block=block, bias=bias)
 
 
 def refuse_unsupported(arch: Architecture) -> None:
-    """Refuse what this decoder does not have.
+    """Refuse what this model does not have.
 
     Args:
         arch: architecture to check.
 
     Raises:
         ConfigError: names every such trait.
+        CatalogError: its traits contradict each other.
     """
     wrong = unsupported_traits(arch)
     if wrong:
-        hint = (
-            "it builds dense decoders with rotary or learned positions and a swiglu, geglu, gelu "
-            "or relu MLP"
-        )
+        hint = "it builds decoders and encoders, dense or with experts; see docs/rooms/nn.md"
         raise ConfigError(f"nn.transformer cannot build {arch.name}: {', '.join(wrong)}", hint=hint)
+    validate_architecture(arch, where=arch.name)
 
 
 def _table(rows: int, width: int) -> nn.Embedding:
     """Make an embedding table that is not yet filled."""
     # A table with a weight of its own draws nothing when it is made.
     return nn.Embedding(rows, width, _weight=torch.empty(rows, width))
-
-
-@torch.no_grad()
-def _initialize(model: Transformer, generator: torch.Generator) -> None:
-    """Fill all parameters, in the order in which the model lists them."""
-    spread = math.sqrt(2 / (5 * model.architecture.hidden_size))
-    residual_spread = spread / math.sqrt(2 * model.architecture.num_layers)
-    gain = 0.0 if model.architecture.unit_offset_norm else 1.0
-    for name, parameter in model.named_parameters():
-        if parameter.ndim == 1:
-            parameter.fill_(gain if "norm" in name and name.endswith("weight") else 0.0)
-        else:
-            # One generator and one order of draws: the seed then fixes every weight.
-            is_residual = name.endswith(("out.weight", "down.weight"))
-            parameter.normal_(0.0, residual_spread if is_residual else spread, generator=generator)

@@ -13,7 +13,7 @@ from steelyard.cost.resident import (
 )
 from steelyard.cost.roofline import Machine
 from steelyard.cost.weights import WeightType
-from steelyard.nn.traits import unsupported_traits
+from steelyard.nn.traits import unserved_traits
 from steelyard.plan.rates import Load, Use, decode_rate, training_rate
 from steelyard.serve.weight_choice import (
     ServingLoad,
@@ -107,7 +107,7 @@ def has_engine(arch: Architecture, weights: str, use: Use) -> bool:
         Whether it does.
     """
     has_type = weights in (_SERVED if use == "serve" else _TRAINED)
-    return has_type and use != "lora" and not unsupported_traits(arch)
+    return has_type and use != "lora" and not unserved_traits(arch)
 
 
 def own_memory(

@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 
 from steelyard.nn import checkpoint
+from steelyard.nn.traits import refuse_unserved
 from steelyard.nn.transformer import Transformer
 from steelyard.serve.engine import LLM, default_config
 from steelyard.serve.options import EngineOptions
@@ -104,13 +105,15 @@ def load_model(folder: Path, options: EngineOptions, *, is_checked: bool = False
     plain = options.weights == "fp32" or options.cache != "full"
     if options.weights == "auto" and not torch.cpu._is_avx512_bf16_supported():
         plain = True
-    return checkpoint.load(
+    model = checkpoint.load(
         folder,
         dtype=torch.float32 if plain else None,
         max_positions=options.max_model_len or None,
         is_checked=is_checked,
         keep_stored=options.cache == "full",
     )
+    refuse_unserved(model.architecture)
+    return model
 
 
 def engine_config(model: Transformer, options: EngineOptions) -> SchedulerConfig:

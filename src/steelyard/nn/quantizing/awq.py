@@ -5,7 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from steelyard.nn.layer import DecoderLayer, UnitOffsetNorm
+from steelyard.nn.layer import DecoderLayer
+from steelyard.nn.parts.norm import UnitOffsetNorm
 from steelyard.nn.quantizing.moments import InputMoments
 from steelyard.nn.quantizing.states import matrix_of
 

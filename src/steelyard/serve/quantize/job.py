@@ -20,6 +20,7 @@ from steelyard.nn.quantizing.stack import (
     quantize_stack,
     uniform,
 )
+from steelyard.nn.traits import refuse_unserved
 from steelyard.nn.transformer import Transformer
 from steelyard.parallel import torch_threads
 from steelyard.quantity import Check, Measurement
@@ -74,7 +75,8 @@ def quantize(
     with exclusive(stage), torch_threads(options.threads):
         continue_or_clear(stage, source, options)
         model = checkpoint.load(source, dtype=None)
-        # Both refusals come before the first minute of work, not at its end.
+        refuse_unserved(model.architecture)
+        # These refusals come before the first minute of work, not at its end.
         refuse_small_disk(model, stage, len(options.methods))
         text = read_tokens(options.calibrate, source)
         return _Job(model, config, source, stage, options, advance).run(text, out)

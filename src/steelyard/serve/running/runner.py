@@ -9,6 +9,7 @@ from torch import Tensor
 
 from steelyard.errors import BackendError, CapacityError, ConfigError
 from steelyard.native import switched_off
+from steelyard.nn.traits import refuse_unserved
 from steelyard.nn.transformer import Transformer
 from steelyard.serve.running.launcher import EngineRunner
 from steelyard.serve.running.model_steps import ModelSteps
@@ -212,6 +213,7 @@ def _refuse(
 ) -> bool:
     """Refuse what does not fit together, and return whether compiled kernels run."""
     arch = model.architecture
+    refuse_unserved(arch)
     weight = next(model.parameters())
     if config.max_model_len > arch.max_positions:
         message = (

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from steelyard.errors import CapacityError, ConfigError
+from steelyard.nn.traits import refuse_unserved
 from steelyard.nn.transformer import Transformer
 from steelyard.serve.running.packed_model import packed_model
 from steelyard.serve.running.pool import lazy_zeros
@@ -257,6 +258,7 @@ def _refuse(
 ) -> None:
     """Refuse what does not fit together."""
     arch = model.architecture
+    refuse_unserved(arch)
     if max_length > arch.max_positions:
         raise ConfigError(
             f"max_length {max_length} is beyond the {arch.max_positions} positions of {arch.name}",

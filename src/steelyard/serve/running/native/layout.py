@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from steelyard.catalog.architecture import Architecture
-from steelyard.nn.layer import DecoderLayer, UnitOffsetNorm
+from steelyard.nn.layer import DecoderLayer
+from steelyard.nn.parts.norm import UnitOffsetNorm
 from steelyard.nn.stored import StoredTable
 from steelyard.nn.transformer import Transformer
 from steelyard.serve.running.native.maps import LINEARS, PackedMaps

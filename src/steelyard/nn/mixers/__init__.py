@@ -1,0 +1,1 @@
+"""What mixes tokens besides plain causal attention."""

@@ -1,0 +1,1 @@
+"""Small parts that layers of every kind are made of."""

@@ -1,0 +1,1 @@
+"""Ways in which positions enter besides rotation and learned tables."""
