@@ -8,7 +8,7 @@ import torch
 from steelyard.catalog import to_huggingface
 from steelyard.catalog.architecture import Architecture
 from steelyard.files import write_json
-from steelyard.nn.gguf.architecture import stored_name
+from steelyard.nn.gguf.families import stored_name
 from steelyard.nn.mapped import write_tensors
 from steelyard.nn.names import Slot, slots
 
@@ -105,13 +105,13 @@ def write_q4_0(path: Path, arch: Architecture) -> int:
     for slot in slots(arch, "llama"):
         for part, rows in zip(slot.parts, slot.rows, strict=True):
             if not slot.width:
-                writer.add_tensor(stored_name(part), np.ones(rows, dtype=np.float32))
+                writer.add_tensor(stored_name(part, arch), np.ones(rows, dtype=np.float32))
                 continue
             raw = generator.integers(0, 256, (rows, slot.width // 32, 18), dtype=np.uint8)
             scale = np.array([slot.width**-0.5 / 4.6], dtype=np.float16).view(np.uint8)
             raw[..., :2] = scale
             kind = gguf.GGMLQuantizationType.Q4_0
-            writer.add_tensor(stored_name(part), raw.reshape(rows, -1), raw_dtype=kind)
+            writer.add_tensor(stored_name(part, arch), raw.reshape(rows, -1), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

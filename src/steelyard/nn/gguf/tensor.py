@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from steelyard.catalog.architecture import Architecture
 from steelyard.nn.gguf.architecture import has_turned_heads
 from steelyard.nn.gguf.blocks import int4_groups, unpack
 from steelyard.nn.gguf.header import GgufHeader
@@ -38,26 +39,33 @@ class StoredTensor:
     """A tensor of one or two axes.
 
     Attributes:
+        name: name in the file.
         rows: rows; a vector is one row, or one number each where its order is another than ours.
     """
 
-    def __init__(
-        self, file: MappedFile, header: GgufHeader, name: str, heads: tuple[int, int]
-    ) -> None:
+    def __init__(self, file: MappedFile, header: GgufHeader, name: str, arch: Architecture) -> None:
         """Find it.
 
         Args:
             file: the mapped file.
             header: its header, which has the tensor.
             name: name of the tensor.
-            heads: query heads and key heads of the model.
+            arch: architecture of the model.
         """
-        self._file, self._name = file, name
+        self._file, self.name = file, name
         self._tensor = header.tensors[name]
         turned = has_turned_heads(header, name)
         shape = self._tensor.shape
         self.rows = shape[0] if len(shape) == 2 or turned else 1
-        self._order = _order(self.rows, heads[".attn_k." in name]) if turned else None
+        heads = arch.num_kv_heads if ".attn_k." in name else arch.num_heads
+        self._order = _order(self.rows, heads) if turned else None
+        # Files hold the factor of a gain, ours what it is beyond 1.
+        self._offset = 1.0 if arch.unit_offset_norm and len(shape) == 1 else 0.0
+
+    def holds(self, dtype: torch.dtype) -> bool:
+        """Whether the file has just our numbers, of a type and in our order."""
+        same = DTYPES.get(self._tensor.kind.name) == dtype
+        return same and self._order is None and not self._offset
 
     def matrix(self) -> StoredMatrix:
         """Return the tensor, to be read later.
@@ -81,7 +89,8 @@ class StoredTensor:
         """Return the rows in our order, some at a time, as numbers [n, columns]."""
         step = max(1, _CHUNK_WEIGHTS * self.rows // math.prod(self._tensor.shape))
         for first in range(0, self.rows, step):
-            yield read_rows(self._taken(slice(first, first + step)), self._tensor.kind)
+            found = read_rows(self._taken(slice(first, first + step)), self._tensor.kind)
+            yield found.float() - self._offset if self._offset else found
 
     def some(self, index: Tensor) -> Tensor:
         """Return rows by their numbers, float32 [..., columns] of int64 [...]."""
@@ -90,11 +99,11 @@ class StoredTensor:
 
     def release(self) -> None:
         """Let go of the memory behind the tensor; a later read fetches it again."""
-        self._file.release(self._name)
+        self._file.release(self.name)
 
     def _taken(self, which: slice | Tensor = slice(None)) -> Tensor:
         """Return the bytes of some rows, uint8 [n, bytes]."""
-        raw = self._file.raw(self._name).view(self.rows, -1)
+        raw = self._file.raw(self.name).view(self.rows, -1)
         return raw[which] if self._order is None else raw[self._order[which]]
 
 
