@@ -8,11 +8,12 @@ from torch import Tensor
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.nn.gguf.architecture import has_turned_heads
-from steelyard.nn.gguf.blocks import int4_groups, unpack
+from steelyard.nn.gguf.blocks import block_codes, int4_groups, is_nibbles, unpack
 from steelyard.nn.gguf.header import GgufHeader
 from steelyard.nn.gguf.kinds import TensorKind
 from steelyard.nn.mapped import DTYPES, MappedFile
-from steelyard.nn.stored import StoredMatrix
+from steelyard.nn.numerics.blocks import joined_blocks
+from steelyard.nn.stored import Codes, StoredMatrix
 
 __all__ = ["StoredTensor", "read_rows"]
 
@@ -71,19 +72,34 @@ class StoredTensor:
         """Return the tensor, to be read later.
 
         Returns:
-            Plain numbers; nibbles of Q4_0, which products take as they are; of other types numbers
-            to be rounded to bytes.
+            Plain numbers, or the codes of the file, which products take as they are.
         """
         rows, columns = self._tensor.shape
-        is_int4, is_plain = self._tensor.kind.name == "Q4_0", self._tensor.kind.name in DTYPES
+        kind = self._tensor.kind
+        is_plain = kind.name in DTYPES
         return StoredMatrix(
             shape=(rows, columns),
-            kind="" if is_plain else ("int4" if is_int4 else "int8"),
+            kind="" if is_plain else ("int4" if is_nibbles(kind) else "int8"),
             numbers=self.numbers,
             release=self.release,
-            codes=(lambda: int4_groups(self._taken())) if is_int4 else None,
+            codes=None if is_plain else self._codes,
             rows=self.some,
         )
+
+    def _codes(self) -> Codes | None:
+        """Return the codes; None where a scale is infinite or NaN, which roundings refuse."""
+        if self._tensor.kind.name == "Q4_0":
+            groups = int4_groups(self._taken())
+            return groups if bool(groups.scales.isfinite().all()) else None
+        step = max(1, _CHUNK_WEIGHTS // self._tensor.shape[1])
+        found = joined_blocks(
+            [
+                block_codes(self._taken(slice(first, first + step)), self._tensor.kind)
+                for first in range(0, self.rows, step)
+            ]
+        )
+        beside = [found.scales] if found.lows is None else [found.scales, found.lows]
+        return found if all(bool(item.isfinite().all()) for item in beside) else None
 
     def numbers(self) -> Iterator[Tensor]:
         """Return the rows in our order, some at a time, as numbers [n, columns]."""

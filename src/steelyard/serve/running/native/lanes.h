@@ -38,6 +38,7 @@ typedef float PlainFloats __attribute__((vector_size(64)));
 typedef int32_t PlainWords __attribute__((vector_size(64)));
 typedef uint16_t Halves __attribute__((vector_size(32), aligned(2), may_alias));
 typedef uint8_t Bytes __attribute__((vector_size(16), aligned(1), may_alias));
+typedef int8_t SignedBytes __attribute__((vector_size(16)));
 
 constexpr int BYTE_OFFSET = 128;  // what `add_bytes` counts a weight's byte above its value
 
@@ -53,6 +54,9 @@ INLINE Floats halves_to_floats(const uint16_t* p) {
 INLINE Words spread_words(int32_t x) { return Words{} + x; }
 INLINE Words bytes_to_words(const uint8_t* p) {
     return __builtin_convertvector(*(const Bytes*)p, Words);
+}
+INLINE Words signed_to_words(const uint8_t* p) {
+    return __builtin_convertvector((SignedBytes)*(const Bytes*)p, Words);
 }
 INLINE Words low_nibbles(Words x) { return x & 0x0f0f0f0f; }
 INLINE Words high_nibbles(Words x) {
@@ -113,6 +117,11 @@ INLINE Words spread_words(int32_t x) { return {i8{} + x, i8{} + x}; }
 INLINE Words bytes_to_words(const uint8_t* p) {
     i8 found[2];
     for (int i = 0; i < 16; i++) found[i / 8][i % 8] = p[i];
+    return {found[0], found[1]};
+}
+INLINE Words signed_to_words(const uint8_t* p) {
+    i8 found[2];
+    for (int i = 0; i < 16; i++) found[i / 8][i % 8] = (int8_t)p[i];
     return {found[0], found[1]};
 }
 INLINE Floats halves_to_floats(const uint16_t* p) {

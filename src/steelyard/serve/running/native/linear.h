@@ -8,21 +8,25 @@
 
 #include "panels.h"
 
-enum Kind : int64_t { FP32, BF16, INT8, INT4 };
+enum Kind : int64_t { FP32, BF16, INT8, INT4, BLOCK8, BLOCK4 };
 
 struct Linear {
     const void* packed;
-    const void* scales;    // INT8: float [columns]; INT4: binary16 [panel][group][16]
+    const void* scales;    // INT8: float [columns]; INT4: binary16 [panel][group][16]; see `side_bytes`
     const uint8_t* zeros;  // INT4: codes that stand for 0, as the scales; null where all are 8
     const float* bias;     // padded to whole panels, or null
-    int64_t outputs, inputs, kind, group;  // group: inner length of an INT4 scale
+    int64_t outputs, inputs, kind, group;  // group: inner length of an INT4 scale or of a block's
+    int64_t parts, lowered;  // of blocks: groups, and whether a code of 0 stands for a number
 };
 
 constexpr long DEPTH = 256;
 constexpr long LINE = 64;  // bytes
 
+// What the weights of a kind are stored as: those of blocks as bytes and nibbles of other kinds.
+INLINE int64_t stored_as(int64_t kind) { return kind >= BLOCK8 ? kind - BLOCK8 + INT8 : kind; }
+
 // Weights of one column in a line.
-INLINE long weights_per_line(int64_t kind) { return kind == INT4 ? 8 : 1L << kind; }
+INLINE long weights_per_line(int64_t kind) { return 1L << stored_as(kind); }
 
 // Lines of one panel.
 INLINE long lines_of(int64_t kind, long inputs) {
@@ -34,6 +38,13 @@ INLINE long lines_of(int64_t kind, long inputs) {
 INLINE long piece_of(int64_t kind, long lines) { return kind <= BF16 ? DEPTH : lines; }
 
 INLINE long groups_of(long inputs, long group) { return (inputs + group - 1) / group; }
+
+// What stands beside a block of a panel's weights, for 16 columns each: its scale (binary16); where
+// it is `lowered`, the number of a code of 0 (binary16); where it has several groups, by what its
+// scale is multiplied in each (signed bytes), and then the number of a code of 0 (bytes).
+INLINE long side_bytes(const Linear& map) {
+    return PANEL * (map.lowered ? 2 : 1) * (2 + (map.parts > 1 ? map.parts : 0));
+}
 
 INLINE long panels_of(long outputs) { return padded(outputs) / PANEL; }
 
@@ -53,9 +64,9 @@ INLINE uint32_t nibbles_spread(uint32_t half) {
 // Turns a word of stored weights into one that the products take.
 INLINE uint32_t word_of(int64_t kind, uint32_t word) {
     // Signed bytes become unsigned.
-    if (kind == INT8) return word ^ 0x80808080;
+    if (stored_as(kind) == INT8) return word ^ 0x80808080;
     // Nibbles of the first four weights stand in the lower halves, of the others above.
-    if (kind == INT4) return nibbles_spread(word & 0xffff) | nibbles_spread(word >> 16) << 4;
+    if (stored_as(kind) == INT4) return nibbles_spread(word & 0xffff) | nibbles_spread(word >> 16) << 4;
     return word;
 }
 
@@ -63,7 +74,7 @@ INLINE uint32_t word_of(int64_t kind, uint32_t word) {
 // bits, the lower one first; places beyond them become zero, as their word is.
 static void pack(int64_t kind, const void* weights, long outputs, long inputs, uint8_t* packed) {
     const long panels = panels_of(outputs), lines = lines_of(kind, inputs);
-    const long bytes = kind == INT4 ? inputs / 2 : inputs * (4 >> kind);
+    const long bytes = inputs * 4 >> stored_as(kind);
     const auto* rows = (const uint8_t*)weights;
     // A line of the cache of each column at a time; pieces are whole numbers of such blocks.
     constexpr long STEP = LINE / 4;

@@ -20,6 +20,8 @@ void multiply_tile(const Linear& map, const Span& s) {
         case BF16: return multiply_pairs(map, s);
         case INT8: return multiply_bytes(map, s);
         case INT4: return multiply_nibbles(map, s);
+        case BLOCK8:
+        case BLOCK4: return multiply_blocks(map, s);
     }
 }
 

@@ -18,8 +18,8 @@ constexpr long MOST_ROWS = 12, PANELS = 2;
 constexpr long MOST_ROWS = 6, PANELS = 1;
 #endif
 
-// Rows of a kind's largest tile: sums of nibbles are kept twice, in integers for each group.
-INLINE long most_rows(int64_t kind) { return kind == INT4 ? std::min(MOST_ROWS, 8L) : MOST_ROWS; }
+// Rows of a kind's largest tile: sums of groups are kept twice, in integers for each of them.
+INLINE long most_rows(int64_t kind) { return kind >= INT4 ? std::min(MOST_ROWS, 8L) : MOST_ROWS; }
 
 // Rows of a tile's code: what is missing to it is computed of anything and not stored. Fewer sizes
 // compile faster.
@@ -56,11 +56,20 @@ INLINE void to_bytes(const float* x, long count, float inverse, int8_t* codes) {
     for (long i = 0; i < count; i++) codes[i] = (int8_t)(int32_t)std::rint(x[i] * inverse);
 }
 
-constexpr long HALF = 32;  // codes of half a chunk; groups are multiples of it
-
+// Codes that are summed at once: groups are multiples of 32, or 16.
+template <long COUNT>
 INLINE int32_t sum_codes(const int8_t* codes) {
     int32_t total = 0;
-    for (long i = 0; i < HALF; i++) total += codes[i];
+    for (long i = 0; i < COUNT; i++) total += codes[i];
+    return total;
+}
+
+// Sum of the codes [start, end) of a row of a tile; beyond the row's end codes are zero.
+template <long COUNT>
+INLINE int32_t sum_group(const int32_t* row, long step, long start, long end) {
+    int32_t total = 0;
+    for (long i = start; i < end; i += COUNT)
+        total += sum_codes<COUNT>((const int8_t*)(row + i / 64 * step) + i % 64);
     return total;
 }
 
@@ -75,7 +84,7 @@ INLINE void each_chunk(const float* x, long inputs, int32_t* row, long step, con
 }
 
 // Writes a row's codes, its scale, and what its sums start from: less by what the codes of the
-// weights stand above their values.
+// weights stand above their values. Beside blocks those are the sums of the row's codes.
 INLINE void encode_bytes(const Linear& map, const float* x, int32_t* tile, long height, long row) {
     const float most = largest(x, map.inputs), inverse = most > 0 ? 127.0f / most : 0.0f;
     int32_t* first = tile + row * CHUNK;
@@ -85,12 +94,12 @@ INLINE void encode_bytes(const Linear& map, const float* x, int32_t* tile, long 
         });
     int32_t* scale = tile + words_of(map.kind, map.inputs) * height + row;
     *(float*)scale = most / 127.0f;
-    const int32_t offset = map.kind == INT8 ? BYTE_OFFSET : (map.zeros ? 1 : 8);
+    const int32_t offset =
+        map.kind >= BLOCK8 ? -1 : (map.kind == INT8 ? BYTE_OFFSET : (map.zeros ? 1 : 8));
     for (long g = 0; g < groups_of(map.inputs, map.group); g++) {
-        const long end = std::min(map.inputs, (g + 1) * map.group);
-        int32_t total = 0;
-        for (long i = g * map.group; i < end; i += HALF)  // beyond the row's end codes are zero
-            total += sum_codes((const int8_t*)(first + i / 64 * height * CHUNK) + i % 64);
+        const long start = g * map.group, end = std::min(map.inputs, start + map.group);
+        const int32_t total = map.group < 32 ? sum_group<16>(first, height * CHUNK, start, end)
+                                             : sum_group<32>(first, height * CHUNK, start, end);
         scale[(g + 1) * height] = -offset * total;
     }
 }

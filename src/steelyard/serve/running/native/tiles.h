@@ -81,6 +81,7 @@ void multiply_floats(const Linear& map, const Span& s);
 void multiply_pairs(const Linear& map, const Span& s);
 void multiply_bytes(const Linear& map, const Span& s);
 void multiply_nibbles(const Linear& map, const Span& s);
+void multiply_blocks(const Linear& map, const Span& s);
 
 // Calls the code of a height, of at most `MOST`.
 template <int MOST = MOST_ROWS, class Call>
