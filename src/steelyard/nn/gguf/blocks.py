@@ -166,7 +166,9 @@ def _k_parts(codes: Tensor, blocks: Tensor) -> Parts:
     minimums = torch.cat((second & 0x3F, (last >> 4) | ((second >> 2) & 0x30)), dim=1)
     # The file subtracts its minimums.
     lows = -_halves(blocks, 2)
-    return Parts(codes.view(torch.int8), _halves(blocks, 0), lows, scales.view(torch.int8), minimums)
+    return Parts(
+        codes.view(torch.int8), _halves(blocks, 0), lows, scales.view(torch.int8), minimums
+    )
 
 
 def _q4_k(blocks: Tensor) -> Parts:

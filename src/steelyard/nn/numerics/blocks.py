@@ -54,7 +54,11 @@ class BlockCodes:
 
     def bytes(self) -> Tensor:
         """Return int8 [N, K], each code in a byte."""
-        return unpack_nibbles(self.codes, self.width).view(torch.int8) if self.is_nibbles else self.codes
+        return (
+            unpack_nibbles(self.codes, self.width).view(torch.int8)
+            if self.is_nibbles
+            else self.codes
+        )
 
     def dequantize(self) -> Tensor:
         """Return float32 [N, K]; of each product and sum float32's rounding."""
@@ -106,9 +110,7 @@ def _beside(values: Tensor, factors: Tensor | None, parts: int) -> Tensor:
     return wide.unsqueeze(-1)
 
 
-def _cut(
-    item: BlockCodes, group: int, span: int, has_lows: bool, has_factors: bool
-) -> BlockCodes:
+def _cut(item: BlockCodes, group: int, span: int, has_lows: bool, has_factors: bool) -> BlockCodes:
     """Write out what stands beside codes for shorter groups and blocks."""
     times, blocks = item.group // group, item.group * item.parts // span
     shape = (len(item.scales), item.width // item.group)

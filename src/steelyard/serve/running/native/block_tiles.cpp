@@ -47,13 +47,14 @@ void block_tile(const Linear& map, const Span& s) {
     const long groups = map.inputs / map.group, wide = map.group / (NIBBLES ? 8 : 4);
     const long blocks = groups / map.parts, bytes = side_bytes(map);
     const float* scales = (const float*)(s.tile + words_of(map.kind, map.inputs) * R);
-    const int32_t* sums = (const int32_t*)scales + R;
+    const int32_t* starts = (const int32_t*)scales + R;
+    const float* sums = (const float*)starts + (NIBBLES ? 0 : groups * R);
     Floats total[PANELS][R] = {};
-    for (long g = 0, block = 0, part = 0; g < groups; g++, sums += R) {
+    for (long g = 0, block = 0, part = 0; g < groups; g++, starts += R, sums += R) {
         Words dot[PANELS][R];
         UNROLL for (int r = 0; r < R; r++)
             UNROLL for (int p = 0; p < PANELS; p++)
-                dot[p][r] = spread_words(NIBBLES ? 0 : -BYTE_OFFSET * sums[r]);
+                dot[p][r] = spread_words(NIBBLES ? 0 : starts[r]);
         multiply_group<NIBBLES, R>(s, g * wide, (g + 1) * wide, dot);
         UNROLL for (int p = 0; p < PANELS; p++) {
             const uint8_t* beside =
@@ -62,8 +63,7 @@ void block_tile(const Linear& map, const Span& s) {
             UNROLL for (int r = 0; r < R; r++) total[p][r] += scale * to_floats(dot[p][r]);
             if (!map.lowered) continue;
             const Floats low = side_of(map, beside, part, 1);
-            UNROLL for (int r = 0; r < R; r++)
-                total[p][r] += low * to_floats(spread_words(sums[r]));
+            UNROLL for (int r = 0; r < R; r++) total[p][r] += sums[r] * low;
         }
         if (++part == map.parts) part = 0, block++;
     }

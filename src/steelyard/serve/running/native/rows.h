@@ -1,8 +1,9 @@
 // Activations as the products read them: tiles of rows, in words of 32 bits.
 //
 // A tile of R rows is [chunks][R][CHUNK] words, so that a row is written as it is read: a line of
-// the cache at a time. For integer kinds follow the rows' scales [R] (float32) and what their sums
-// of products start from [groups][R] (int32).
+// the cache at a time. For integer kinds follow the rows' scales [R] (float32), what their sums of
+// products start from [groups][R] (int32) and, beside blocks that are lowered, the sums of their
+// codes [groups][R] (float32); sums of nibbles of blocks start from 0.
 #pragma once
 
 #include "lanes.h"
@@ -37,7 +38,8 @@ INLINE long words_of(int64_t kind, long inputs) {
 // Words that a row takes in a tile.
 INLINE long row_words(const Linear& map) {
     const long words = words_of(map.kind, map.inputs);
-    return map.kind <= BF16 ? words : words + 1 + groups_of(map.inputs, map.group);
+    const long each = (map.kind != BLOCK4) + (map.lowered != 0);
+    return map.kind <= BF16 ? words : words + 1 + groups_of(map.inputs, map.group) * each;
 }
 
 // Sizes of floats are ordered as their bits, which integers compare in one step.
@@ -84,7 +86,7 @@ INLINE void each_chunk(const float* x, long inputs, int32_t* row, long step, con
 }
 
 // Writes a row's codes, its scale, and what its sums start from: less by what the codes of the
-// weights stand above their values. Beside blocks those are the sums of the row's codes.
+// weights stand above their values. Beside lowered blocks follow the sums of the row's codes.
 INLINE void encode_bytes(const Linear& map, const float* x, int32_t* tile, long height, long row) {
     const float most = largest(x, map.inputs), inverse = most > 0 ? 127.0f / most : 0.0f;
     int32_t* first = tile + row * CHUNK;
@@ -94,13 +96,14 @@ INLINE void encode_bytes(const Linear& map, const float* x, int32_t* tile, long 
         });
     int32_t* scale = tile + words_of(map.kind, map.inputs) * height + row;
     *(float*)scale = most / 127.0f;
-    const int32_t offset =
-        map.kind >= BLOCK8 ? -1 : (map.kind == INT8 ? BYTE_OFFSET : (map.zeros ? 1 : 8));
-    for (long g = 0; g < groups_of(map.inputs, map.group); g++) {
+    const int32_t offset = map.kind == INT4 ? (map.zeros ? 1 : 8) : BYTE_OFFSET;
+    const long groups = groups_of(map.inputs, map.group), starts = map.kind != BLOCK4;
+    for (long g = 0; g < groups; g++) {
         const long start = g * map.group, end = std::min(map.inputs, start + map.group);
         const int32_t total = map.group < 32 ? sum_group<16>(first, height * CHUNK, start, end)
                                              : sum_group<32>(first, height * CHUNK, start, end);
-        scale[(g + 1) * height] = -offset * total;
+        if (starts) scale[(g + 1) * height] = -offset * total;
+        if (map.lowered) ((float*)scale)[(g + starts * groups + 1) * height] = (float)total;
     }
 }
 
