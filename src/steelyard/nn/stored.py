@@ -38,6 +38,7 @@ class StoredMatrix:
             where that holds for all of its kind.
         rows: returns rows by their numbers, floating point [..., columns] of int64 [...]; None
             where a file cannot be read row by row.
+        plain_dtype: type of plain numbers in the file, None for codes.
     """
 
     shape: tuple[int, int]
@@ -46,6 +47,7 @@ class StoredMatrix:
     release: Callable[[], None]
     codes: Callable[[], Codes | None] | None = None
     rows: Callable[[Tensor], Tensor] | None = None
+    plain_dtype: torch.dtype | None = None
 
 
 class StoredLinear(nn.Module):
@@ -57,6 +59,7 @@ class StoredLinear(nn.Module):
         in_features: columns.
         out_features: rows of all matrices.
         kind: type of the products it is meant for, "" where all matrices hold plain numbers.
+        plain_dtype: type of plain numbers in the files, None for codes or where matrices differ.
         bias: [rows], or None.
     """
 
@@ -80,6 +83,8 @@ class StoredLinear(nn.Module):
         # One product reads all parts: where they differ, bytes hold what nibbles do, but not
         # the other way round.
         self.kind = kinds.pop() if len(kinds) == 1 else "int8"
+        dtypes = {part.plain_dtype for part in parts}
+        self.plain_dtype = dtypes.pop() if len(dtypes) == 1 else None
         self.register_parameter("bias", bias)
 
     @property

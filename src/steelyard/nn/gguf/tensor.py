@@ -84,6 +84,7 @@ class StoredTensor:
             release=self.release,
             codes=None if is_plain else self._codes,
             rows=self.some,
+            plain_dtype=DTYPES.get(kind.name),
         )
 
     def _codes(self) -> Codes | None:

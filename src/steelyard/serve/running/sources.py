@@ -126,7 +126,7 @@ def as_numbers(source: Tensor | StoredLinear, dtype: torch.dtype) -> Tensor:
 
     Args:
         source: float32, bfloat16 or float16 [N, K].
-        dtype: float32 or bfloat16.
+        dtype: float32 or bfloat16; float16 of what is.
 
     Returns:
         [N, K], which may share memory with the source.

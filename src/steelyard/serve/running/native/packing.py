@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from steelyard.errors import CapacityError
 from steelyard.nn.numerics.blocks import BlockCodes
 from steelyard.nn.numerics.int8 import Int8Rows
-from steelyard.nn.stored import Codes
+from steelyard.nn.stored import Codes, StoredLinear
 from steelyard.serve.running.pool import lazy_zeros
 from steelyard.serve.running.sources import Source, as_codes, as_numbers, shape_of
 from steelyard.serve.running.weights import INT4_GROUP, ComputedIn
@@ -32,7 +32,8 @@ PANEL = 16
 """Columns of a packed panel, as in lanes.h; rows of buffers are padded to it."""
 _KINDS: dict[ComputedIn, int] = {"fp32": 0, "bf16": 1, "int8": 2, "int4": 3}
 _BLOCK_KINDS: dict[ComputedIn, int] = {"int8": 4, "int4": 5}
-"""Numbers of linear.h, of `BlockCodes` the second."""
+_HALF_KIND = 6
+"""Numbers of linear.h; the second ones are of `BlockCodes`, the last of float16 read as float32."""
 _LINE_BYTES = 64
 
 
@@ -172,7 +173,7 @@ class PackedWeight:
         if arena is None or laid.kind != kind:
             coded = isinstance(weight, Codes)
             arena = Arena(arena_bytes(library, outputs, inputs, laid.kind, is_coded=coded))
-        number = (_BLOCK_KINDS if laid.parts else _KINDS)[laid.kind]
+        number = laid.number
         size = library.steelyard_packed_bytes(number, outputs, inputs)
         packed = arena.take(size)
         library.steelyard_pack(number, laid.codes.data_ptr(), outputs, inputs, packed.data_ptr())
@@ -197,12 +198,21 @@ class _Laid(NamedTuple):
     parts: int = 0
     lowered: bool = False
 
+    @property
+    def number(self) -> int:
+        """Kind of linear.h."""
+        if self.codes.dtype == torch.float16:
+            return _HALF_KIND
+        return (_BLOCK_KINDS if self.parts else _KINDS)[self.kind]
+
 
 def _laid_out(weight: Source, kind: ComputedIn, group: int, zero_points: bool) -> _Laid:
     """Bring a weight into the form that is packed."""
     if not isinstance(weight, Codes) and kind in ("fp32", "bf16"):
-        dtype = torch.float32 if kind == "fp32" else torch.bfloat16
-        return _Laid(kind, as_numbers(weight, dtype))
+        is_half = isinstance(weight, StoredLinear) and weight.plain_dtype == torch.float16
+        # In float32 the products widen them, to the same numbers.
+        wide = torch.float16 if is_half else torch.float32
+        return _Laid(kind, as_numbers(weight, wide if kind == "fp32" else torch.bfloat16))
     record = as_codes(weight, kind, group=group, zero_points=zero_points)
     if isinstance(record, BlockCodes):
         return _laid_blocks(record)

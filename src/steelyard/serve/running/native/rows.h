@@ -20,14 +20,18 @@ constexpr long MOST_ROWS = 6, PANELS = 1;
 #endif
 
 // Rows of a kind's largest tile: sums of groups are kept twice, in integers for each of them.
-INLINE long most_rows(int64_t kind) { return kind >= INT4 ? std::min(MOST_ROWS, 8L) : MOST_ROWS; }
+INLINE long most_rows(int64_t kind) { 
+    return is_float(kind) || kind == INT8 ? MOST_ROWS : std::min(MOST_ROWS, 8L);
+ }
 
 // Rows of a tile's code: what is missing to it is computed of anything and not stored. Fewer sizes
 // compile faster.
 INLINE long tile_height(long rows) { return rows <= 4 ? rows : (rows + 1) / 2 * 2; }
 
 // Values of a row that fill a chunk.
-INLINE long chunk_values(int64_t kind) { return kind == FP32 ? 16 : (kind == BF16 ? 32 : 64); }
+INLINE long chunk_values(int64_t kind) { 
+    return kind == BF16 ? 32 : (is_float(kind) ? 16 : 64);
+ }
 
 // Words of a row with those that fill its last chunk.
 INLINE long words_of(int64_t kind, long inputs) {
@@ -39,7 +43,7 @@ INLINE long words_of(int64_t kind, long inputs) {
 INLINE long row_words(const Linear& map) {
     const long words = words_of(map.kind, map.inputs);
     const long each = (map.kind != BLOCK4) + (map.lowered != 0);
-    return map.kind <= BF16 ? words : words + 1 + groups_of(map.inputs, map.group) * each;
+    return is_float(map.kind) ? words : words + 1 + groups_of(map.inputs, map.group) * each;
 }
 
 // Sizes of floats are ordered as their bits, which integers compare in one step.
@@ -110,7 +114,7 @@ INLINE void encode_bytes(const Linear& map, const float* x, int32_t* tile, long 
 // Writes row `row` of a tile.
 INLINE void encode_row(const Linear& map, const float* x, int32_t* tile, long height, long row) {
     int32_t* first = tile + row * CHUNK;
-    if (map.kind == FP32)
+    if (map.kind == FP32 || map.kind == FP16)
         each_chunk<FP32>(x, map.inputs, first, height * CHUNK,
             [](const float* from, long count, int32_t* to) {
                 memcpy(to, from, count * sizeof(float));

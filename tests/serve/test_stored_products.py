@@ -1,4 +1,4 @@
-"""Products over the blocks of GGUF files equal those of their numbers."""
+"""Products over what files hold, blocks and float16, equal those of their numbers."""
 
 import shutil
 
@@ -12,6 +12,7 @@ from steelyard.nn.gguf.blocks import block_codes
 from steelyard.nn.gguf.kinds import KINDS
 from steelyard.nn.numerics.blocks import joined_blocks
 from steelyard.nn.numerics.int8 import quantize_int8
+from steelyard.nn.stored import StoredLinear, StoredMatrix
 from steelyard.serve.running.native.library import Team, capped_products
 from steelyard.serve.running.native.packing import PackedWeight, padded
 
@@ -62,3 +63,26 @@ def test_products_of_blocks_equal_those_of_their_numbers(library):
                 some = multiply(library, Team(library, 1 + count % 2), packed, rows[:count])
                 assert torch.equal(some[:, :outputs], found[:count, :outputs]), name
             assert packed.num_bytes <= 1.05 * record.num_bytes * padded(outputs) / outputs
+
+
+def test_products_of_float16_are_the_bits_of_those_in_float32(library):
+    for outputs, inputs in ((16, 8), (40, 264), (33, 2200)):
+        weight = torch.randn(outputs, inputs).half()
+        weight[0, :4] = torch.tensor([0.0, -0.0, 6e-8, 65504.0])
+        stored = StoredMatrix(
+            shape=(outputs, inputs),
+            kind="",
+            numbers=lambda weight=weight: iter(weight.split(7)),
+            release=lambda: None,
+            plain_dtype=torch.float16,
+        )
+        halves = PackedWeight(library, StoredLinear((stored,), None, torch.float32), None, "fp32")
+        wide = PackedWeight(library, weight.float(), None, "fp32")
+        assert halves.num_bytes * 2 == wide.num_bytes
+        rows = torch.randn(27, inputs)
+        for count in (1, 5, 27):
+            found, wanted = (
+                multiply(library, Team(library, 2), packed, rows[:count])
+                for packed in (halves, wide)
+            )
+            assert torch.equal(found, wanted)
