@@ -11,11 +11,11 @@ from steelyard.catalog.architecture import Architecture
 from steelyard.errors import ConfigError
 from steelyard.nn.gguf.header import GgufHeader
 
-__all__ = ["FAMILIES", "Family", "stored_name"]
+__all__ = ["FAMILIES", "FileFamily", "stored_name"]
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class FileFamily:
     """How files of one value of `general.architecture` are read.
 
     Attributes:
@@ -182,17 +182,17 @@ def _olmo2(header: GgufHeader, arch: Architecture) -> dict[str, Any]:
     return {"post_norm": True, "qk_norm_across_heads": True}
 
 
-FAMILIES: dict[str, Family] = {
-    "llama": Family(_plain, is_turned=True),
-    "qwen2": Family(_plain),
-    "qwen3": Family(_plain),
-    "gemma": Family(_gemma),
-    "gemma2": Family(_gemma2),
-    "gemma3": Family(_gemma3),
-    "phi3": Family(_phi3, form="phi3"),
-    "granite": Family(_granite, is_turned=True),
-    "smollm3": Family(_smollm3, is_turned=True),
-    "olmo2": Family(_olmo2),
+FAMILIES: dict[str, FileFamily] = {
+    "llama": FileFamily(_plain, is_turned=True),
+    "qwen2": FileFamily(_plain),
+    "qwen3": FileFamily(_plain),
+    "gemma": FileFamily(_gemma),
+    "gemma2": FileFamily(_gemma2),
+    "gemma3": FileFamily(_gemma3),
+    "phi3": FileFamily(_phi3, form="phi3"),
+    "granite": FileFamily(_granite, is_turned=True),
+    "smollm3": FileFamily(_smollm3, is_turned=True),
+    "olmo2": FileFamily(_olmo2),
 }
 """By value of `general.architecture`; Mistral's files say "llama" as well."""
 

@@ -23,8 +23,8 @@ from steelyard.serve.running.native.packed_cache import (
     write_packed,
 )
 from steelyard.serve.running.native.packing import (
-    Arena,
     MAP_SIZES,
+    Arena,
     LinearMap,
     PackedWeight,
     arena_bytes,
