@@ -50,11 +50,7 @@ def test_products_of_blocks_equal_those_of_their_numbers(library):
             codes, kept = quantize_int8(rows), record.dequantize().double()
             read = codes.dequantize().double()
             expected = F.linear(read, kept, bias.double())
-            # Codes above a lowest number are summed apart from it, each with its own rounding.
-            parts = record.dequantize().abs().double()
-            if record.lows is not None:
-                parts += 2 * record.lows.abs().double().amax(1, keepdim=True) * 63
-            sizes = read.abs() @ parts.T + bias.abs()
+            sizes = read.abs() @ kept.abs().T + bias.abs()
             found = multiply(library, team, packed, rows)
             assert ((found[:, :outputs] - expected).abs() <= 2e-6 * sizes).all(), name
             added = multiply(library, team, packed, rows, start=torch.ones(27, padded(outputs)))
