@@ -1,4 +1,4 @@
-"""Writes models of random codes layer by layer: compressed-tensors' folders, and GGUF of Q4_0."""
+"""Writes models of random codes layer by layer: compressed-tensors' folders, and GGUF files."""
 
 from pathlib import Path
 
@@ -8,11 +8,11 @@ import torch
 from steelyard.catalog import to_huggingface
 from steelyard.catalog.architecture import Architecture
 from steelyard.files import write_json
-from steelyard.nn.gguf.architecture import stored_name
+from steelyard.nn.gguf.families import stored_name
 from steelyard.nn.mapped import write_tensors
 from steelyard.nn.names import Slot, slots
 
-__all__ = ["write_coded", "write_q4_0"]
+__all__ = ["write_blocks", "write_coded"]
 
 _GROUP = 128
 _FORMATS = {4: "pack-quantized", 8: "int-quantized"}
@@ -81,12 +81,17 @@ def _tensors(
     }
 
 
-def write_q4_0(path: Path, arch: Architecture) -> int:
-    """Write a GGUF file whose matrices are random blocks of Q4_0, the table of tokens too.
+_SCALES = {"Q4_0": 1 / 4.6, "Q8_0": 1 / 74, "Q4_K": 1 / 150, "Q6_K": 1 / 1400}
+"""Scale of a block of random codes that gives numbers of spread 1, about."""
+
+
+def write_blocks(path: Path, arch: Architecture, name: str) -> int:
+    """Write a GGUF file whose matrices are random blocks of a type, the table of tokens too.
 
     Args:
         path: the file.
         arch: shape of a Llama.
+        name: one of `_SCALES`.
 
     Returns:
         Bytes of the file.
@@ -101,17 +106,19 @@ def write_q4_0(path: Path, arch: Architecture) -> int:
     writer.add_head_count(arch.num_heads)
     writer.add_head_count_kv(arch.num_kv_heads)
     writer.add_layer_norm_rms_eps(arch.norm_eps)
-    generator = np.random.default_rng(0)
+    generator, kind = np.random.default_rng(0), gguf.GGMLQuantizationType[name]
+    length, size = gguf.GGML_QUANT_SIZES[kind]
+    # Q6_K ends with its scale; behind that of Q4_K stands the scale of its minimums.
+    first, count = (size - 2, 1) if name == "Q6_K" else (0, 2 if name == "Q4_K" else 1)
     for slot in slots(arch, "llama"):
         for part, rows in zip(slot.parts, slot.rows, strict=True):
             if not slot.width:
-                writer.add_tensor(stored_name(part), np.ones(rows, dtype=np.float32))
+                writer.add_tensor(stored_name(part, arch), np.ones(rows, dtype=np.float32))
                 continue
-            raw = generator.integers(0, 256, (rows, slot.width // 32, 18), dtype=np.uint8)
-            scale = np.array([slot.width**-0.5 / 4.6], dtype=np.float16).view(np.uint8)
-            raw[..., :2] = scale
-            kind = gguf.GGMLQuantizationType.Q4_0
-            writer.add_tensor(stored_name(part), raw.reshape(rows, -1), raw_dtype=kind)
+            raw = generator.integers(0, 256, (rows, slot.width // length, size), dtype=np.uint8)
+            scale = np.array([slot.width**-0.5 * _SCALES[name]] * count, dtype=np.float16)
+            raw[..., first : first + 2 * count] = scale.view(np.uint8)
+            writer.add_tensor(stored_name(part, arch), raw.reshape(rows, -1), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

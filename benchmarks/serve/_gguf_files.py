@@ -1,16 +1,27 @@
-"""What a GGUF file of a Llama holds: its fields and its tensors, by llama.cpp's names."""
+"""What a GGUF file of a model holds: its fields and its tensors, by llama.cpp's names."""
 
 import numpy as np
 from torch import Tensor
 
 from steelyard.catalog.architecture import Architecture
+from steelyard.nn.gguf.families import FAMILIES, stored_name
+from steelyard.nn.names import slots
 from steelyard.nn.transformer import Transformer
 
 __all__ = ["fields_of", "stored_tensors"]
 
 
 def fields_of(arch: Architecture) -> dict[str, float]:
-    """Return the fields of a Llama's shape, without their common prefix."""
+    """Return the fields of a model's shape, without their common prefix; 0 stands for none."""
+    optional = {
+        "attention.sliding_window": arch.sliding_window,
+        "attn_logit_softcapping": arch.attention_softcap,
+        "final_logit_softcapping": arch.logit_softcap,
+        "attention.scale": arch.attention_scale,
+        "embedding_scale": 0.0 if arch.embedding_scale == 1 else arch.embedding_scale,
+        "residual_scale": 0.0 if arch.residual_scale == 1 else arch.residual_scale,
+        "logit_scale": 0.0 if arch.logit_divisor == 1 else arch.logit_divisor,
+    }
     return {
         "context_length": arch.max_positions,
         "embedding_length": arch.hidden_size,
@@ -18,47 +29,27 @@ def fields_of(arch: Architecture) -> dict[str, float]:
         "feed_forward_length": arch.intermediate_size,
         "attention.head_count": arch.num_heads,
         "attention.head_count_kv": arch.num_kv_heads,
-        "rope.dimension_count": arch.head_dim,
+        "attention.key_length": arch.head_dim,
+        "attention.value_length": arch.head_dim,
+        "rope.dimension_count": arch.rotary_dim or arch.head_dim,
         "rope.freq_base": arch.rope_theta,
         "attention.layer_norm_rms_epsilon": arch.norm_eps,
-    }
+    } | {name: value for name, value in optional.items() if value}
 
 
-def stored_tensors(model: Transformer) -> dict[str, np.ndarray]:
-    """Return the tensors by llama.cpp's names, queries and keys in its order of rows."""
+def stored_tensors(model: Transformer, family: str = "llama") -> dict[str, np.ndarray]:
+    """Return the tensors by llama.cpp's names, in its order of rows and with its gains."""
     arch, state = model.architecture, model.state_dict()
-    kept = {
-        "token_embd.weight": state["embedding.weight"],
-        "output_norm.weight": state["norm.weight"],
-    }
-    if "output.weight" in state:
-        kept["output.weight"] = state["output.weight"]
-    for layer in range(arch.num_layers):
-        ours, theirs = f"layers.{layer}.", f"blk.{layer}."
-        for kind in ("weight", "bias"):
-            if f"{ours}qkv.{kind}" in state:
-                parts = _split_heads(state[f"{ours}qkv.{kind}"], arch)
-                for name, part in zip("qkv", parts, strict=True):
-                    kept[f"{theirs}attn_{name}.{kind}"] = part
-        gate, up = state[f"{ours}up.weight"].chunk(2)
-        kept |= {
-            f"{theirs}attn_norm.weight": state[f"{ours}attention_norm.weight"],
-            f"{theirs}ffn_norm.weight": state[f"{ours}mlp_norm.weight"],
-            f"{theirs}attn_output.weight": state[f"{ours}out.weight"],
-            f"{theirs}ffn_gate.weight": gate,
-            f"{theirs}ffn_up.weight": up,
-            f"{theirs}ffn_down.weight": state[f"{ours}down.weight"],
-        }
+    kept: dict[str, Tensor] = {}
+    for slot in slots(arch, FAMILIES[family].form):
+        for part, tensor in zip(slot.parts, state[slot.name].split(slot.rows), strict=True):
+            name = stored_name(part, arch)
+            turned = FAMILIES[family].is_turned and (".attn_q." in name or ".attn_k." in name)
+            # As llama.cpp's converter does: halves of turned heads alternate, and gains of Gemma
+            # are the factors themselves.
+            heads = arch.num_kv_heads if ".attn_k." in name else arch.num_heads
+            ours = tensor + 1 if arch.unit_offset_norm and not slot.width else tensor
+            kept[name] = (
+                ours.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2) if turned else ours
+            )
     return {name: tensor.contiguous().numpy() for name, tensor in kept.items()}
-
-
-def _split_heads(fused: Tensor, arch: Architecture) -> tuple[Tensor, Tensor, Tensor]:
-    """Return rows of queries, keys and values; the halves of turned heads are interleaved."""
-    counts = (arch.num_heads, arch.num_kv_heads, arch.num_kv_heads)
-    query, key, value = fused.split([count * arch.head_dim for count in counts])
-    # As llama.cpp's converter does.
-    turned = [
-        part.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
-        for part, heads in ((query, arch.num_heads), (key, arch.num_kv_heads))
-    ]
-    return turned[0], turned[1], value

@@ -31,14 +31,15 @@ FILE_TYPES = {
 
 def write(folder, asked):
     """Write the F32 file with the fields and the weights given."""
-    writer = gguf.GGUFWriter(folder / "F32.gguf", "llama")
+    family = asked.get("family", "llama")
+    writer = gguf.GGUFWriter(folder / "F32.gguf", family)
     writer.add_tokenizer_model("none")
-    writer.add_uint32("llama.vocab_size", len(asked["tokens"]))
+    writer.add_uint32(f"{family}.vocab_size", len(asked["tokens"]))
     for name, value in asked["fields"].items():
         if isinstance(value, int):
-            writer.add_uint32(f"llama.{name}", value)
+            writer.add_uint32(f"{family}.{name}", value)
         else:
-            writer.add_float32(f"llama.{name}", value)
+            writer.add_float32(f"{family}.{name}", value)
     for name, weights in np.load(folder / "weights.npz").items():
         writer.add_tensor(name, weights)
     close(writer)

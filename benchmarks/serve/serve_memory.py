@@ -1,8 +1,8 @@
 """What an engine holds of a model beside what is stored, and what keeping packed weights saves.
 
-Models of random weights are served, each by an engine in a process of its own: folders in float32
-and bfloat16, folders of int8 and int4 codes, and a GGUF file of Q4_0 blocks; in a full run also an
-int4 model of the shape of a 7B Llama, written layer by layer to a temporary folder.
+Models of random weights are served, each by an engine in a process of its own: folders in float32,
+float16 and bfloat16, folders of int8 and int4 codes, and GGUF files of blocks; in a full run also
+an int4 model of the shape of a 7B Llama, written layer by layer to a temporary folder.
 
 Memory is what the process holds after an answer to a short prompt, less that of a process that has
 loaded all modules, less the pool, which is filled. Code that runs the first time, its scratch and
@@ -23,7 +23,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.common import Check
-from benchmarks.serve._coded_folder import write_coded, write_q4_0
+from benchmarks.serve._coded_folder import write_blocks, write_coded
 
 from steelyard.catalog.architecture import Architecture
 
@@ -60,7 +60,7 @@ _LLAMA_7B = dataclasses.replace(
     vocab_size=32000,
     tied_embeddings=False,
 )
-_KINDS = ("fp32", "bf16", "int8", "int4", "Q4_0")
+_KINDS = ("fp32", "fp16", "bf16", "int8", "int4", "Q4_0", "Q4_K", "Q8_0")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,13 +90,13 @@ def run(quick: bool) -> list[Check]:
     """Measure one engine per type.
 
     Args:
-        quick: 6 layers instead of 16, three types, and no 7B shape.
+        quick: 6 layers instead of 16, four types, and no 7B shape.
 
     Returns:
         Memory over what is stored per type, the peak of the 7B shape, and decoding over a map.
     """
     arch = dataclasses.replace(_MODEL, num_layers=6) if quick else _MODEL
-    kinds = ("bf16", "int4", "Q4_0") if quick else _KINDS
+    kinds = ("fp16", "int4", "Q4_0", "Q4_K") if quick else _KINDS
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         tiny = {kind: _measure(home, _TINY, kind) for kind in ("bf16", "Q4_0")}
@@ -105,7 +105,7 @@ def run(quick: bool) -> list[Check]:
     _print(found | ({"7B int4": large} if large else {}), tiny)
     checks = [
         Check(f"1 held over stored, {kind}",
-              (item.beyond - tiny.get(kind, tiny["bf16"]).beyond) / item.stored,
+              (item.beyond - tiny["Q4_0" if kind.startswith("Q") else "bf16"].beyond) / item.stored,
               _STORED_BAR, "lower")
         for kind, item in found.items()
     ]  # fmt: skip
@@ -131,7 +131,7 @@ def run(quick: bool) -> list[Check]:
 def _measure(home: Path, arch: Architecture, kind: str, rounds: int = 7) -> _Measured:
     """Write a model, serve it in a process of its own, and remove it."""
     with tempfile.TemporaryDirectory(dir=home) as folder, tempfile.TemporaryDirectory() as cache:
-        model = Path(folder) / ("model.gguf" if kind == "Q4_0" else "model")
+        model = Path(folder) / ("model.gguf" if kind.startswith("Q") else "model")
         stored = _write(model, arch, kind)
         # Four bytes a number: more than any of these types keeps.
         pool = _POOL_TOKENS * arch.num_layers * arch.num_kv_heads * arch.head_dim * 8
@@ -148,8 +148,8 @@ def _measure(home: Path, arch: Architecture, kind: str, rounds: int = 7) -> _Mea
 
 def _write(model: Path, arch: Architecture, kind: str) -> float:
     """Write a model, and return the bytes of its weights."""
-    if kind == "Q4_0":
-        return write_q4_0(model, arch)
+    if kind.startswith("Q"):
+        return write_blocks(model, arch, kind)
     if kind in ("int4", "int8"):
         return write_coded(model, arch, 4 if kind == "int4" else 8)
     import torch
@@ -157,8 +157,8 @@ def _write(model: Path, arch: Architecture, kind: str) -> float:
     from steelyard.nn import checkpoint
     from steelyard.nn.transformer import build
 
-    dtype = torch.float32 if kind == "fp32" else torch.bfloat16
-    checkpoint.save(build(arch, dtype=dtype), model)
+    dtypes = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+    checkpoint.save(build(arch, dtype=dtypes[kind]), model)
     return sum(path.stat().st_size for path in model.glob("*.safetensors"))
 
 

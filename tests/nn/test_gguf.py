@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.nn.gguf_files import FAMILIES, LLAMA, UNTIED, close, encode, new_writer, write_model
 
-from steelyard.errors import CatalogError, ConfigError, DataError
+from steelyard.errors import CatalogError, ConfigError, DataError, SteelyardWarning
 from steelyard.nn import checkpoint
 from steelyard.nn.gguf.blocks import unpack
 from steelyard.nn.gguf.kinds import KINDS
@@ -57,7 +57,15 @@ def test_every_family_loads_equal(family, arch, tmp_path):
     again = checkpoint.load(tmp_path / "m.gguf")
     for name, value in model.state_dict().items():
         assert torch.equal(again.state_dict()[name], value), name
-    assert again.architecture.tied_embeddings == arch.tied_embeddings
+    torch.testing.assert_close(again(TOKENS), model(TOKENS))
+    found, wanted = dataclasses.asdict(again.architecture), dataclasses.asdict(arch)
+    for name in wanted.keys() - {"name"}:
+        same = wanted[name]
+        if isinstance(same, float):  # files have float32
+            same = pytest.approx(same, rel=1e-6)
+        assert found[name] == same, name
+    checkpoint.save(again, tmp_path / "hf")
+    assert torch.equal(checkpoint.load(tmp_path / "hf")(TOKENS), again(TOKENS))
 
 
 @torch.no_grad()
@@ -171,12 +179,93 @@ def test_what_would_compute_something_else_is_refused(change, error, words, tmp_
         checkpoint.load(tmp_path / "m.gguf")
 
 
+NAN = float("nan")
+FIELDS = {
+    "caps": (
+        "gemma2",
+        lambda w: w.add_attn_logit_softcapping(NAN),
+        CatalogError,
+        "attention_softcap",
+    ),
+    "windows": (
+        "gemma3",
+        lambda w: w.add_array("gemma3.attention.sliding_window_pattern", [False, True, True]),
+        ConfigError,
+        "sliding_window_pattern follows no rule",
+    ),
+    "no positions": (
+        "granite",
+        lambda w: w.add_rope_scaling_finetuned(False),
+        ConfigError,
+        "positions that are not turned",
+    ),
+    "a factor": ("granite", lambda w: w.add_logit_scale(NAN), CatalogError, "logit_divisor"),
+    "OLMo 3": ("olmo2", lambda w: w.add_sliding_window(9), ConfigError, "windows in an olmo2"),
+    "odd heads": ("phi3", lambda w: w.add_rope_dimension_count(33), CatalogError, "rotary_dim"),
+    "half a scaling": (
+        "phi3",
+        lambda w: w.add_tensor("rope_factors_long.weight", np.ones(24, np.float32)),
+        ConfigError,
+        "rope_factors_long",
+    ),
+}
+
+
+@pytest.mark.parametrize(("family", "change", "error", "words"), FIELDS.values(), ids=FIELDS)
+@torch.no_grad()
+def test_fields_of_families_are_checked(family, change, error, words, tmp_path):
+    write_model(tmp_path / "m.gguf", family, build(FAMILIES[family][1]), extra=change)
+    with pytest.raises(error, match=words):
+        checkpoint.load(tmp_path / "m.gguf")
+
+
+@torch.no_grad()
+def test_windows_that_are_listed_by_layer_are_read(tmp_path):
+    key, arch = "gemma3.attention.sliding_window_pattern", FAMILIES["gemma3"][1]
+    for listed, every in (([True, True, False], 3), ([True] * 3, 0)):
+        write_model(
+            tmp_path / "m.gguf",
+            "gemma3",
+            build(arch),
+            extra=lambda writer, listed=listed: writer.add_array(key, listed),
+        )
+        assert checkpoint.load(tmp_path / "m.gguf").architecture.full_attention_every == every
+
+
+@torch.no_grad()
+def test_long_factors_are_read_for_long_sequences(tmp_path):
+    arch = FAMILIES["phi3"][1]
+    short, long = np.linspace(1, 2, 24, dtype=np.float32), np.linspace(2, 9, 24, dtype=np.float32)
+
+    def scaled(writer):
+        writer.add_rope_scaling_orig_ctx_len(32)
+        writer.add_rope_scaling_attn_factors(1.25)
+        writer.add_tensor("rope_factors_long.weight", long)
+        writer.add_tensor("rope_factors_short.weight", short)
+
+    write_model(tmp_path / "m.gguf", "phi3", build(arch), extra=scaled)
+    with pytest.warns(SteelyardWarning, match="max_positions is 32, not 64"):
+        assert checkpoint.load(tmp_path / "m.gguf").architecture.max_positions == 32
+    again = checkpoint.load(tmp_path / "m.gguf", max_positions=64)
+    assert again.architecture.max_positions == 64
+    assert again.scaling == RotaryScaling(
+        factor=2.0,
+        original_positions=32,
+        stretches=tuple(short.tolist()),
+        long_stretches=tuple(long.tolist()),
+        magnitude=1.25,
+    )
+    checkpoint.save(again, tmp_path / "hf")
+    folder = checkpoint.load(tmp_path / "hf", max_positions=64)
+    assert torch.equal(folder(TOKENS), again(TOKENS))
+
+
 def test_other_families_and_other_files_are_refused_in_words(tmp_path):
     writer = new_writer(tmp_path / "m.gguf", "mamba", LLAMA)
     close(writer)
     with pytest.raises(ConfigError, match="architecture 'mamba'") as caught:
         checkpoint.load(tmp_path / "m.gguf")
-    assert "llama, qwen2, qwen3" in caught.value.hint
+    assert "llama, qwen2, qwen3, gemma" in caught.value.hint
     close(new_writer(tmp_path / "m.gguf", "llama", LLAMA))
     with pytest.raises(DataError, match=r"token_embd\.weight is missing"):
         checkpoint.load(tmp_path / "m.gguf")

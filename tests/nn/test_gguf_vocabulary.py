@@ -162,8 +162,16 @@ def merged_by_score(text):
     ]
 
 
-def write_pieces(path, *, tokens=TOKENS, scores=SCORES, types=TYPES, extra=lambda writer: None):
-    writer = new_writer(path, "llama", LLAMA)
+def write_pieces(
+    path,
+    *,
+    family="llama",
+    tokens=TOKENS,
+    scores=SCORES,
+    types=TYPES,
+    extra=lambda writer: None,
+):
+    writer = new_writer(path, family, LLAMA)
     writer.add_tokenizer_model("llama")
     writer.add_tokenizer_pre("default")
     writer.add_token_list(tokens)
@@ -197,6 +205,37 @@ def test_special_pieces_are_never_cut_and_found_again(sentence_pieces):
     assert tokenizer.encode("<s>quick</s>", add_special_tokens=False).ids[0] == 1
     assert sentence_pieces.end_tokens == (2,)
     assert sentence_pieces.named == {"bos_token": "<s>", "eos_token": "</s>"}
+
+
+def test_special_pieces_of_phi3_swallow_the_spaces_after_them(tmp_path):
+    write_pieces(
+        tmp_path / "m.gguf",
+        family="phi3",
+        tokens=[*TOKENS, "<|user|>"],
+        scores=[*SCORES, 0.0],
+        types=[*TYPES, gguf.TokenType.CONTROL],
+    )
+    tokenizer = read_vocabulary(tmp_path / "m.gguf").tokenizer
+    quick = tokenizer.encode("quick", add_special_tokens=False).ids
+    found = tokenizer.encode("<|user|> \nquick", add_special_tokens=False).ids
+    assert found == [len(TOKENS), *quick]
+    assert len(tokenizer.encode("<s> \nquick", add_special_tokens=False).ids) > len(found)
+
+
+def test_runs_of_spaces_of_gemma_are_tokens(tmp_path):
+    # Its converter writes them as the spaces they stand for.
+    write_pieces(
+        tmp_path / "m.gguf",
+        family="gemma",
+        tokens=[*TOKENS, "     "],
+        scores=[*SCORES, 0.0],
+        types=[*TYPES, gguf.TokenType.USER_DEFINED],
+        extra=lambda writer: writer.add_add_space_prefix(False),
+    )
+    tokenizer = read_vocabulary(tmp_path / "m.gguf").tokenizer
+    ids = tokenizer.encode("a     b", add_special_tokens=False).ids
+    assert ids == [TOKENS.index("a"), len(TOKENS), TOKENS.index("b")]
+    assert tokenizer.decode(ids) == "a     b"
 
 
 def test_a_codec_of_a_file_knows_template_and_special_tokens(tmp_path):

@@ -10,7 +10,9 @@ from safetensors.torch import load_file, save_file
 from steelyard.catalog.architecture import Architecture
 from steelyard.errors import ConfigError, DataError
 from steelyard.nn import checkpoint
+from steelyard.nn.numerics.blocks import BlockCodes
 from steelyard.nn.quantized.gptq import read_gptq
+from steelyard.nn.quantized.words import WholeNumbers
 from steelyard.nn.transformer import build
 
 SMALL = Architecture(
@@ -182,6 +184,16 @@ def test_codes_stay_small_and_groups_are_known():
     assert codes.group_size == 64
     assert codes.minimums is None
     assert torch.equal(codes.dequantize(), expected)
+
+
+def test_groups_of_bytes_are_kept_where_their_zero_points_leave_bytes():
+    codes, scales = torch.arange(256, dtype=torch.uint8).repeat(2, 1), torch.rand(2, 4).half()
+    middle = WholeNumbers(codes, 8, scales, torch.full((2, 4), 128))
+    found = middle.straight()
+    assert isinstance(found, BlockCodes)
+    assert torch.equal(found.dequantize(), middle.grouped().dequantize())
+    assert WholeNumbers(codes, 8, scales, torch.zeros(2, 4, dtype=torch.int16)).straight() is None
+    assert WholeNumbers(codes, 8, scales.float() * 1e-9).straight() is None
 
 
 GPTQ = FORMS["gptq"][1]

@@ -93,7 +93,9 @@ def test_a_native_step_over_blocks_equals_plain_products_of_their_numbers(kind, 
         # The model's own forward reads the blocks in every call: its weights are those of ggml.
         torch.testing.assert_close(loaded(tokens), model(tokens), rtol=1e-4, atol=1e-5)
     weights = chosen_weights(loaded, "auto")
-    assert weights == {"Q4_0": "int4", "F16": "fp32"}.get(kind, "int8")
+    assert weights == {"Q8_0": "int8", "F16": "fp32"}.get(kind, "int4")
+    for item in (loaded.layers[0].qkv, loaded.layers[1].down) if kind != "F16" else ():
+        assert torch.equal(item.codes().dequantize(), item.weight)
     # Sums in another order may turn a number of a row to its next step.
     assert step_difference(loaded, compiled_library(), 2, weights) < 0.15
 

@@ -1,7 +1,6 @@
 """Read and write models as Hugging Face folders: `config.json` and safetensors, never pickles."""
 
 import dataclasses
-import warnings
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from steelyard.catalog import Architecture, to_huggingface
 from steelyard.catalog.huggingface import read_architecture, text_values
-from steelyard.errors import ConfigError, DataError, SteelyardWarning
+from steelyard.errors import ConfigError, DataError
 from steelyard.files import read_json, sha256_file, write_json
 from steelyard.nn.gguf.model import load_gguf
 from steelyard.nn.hashes import HASHES, check_hashes, identity_of
@@ -21,7 +20,7 @@ from steelyard.nn.names import Slot, slots
 from steelyard.nn.own_folder import OWN_TYPE, own_architecture, own_config, read_state
 from steelyard.nn.quantized.folder import replace_packed
 from steelyard.nn.rotary import RotaryScaling
-from steelyard.nn.rotary_config import read_scaling, scaling_fields
+from steelyard.nn.rotary_config import read_scaling, scaling_fields, within_factors
 from steelyard.nn.stored import StoredMatrix
 from steelyard.nn.stored import keep_stored as place_stored
 from steelyard.nn.traits import unserved_traits
@@ -96,7 +95,13 @@ def load(
     """
     directory = Path(directory)
     if directory.is_file():
-        return load_gguf(directory, dtype=dtype, device=device, keep_stored=keep_stored)
+        return load_gguf(
+            directory,
+            dtype=dtype,
+            device=device,
+            max_positions=max_positions,
+            keep_stored=keep_stored,
+        )
     if not directory.is_dir():
         raise DataError(
             f"no such folder: {directory}",
@@ -235,19 +240,7 @@ def _architecture(
     values = text_values(config)
     arch = read_architecture(values, str(where), directory.resolve().name)
     scaling = read_scaling(values, str(where), arch.rotary_dim or arch.head_dim)
-    if not scaling or not scaling.stretches or arch.max_positions <= scaling.original_positions:
-        return arch, scaling
-    original = scaling.original_positions
-    if max_positions is None:
-        warnings.warn(
-            f"{where}: its rotary factors differ up to and beyond {original} tokens; those up to "
-            f"{original} are taken, so max_positions is {original}, not {arch.max_positions}",
-            SteelyardWarning,
-            stacklevel=3,
-        )
-    if (max_positions or 0) <= original:
-        arch = dataclasses.replace(arch, max_positions=original)
-    return arch, scaling
+    return within_factors(arch, scaling, max_positions, str(where)), scaling
 
 
 def _named_as_stored(found: list[Slot], weights: Weights) -> list[Slot]:

@@ -163,6 +163,7 @@ class MappedFile:
             numbers=lambda: iter(read().split(ROWS)),
             release=lambda: self.release(name),
             rows=lambda index: read()[index],
+            plain_dtype=DTYPES[self.entries[name].dtype],
         )
 
     def raw(self, name: str) -> Tensor:

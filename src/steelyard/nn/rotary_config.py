@@ -1,14 +1,17 @@
 """Rotary scaling in a Hugging Face `config.json`, read and written."""
 
+import dataclasses
 import math
+import warnings
 from typing import Any
 
+from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.huggingface import rotary_kind
 from steelyard.catalog.huggingface_config import ConfigFields
-from steelyard.errors import ConfigError
+from steelyard.errors import ConfigError, SteelyardWarning
 from steelyard.nn.rotary import RotaryScaling
 
-__all__ = ["read_scaling", "scaling_fields"]
+__all__ = ["read_scaling", "scaling_fields", "within_factors"]
 
 
 def read_scaling(config: dict[str, Any], where: str, width: int) -> RotaryScaling | None:
@@ -70,6 +73,37 @@ def _long_rope(fields: dict[str, Any], positions: int, width: int) -> RotaryScal
         stretches=short,
         long_stretches=long,
         magnitude=float(fields.get("attention_factor", magnitude)),
+    )
+
+
+def within_factors(
+    arch: Architecture, scaling: RotaryScaling | None, max_positions: int | None, where: str
+) -> Architecture:
+    """Shorten a model whose rotary factors differ beyond the length trained first.
+
+    Args:
+        arch: architecture of the model.
+        scaling: its rotary scaling, or None.
+        max_positions: longest sequence that will be run; None warns that it is the shorter one.
+        where: the file, for the warning.
+
+    Returns:
+        The architecture, with the length trained first unless longer sequences will be run.
+    """
+    if not scaling or not scaling.stretches or arch.max_positions <= scaling.original_positions:
+        return arch
+    original = scaling.original_positions
+    if max_positions is None:
+        warnings.warn(
+            f"{where}: its rotary factors differ up to and beyond {original} tokens; those up to "
+            f"{original} are taken, so max_positions is {original}, not {arch.max_positions}",
+            SteelyardWarning,
+            stacklevel=4,
+        )
+    return (
+        arch
+        if (max_positions or 0) > original
+        else (dataclasses.replace(arch, max_positions=original))
     )
 
 

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from steelyard.nn.numerics.blocks import BlockCodes, joined_blocks
 from steelyard.nn.numerics.int4 import Int4Groups
 from steelyard.nn.numerics.int8 import Int8Rows, quantize_int8
 
 __all__ = ["ROWS", "Codes", "StoredLinear", "StoredMatrix", "StoredTable", "joined", "keep_stored"]
 
-Codes = Int4Groups | Int8Rows
+Codes = Int4Groups | Int8Rows | BlockCodes
 """Weights as the products read them."""
 
 ROWS = 1024
@@ -37,6 +38,7 @@ class StoredMatrix:
             where that holds for all of its kind.
         rows: returns rows by their numbers, floating point [..., columns] of int64 [...]; None
             where a file cannot be read row by row.
+        plain_dtype: type of plain numbers in the file, None for codes.
     """
 
     shape: tuple[int, int]
@@ -45,6 +47,7 @@ class StoredMatrix:
     release: Callable[[], None]
     codes: Callable[[], Codes | None] | None = None
     rows: Callable[[Tensor], Tensor] | None = None
+    plain_dtype: torch.dtype | None = None
 
 
 class StoredLinear(nn.Module):
@@ -56,6 +59,7 @@ class StoredLinear(nn.Module):
         in_features: columns.
         out_features: rows of all matrices.
         kind: type of the products it is meant for, "" where all matrices hold plain numbers.
+        plain_dtype: type of plain numbers in the files, None for codes or where matrices differ.
         bias: [rows], or None.
     """
 
@@ -79,6 +83,8 @@ class StoredLinear(nn.Module):
         # One product reads all parts: where they differ, bytes hold what nibbles do, but not
         # the other way round.
         self.kind = kinds.pop() if len(kinds) == 1 else "int8"
+        dtypes = {part.plain_dtype for part in parts}
+        self.plain_dtype = dtypes.pop() if len(dtypes) == 1 else None
         self.register_parameter("bias", bias)
 
     @property
@@ -100,13 +106,14 @@ class StoredLinear(nn.Module):
         """Return all rows as codes.
 
         Returns:
-            What the files hold, where `kind` names it and products take it; else all numbers
-            rounded to bytes, with a scale per row.
+            What the files hold, where products take it; else all numbers rounded to bytes, with a
+            scale per row.
         """
         if self.kind:
             found = [part.codes() if part.codes else None for part in self._parts]
-            if all(isinstance(item, _RECORDS[self.kind]) for item in found):
-                return joined([item for item in found if item is not None])
+            kept = [item for item in found if item is not None]
+            if len(kept) == len(found) and can_join(kept):
+                return joined(kept)
         return joined([quantize_int8(rows) for rows in self.numbers()])
 
     def release(self) -> None:
@@ -177,17 +184,32 @@ def keep_stored(
     setattr(home, leaf, made)
 
 
+def can_join(records: Sequence[Codes]) -> bool:
+    """Whether codes can be stacked without changing a weight.
+
+    Args:
+        records: equally wide.
+
+    Returns:
+        False where bytes with a scale per row stand beside groups.
+    """
+    kinds = {type(item) for item in records}
+    return len(kinds) == 1 or Int8Rows not in kinds
+
+
 def joined(records: Sequence[Codes]) -> Codes:
     """Stack codes row after row.
 
     Args:
-        records: codes of one kind, equally wide; groups of nibbles may differ in length.
+        records: codes that `can_join`.
 
     Returns:
         All rows; groups as long as the shortest.
     """
     if len(records) == 1:
         return records[0]
+    if any(isinstance(item, BlockCodes) for item in records):
+        return joined_blocks([item for item in records if not isinstance(item, Int8Rows)])
     nibbles = [item for item in records if isinstance(item, Int4Groups)]
     if not nibbles:
         return Int8Rows(*(torch.cat([getattr(item, name) for item in records]) for name in _INT8))
@@ -205,7 +227,6 @@ def joined(records: Sequence[Codes]) -> Codes:
     )
 
 
-_RECORDS = {"int4": Int4Groups, "int8": Int8Rows}
 _INT8 = ("codes", "scales")
 _MIDDLE = 8
 

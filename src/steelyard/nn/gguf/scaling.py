@@ -10,19 +10,26 @@ from steelyard.nn.rotary import RotaryScaling
 
 __all__ = ["FACTORS", "read_scaling", "recovered"]
 
-FACTORS = "rope_freqs.weight"
+_DIVISORS = "rope_freqs.weight"
 """Tensor with the divisor of each frequency, which Llama 3.1 and later have."""
+_LONG, _SHORT = "rope_factors_long.weight", "rope_factors_short.weight"
+"""Tensors with the factor of each wavelength, which Phi-3 for long contexts has."""
+FACTORS = (_DIVISORS, _LONG, _SHORT)
+"""Tensors of the rotation, float32 [R / 2] each; no parameters of ours."""
 
 _ORIGINAL_POSITIONS = 8192
 """Assumed where the file does not say it: only its ratio to the limits matters."""
 
 
-def read_scaling(header: GgufHeader, divisors: np.ndarray | None) -> RotaryScaling | None:
+def read_scaling(
+    header: GgufHeader, factors: dict[str, np.ndarray], positions: int
+) -> RotaryScaling | None:
     """Read the rotary scaling of a model.
 
     Args:
         header: header of its file.
-        divisors: what the tensor `FACTORS` holds, float32 [D / 2], or None.
+        factors: what those of the tensors `FACTORS` hold that the file has, float32 [R / 2].
+        positions: longest sequence of the model, in tokens.
 
     Returns:
         The scaling, or None.
@@ -33,17 +40,21 @@ def read_scaling(header: GgufHeader, divisors: np.ndarray | None) -> RotaryScali
     """
     family = header.get("general.architecture", str)
     kind = header.get(f"{family}.rope.scaling.type", str, "none")
-    if kind not in ("none", "linear", ""):
+    if _LONG in factors and _SHORT in factors and kind in ("none", "longrope", ""):
+        return _long_rope(header, family, factors, positions)
+    if kind not in ("none", "linear", "") or _LONG in factors or _SHORT in factors:
         raise ConfigError(
-            f"{header.path}: rotary scaling {kind!r} is not supported",
-            hint="supported: linear, Llama 3's, or none",
+            f"{header.path}: rotary scaling {kind!r} is not supported with the tensors "
+            f"{sorted(factors)}",
+            hint="supported: linear, Llama 3's, longrope with both its tensors, or none",
         )
+    divisors = factors.get(_DIVISORS)
     if divisors is not None:
         theta = float(header.get(f"{family}.rope.freq_base", float, 10000.0))
         found = recovered(divisors, theta) if kind != "linear" else None
         if found is None:
             raise ConfigError(
-                f"{header.path}: the divisors in {FACTORS} are not those of Llama 3's scaling",
+                f"{header.path}: the divisors in {_DIVISORS} are not those of Llama 3's scaling",
                 hint="supported: linear, Llama 3's, or none",
             )
         return None if found.factor == 1 else found
@@ -56,6 +67,28 @@ def read_scaling(header: GgufHeader, divisors: np.ndarray | None) -> RotaryScali
         )
     scaled = kind == "linear" and factor not in (0.0, 1.0)
     return RotaryScaling(factor=factor) if scaled else None
+
+
+def _long_rope(
+    header: GgufHeader, family: str, factors: dict[str, np.ndarray], positions: int
+) -> RotaryScaling:
+    """Read the factors of Phi-3: one for each wavelength, for short and for long contexts."""
+    original = header.get(f"{family}.rope.scaling.original_context_length", int)
+    magnitude = float(header.get(f"{family}.rope.scaling.attn_factor", float, 1.0))
+    stretches = [tuple(float(factor) for factor in factors[name]) for name in (_SHORT, _LONG)]
+    numbers = (float(original), magnitude, *stretches[0], *stretches[1])
+    if not all(math.isfinite(number) and number > 0 for number in numbers):
+        raise ConfigError(
+            f"{header.path}: rotary factors of {min(numbers)} to {max(numbers)}",
+            hint="factors, attn_factor and original_context_length are positive",
+        )
+    return RotaryScaling(
+        factor=max(positions / original, 1.0),
+        original_positions=original,
+        stretches=stretches[0],
+        long_stretches=stretches[1],
+        magnitude=magnitude,
+    )
 
 
 def recovered(divisors: np.ndarray, theta: float) -> RotaryScaling | None:

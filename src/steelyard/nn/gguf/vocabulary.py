@@ -23,6 +23,10 @@ _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 3, 4, 6
 _MOST_LETTERS = 1024
 """Bounds the ways to cut a token in two."""
 _SPACE = "▁"
+_FAMILY = "general.architecture"
+_UNSTRIPPED = ("<unk>", "<s>", "<|endoftext|>")
+"""Source: `llama_vocab::impl::load` of llama.cpp (github.com/ggml-org/llama.cpp,
+src/llama-vocab.cpp)."""
 _ENDS = ("eos", "eot", "eom")
 _END_TEXTS = (
     "<|eot_id|>",
@@ -158,7 +162,14 @@ class _Fields:
 
         controls = [self._tokens[at] for at in np.flatnonzero(self._types == _CONTROL)]
         own = [self._tokens[at] for at in np.flatnonzero(self._types == _USER_DEFINED)]
-        tokenizer.add_special_tokens([AddedToken(text, normalized=False) for text in controls])
+        # Phi-3's swallow the spaces after them; files do not say so.
+        strips = not self._is_byte_level and self._header.fields.get(_FAMILY) == "phi3"
+        tokenizer.add_special_tokens(
+            [
+                AddedToken(text, normalized=False, rstrip=strips and text not in _UNSTRIPPED)
+                for text in controls
+            ]
+        )
         tokenizer.add_tokens([AddedToken(text, normalized=False) for text in own])
         adds = self._splitter().adds_bos if self._is_byte_level else True
         begin = self._named_id("bos") if self._flag("add_bos_token", adds) else None

@@ -7,8 +7,10 @@ import torch
 from torch import Tensor
 
 from steelyard.nn.grouped import GroupedCodes
+from steelyard.nn.numerics.blocks import BlockCodes
 from steelyard.nn.numerics.int4 import GROUPS, Int4Groups, pack_nibbles, unpack_nibbles
 from steelyard.nn.numerics.int8 import Int8Rows
+from steelyard.nn.stored import Codes
 
 __all__ = ["BITS", "Read", "WholeNumbers", "join_nibbles", "spread_words", "takes_groups"]
 
@@ -96,12 +98,12 @@ class WholeNumbers:
         minimums = scales * (whole.zeros.float() - middle)
         return GroupedCodes((codes.to(torch.int16) - middle).to(torch.int8), scales, minimums)
 
-    def straight(self) -> Int4Groups | Int8Rows | None:
+    def straight(self) -> Codes | None:
         """Return the codes as products read them.
 
         Returns:
             The record; None where groups do not follow each other or are of lengths that products
-            do not take, bytes have zero points or several groups, or scales lie beyond float16.
+            do not take, bytes less their zero points are none, or scales lie beyond float16.
 
         Raises:
             ValueError: shapes or groups do not fit each other.
@@ -110,26 +112,35 @@ class WholeNumbers:
         return _bytes(whole) if self.bits == 8 else _nibbles(whole)
 
 
-def _bytes(whole: WholeNumbers) -> Int8Rows | None:
-    """Return rows of bytes."""
-    if whole.scales.shape[1] != 1 or not _are_middle(whole.zeros, 128):
+def _bytes(whole: WholeNumbers) -> Int8Rows | BlockCodes | None:
+    """Return rows or groups of bytes."""
+    length = whole.columns // whole.scales.shape[1]
+    if whole.scales.shape[1] == 1 and _are_middle(whole.zeros, 128):
+        return Int8Rows((whole.codes ^ 0x80).view(torch.int8), whole.scales[:, 0].float())
+    scales, grouped = _narrowed(whole.scales), whole.grouped()
+    if scales is None or grouped.minimums is not None or (length != 16 and length % 32):
         return None
-    return Int8Rows((whole.codes ^ 0x80).view(torch.int8), whole.scales[:, 0].float())
+    return BlockCodes(grouped.codes, scales, None, None, None, length, whole.columns)
 
 
 def _nibbles(whole: WholeNumbers) -> Int4Groups | None:
     """Return groups of nibbles; long groups are cut into such as products take."""
     length = whole.columns // whole.scales.shape[1]
-    group = _taken(length)
-    scales = whole.scales.half()
-    apart = (scales.float() - whole.scales.float()).abs()
-    if not group or not bool((apart <= whole.scales.float().abs() * _SCALE_ERROR).all()):
+    group, scales = _taken(length), _narrowed(whole.scales)
+    if not group or scales is None:
         return None
     zeros = None
     if whole.zeros is not None and not _are_middle(whole.zeros, 8):
         zeros = whole.zeros.to(torch.uint8).repeat_interleave(length // group, 1)
     scales = scales.repeat_interleave(length // group, 1)
     return Int4Groups(whole.codes, scales, zeros, group, whole.columns)
+
+
+def _narrowed(scales: Tensor) -> Tensor | None:
+    """Return scales in float16, None where that changes one by more than its rounding."""
+    narrow, wide = scales.half(), scales.float()
+    near = (narrow.float() - wide).abs() <= wide.abs() * _SCALE_ERROR
+    return narrow if bool(near.all()) else None
 
 
 def takes_groups(columns: int, groups: int, group_of: Tensor | None) -> bool:

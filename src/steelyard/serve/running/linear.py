@@ -8,8 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from steelyard.errors import BackendError
+from steelyard.nn.numerics.blocks import BlockCodes
 from steelyard.nn.numerics.int4 import Int4Groups
-from steelyard.nn.numerics.int8 import Int8Rows
+from steelyard.nn.numerics.int8 import Int8Rows, quantize_int8
+from steelyard.nn.stored import Codes
 from steelyard.serve.running.sources import Source, as_codes, as_numbers
 from steelyard.serve.running.weights import ComputedIn
 
@@ -76,10 +78,13 @@ class PackedLinear(nn.Module):
 
 def _product(weight: Source, bias: Tensor | None, kind: ComputedIn) -> tuple[Product, int]:
     """Return a product with a weight, and the bytes that it holds."""
-    if not isinstance(weight, (Int4Groups, Int8Rows)) and kind in ("fp32", "bf16"):
+    if not isinstance(weight, Codes) and kind in ("fp32", "bf16"):
         dtype = torch.float32 if kind == "fp32" else torch.bfloat16
         return _onednn(as_numbers(weight, dtype), bias)
     record = as_codes(weight, kind)
+    if isinstance(record, BlockCodes):
+        # PyTorch has no products of groups of bytes.
+        record = quantize_int8(record.dequantize())
     return _bytes(record, bias) if isinstance(record, Int8Rows) else _nibbles(record, bias)
 
 

@@ -5,8 +5,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from steelyard.nn.numerics.bf16 import to_bf16
-from steelyard.nn.numerics.int4 import Int4Groups
-from steelyard.nn.numerics.int8 import Int8Rows, quantize_int8
+from steelyard.nn.numerics.int8 import quantize_int8
+from steelyard.nn.stored import Codes
 from steelyard.serve.running.sources import Source, as_codes, as_numbers
 from steelyard.serve.running.weights import ComputedIn
 
@@ -29,7 +29,7 @@ class RoundedLinear(nn.Module):
             kind: type of the product.
         """
         super().__init__()
-        if isinstance(weight, (Int4Groups, Int8Rows)) or kind in ("int8", "int4"):
+        if isinstance(weight, Codes) or kind in ("int8", "int4"):
             self._weight = as_codes(weight, kind).dequantize()
         else:
             wide = as_numbers(weight, torch.float32)

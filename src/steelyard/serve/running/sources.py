@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from steelyard.nn.numerics.bf16 import to_bf16
+from steelyard.nn.numerics.blocks import BlockCodes
 from steelyard.nn.numerics.int4 import Int4Groups, quantize_int4
 from steelyard.nn.numerics.int8 import Int8Rows, quantize_int8
 from steelyard.nn.stored import ROWS, Codes, StoredLinear, StoredTable, joined
@@ -24,7 +25,7 @@ __all__ = [
     "shape_of",
 ]
 
-Source = Tensor | StoredLinear | Int4Groups | Int8Rows
+Source = Tensor | StoredLinear | Codes
 """A weight [N, K]: numbers, numbers of files, or codes."""
 
 
@@ -114,8 +115,8 @@ def shape_of(source: Source) -> tuple[int, int]:
     """
     if isinstance(source, StoredLinear):
         return source.out_features, source.in_features
-    if isinstance(source, Int4Groups):
-        return len(source.packed), source.width
+    if isinstance(source, (Int4Groups, BlockCodes)):
+        return len(source.scales), source.width
     codes = source.codes if isinstance(source, Int8Rows) else source
     return codes.shape[0], codes.shape[1]
 
@@ -125,7 +126,7 @@ def as_numbers(source: Tensor | StoredLinear, dtype: torch.dtype) -> Tensor:
 
     Args:
         source: float32, bfloat16 or float16 [N, K].
-        dtype: float32 or bfloat16.
+        dtype: float32 or bfloat16; float16 of what is.
 
     Returns:
         [N, K], which may share memory with the source.
@@ -161,7 +162,7 @@ def as_codes(
     Raises:
         ConfigError: a number cannot be rounded to the type.
     """
-    if isinstance(source, (Int4Groups, Int8Rows)):
+    if isinstance(source, Codes):
         return source
     # A few rows at a time: the codecs hold several float32 copies of what they are given.
     if kind == "int8":

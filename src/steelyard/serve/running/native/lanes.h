@@ -31,8 +31,8 @@ INLINE float as_float(int32_t bits) {
 typedef float Floats __attribute__((vector_size(64), aligned(4), may_alias));
 typedef int32_t Words __attribute__((vector_size(64), aligned(4), may_alias));
 
-// The three operations that vector extensions lack stand here by name: each file that includes the
-// header of intrinsics takes .3 s more to compile. Their operands are of plain types: those above,
+// Operations that vector extensions lack, or that GCC makes of them number by number, stand here by
+// name: each file that includes the header of intrinsics takes .3 s more to compile. Their operands are of plain types: those above,
 // which may lie anywhere, would be kept in memory.
 typedef float PlainFloats __attribute__((vector_size(64)));
 typedef int32_t PlainWords __attribute__((vector_size(64)));
@@ -52,7 +52,14 @@ INLINE Floats halves_to_floats(const uint16_t* p) {
 }
 INLINE Words spread_words(int32_t x) { return Words{} + x; }
 INLINE Words bytes_to_words(const uint8_t* p) {
-    return __builtin_convertvector(*(const Bytes*)p, Words);
+    PlainWords found;
+    asm("vpmovzxbd %1, %0" : "=v"(found) : "m"(*(const Bytes*)p));
+    return found;
+}
+INLINE Words signed_to_words(const uint8_t* p) {
+    PlainWords found;
+    asm("vpmovsxbd %1, %0" : "=v"(found) : "m"(*(const Bytes*)p));
+    return found;
 }
 INLINE Words low_nibbles(Words x) { return x & 0x0f0f0f0f; }
 INLINE Words high_nibbles(Words x) {
@@ -110,11 +117,25 @@ INLINE Floats to_floats(Words x) {
 }
 INLINE Words operator*(Words a, Words b) { return {a.left * b.left, a.right * b.right}; }
 INLINE Words spread_words(int32_t x) { return {i8{} + x, i8{} + x}; }
+#if STEELYARD_CAP >= 1 && defined(__AVX2__)
 INLINE Words bytes_to_words(const uint8_t* p) {
+    return {(i8)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p)),
+        (i8)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)(p + 8)))};
+}
+INLINE Words signed_to_words(const uint8_t* p) {
+    return {(i8)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p)),
+        (i8)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)(p + 8)))};
+}
+#else
+template <class Byte>
+INLINE Words byte_by_byte(const Byte* p) {
     i8 found[2];
     for (int i = 0; i < 16; i++) found[i / 8][i % 8] = p[i];
     return {found[0], found[1]};
 }
+INLINE Words bytes_to_words(const uint8_t* p) { return byte_by_byte(p); }
+INLINE Words signed_to_words(const uint8_t* p) { return byte_by_byte((const int8_t*)p); }
+#endif
 INLINE Floats halves_to_floats(const uint16_t* p) {
 #if STEELYARD_CAP >= 1 && defined(__F16C__)
     return {(f8)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)),

@@ -37,7 +37,8 @@ _HEADERS = tuple(
     )
 )
 _PRODUCTS = tuple(
-    _FOLDER / f"{name}.cpp" for name in ("integer_tiles", "float_tiles", "products", "threads")
+    _FOLDER / f"{name}.cpp"
+    for name in ("integer_tiles", "block_tiles", "float_tiles", "products", "threads")
 )
 # What takes longest comes first, so that compilers that run side by side end together.
 _ATTENTION = tuple(_FOLDER / f"{name}.cpp" for name in ("decode", "attention"))

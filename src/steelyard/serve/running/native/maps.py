@@ -23,6 +23,7 @@ from steelyard.serve.running.native.packed_cache import (
     write_packed,
 )
 from steelyard.serve.running.native.packing import (
+    MAP_SIZES,
     Arena,
     LinearMap,
     PackedWeight,
@@ -90,7 +91,8 @@ class PackedMaps:
 
     def _bytes(self, item: nn.Module) -> int:
         """Return the bytes that a map takes in an arena, at most."""
-        return arena_bytes(self._library, *_widths(item), self._type(item))
+        is_coded = isinstance(item, StoredLinear) and bool(item.kind)
+        return arena_bytes(self._library, *_widths(item), self._type(item), is_coded=is_coded)
 
     def _pack(self, arena: Arena) -> None:
         """Pack all maps."""
@@ -117,7 +119,7 @@ class PackedMaps:
             packed, scales, zeros = (-1 if value is None else value - start for value in values)
             if not all(-1 <= offset < used for offset in (packed, scales, zeros)):
                 return []
-            sizes = item.outputs, item.inputs, item.kind, item.group
+            sizes = [getattr(item, name) for name in MAP_SIZES]
             found.append(Places(packed, scales, zeros, *sizes))
         return found
 
@@ -144,7 +146,7 @@ class PackedMaps:
         offsets = [getattr(place, name) for name in _PLACES]
         found = [None if offset < 0 else c_void_p(start + offset) for offset in offsets]
         bias = None if wide is None else wide.data_ptr()
-        return LinearMap(*found, bias, place.outputs, place.inputs, place.kind, place.group)
+        return LinearMap(*found, bias, *[getattr(place, name) for name in MAP_SIZES])
 
 
 def _arena_of(num_bytes: int) -> np.ndarray:

@@ -62,6 +62,8 @@ class Places(msgspec.Struct, frozen=True):
     inputs: int
     kind: int
     group: int
+    parts: int
+    lowered: int
 
 
 class _Header(msgspec.Struct, frozen=True):

@@ -10,17 +10,30 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from steelyard.errors import CapacityError
-from steelyard.nn.numerics.int4 import Int4Groups
+from steelyard.nn.numerics.blocks import BlockCodes
 from steelyard.nn.numerics.int8 import Int8Rows
+from steelyard.nn.stored import Codes, StoredLinear
 from steelyard.serve.running.pool import lazy_zeros
 from steelyard.serve.running.sources import Source, as_codes, as_numbers, shape_of
 from steelyard.serve.running.weights import INT4_GROUP, ComputedIn
 
-__all__ = ["PANEL", "Arena", "LinearMap", "PackedWeight", "arena_bytes", "padded", "padded_bias"]
+__all__ = [
+    "MAP_SIZES",
+    "PANEL",
+    "Arena",
+    "LinearMap",
+    "PackedWeight",
+    "arena_bytes",
+    "padded",
+    "padded_bias",
+]
 
 PANEL = 16
 """Columns of a packed panel, as in lanes.h; rows of buffers are padded to it."""
 _KINDS: dict[ComputedIn, int] = {"fp32": 0, "bf16": 1, "int8": 2, "int4": 3}
+_BLOCK_KINDS: dict[ComputedIn, int] = {"int8": 4, "int4": 5}
+_HALF_KIND = 6
+"""Numbers of linear.h; the second ones are of `BlockCodes`, the last of float16 read as float32."""
 _LINE_BYTES = 64
 
 
@@ -41,12 +54,16 @@ def padded_bias(bias: Tensor | None) -> Tensor | None:
     return None if bias is None else F.pad(bias.detach().float(), (0, -len(bias) % PANEL))
 
 
+MAP_SIZES = ("outputs", "inputs", "kind", "group", "parts", "lowered")
+"""Sizes of a map, in the order of linear.h."""
+
+
 class LinearMap(Structure):
     """`Linear` of linear.h."""
 
     _fields_ = (
         *((name, c_void_p) for name in ("packed", "scales", "zeros", "bias")),
-        *((name, c_int64) for name in ("outputs", "inputs", "kind", "group")),
+        *((name, c_int64) for name in MAP_SIZES),
     )
 
 
@@ -94,7 +111,9 @@ class Arena:
         return taken.copy_(values)
 
 
-def arena_bytes(library: ctypes.CDLL, outputs: int, inputs: int, kind: ComputedIn) -> int:
+def arena_bytes(
+    library: ctypes.CDLL, outputs: int, inputs: int, kind: ComputedIn, *, is_coded: bool = False
+) -> int:
     """Return the bytes that a weight takes in an arena, at most.
 
     Args:
@@ -102,13 +121,15 @@ def arena_bytes(library: ctypes.CDLL, outputs: int, inputs: int, kind: ComputedI
         outputs: N.
         inputs: K.
         kind: type of the product.
+        is_coded: whether the weight is of codes, whose groups may be short.
 
     Returns:
-        Bytes of lines, scales and zero points, each on a line of its own.
+        Bytes of lines, and of what stands beside them, each on a line of its own.
     """
     lines = library.steelyard_packed_bytes(_KINDS[kind], outputs, inputs)
-    groups = -(-inputs // INT4_GROUP) if kind == "int4" else 1
-    return lines + padded(outputs) * 4 * groups + 3 * _LINE_BYTES
+    groups = -(-inputs // INT4_GROUP) if kind == "int4" or is_coded else 1
+    # Beside 32 weights of a block, in groups of 16, stand two float16 and four factors.
+    return lines + padded(outputs) * (8 if is_coded else 4) * groups + 3 * _LINE_BYTES
 
 
 class PackedWeight:
@@ -150,8 +171,9 @@ class PackedWeight:
         outputs, inputs = shape_of(weight)
         laid = _laid_out(weight, kind, group, zero_points)
         if arena is None or laid.kind != kind:
-            arena = Arena(arena_bytes(library, outputs, inputs, laid.kind))
-        number = _KINDS[laid.kind]
+            coded = isinstance(weight, Codes)
+            arena = Arena(arena_bytes(library, outputs, inputs, laid.kind, is_coded=coded))
+        number = laid.number
         size = library.steelyard_packed_bytes(number, outputs, inputs)
         packed = arena.take(size)
         library.steelyard_pack(number, laid.codes.data_ptr(), outputs, inputs, packed.data_ptr())
@@ -161,8 +183,8 @@ class PackedWeight:
         self._kept = (*beside, wide)
         self._packed = packed  # the structure holds addresses only
         places = [None if item is None else item.data_ptr() for item in self._kept]
-        span = laid.group or inputs
-        self.map = LinearMap(packed.data_ptr(), *places, outputs, inputs, number, span)
+        sizes = outputs, inputs, number, laid.group or inputs, laid.parts, laid.lowered
+        self.map = LinearMap(packed.data_ptr(), *places, *sizes)
 
 
 class _Laid(NamedTuple):
@@ -173,20 +195,51 @@ class _Laid(NamedTuple):
     scales: Tensor | None = None
     zeros: Tensor | None = None
     group: int = 0
+    parts: int = 0
+    lowered: bool = False
+
+    @property
+    def number(self) -> int:
+        """Kind of linear.h."""
+        if self.codes.dtype == torch.float16:
+            return _HALF_KIND
+        return (_BLOCK_KINDS if self.parts else _KINDS)[self.kind]
 
 
 def _laid_out(weight: Source, kind: ComputedIn, group: int, zero_points: bool) -> _Laid:
     """Bring a weight into the form that is packed."""
-    if not isinstance(weight, (Int4Groups, Int8Rows)) and kind in ("fp32", "bf16"):
-        dtype = torch.float32 if kind == "fp32" else torch.bfloat16
-        return _Laid(kind, as_numbers(weight, dtype))
+    if not isinstance(weight, Codes) and kind in ("fp32", "bf16"):
+        is_half = isinstance(weight, StoredLinear) and weight.plain_dtype == torch.float16
+        # In float32 the products widen them, to the same numbers.
+        wide = torch.float16 if is_half else torch.float32
+        return _Laid(kind, as_numbers(weight, wide if kind == "fp32" else torch.bfloat16))
     record = as_codes(weight, kind, group=group, zero_points=zero_points)
+    if isinstance(record, BlockCodes):
+        return _laid_blocks(record)
     if isinstance(record, Int8Rows):
         scales = F.pad(record.scales, (0, -len(record.scales) % PANEL))
         return _Laid("int8", record.codes.contiguous(), scales)
     zeros = None if record.zeros is None else _by_panel(record.zeros)
     scales = _by_panel(record.scales)
     return _Laid("int4", record.packed.contiguous(), scales, zeros, record.group)
+
+
+def _laid_blocks(record: BlockCodes) -> _Laid:
+    """Lay blocks out, what stands beside each block's codes side by side as bytes."""
+    blocks = record.scales.shape[1]
+    beside = []
+    for values in (record.scales, record.lows, record.factors, record.ratios):
+        if values is not None:
+            columns = _by_panel(values).view(torch.uint8)
+            beside.append(columns.flatten(1).unflatten(1, (blocks, -1)))
+    return _Laid(
+        "int4" if record.is_nibbles else "int8",
+        record.codes.contiguous(),
+        torch.cat(beside, dim=-1),
+        group=record.group,
+        parts=record.parts,
+        lowered=record.lows is not None,
+    )
 
 
 def _by_panel(values: Tensor) -> Tensor:

@@ -18,8 +18,11 @@ void multiply_tile(const Linear& map, const Span& s) {
     switch (map.kind) {
         case FP32: return multiply_floats(map, s);
         case BF16: return multiply_pairs(map, s);
+        case FP16: return multiply_halves(map, s);
         case INT8: return multiply_bytes(map, s);
         case INT4: return multiply_nibbles(map, s);
+        case BLOCK8:
+        case BLOCK4: return multiply_blocks(map, s);
     }
 }
 
@@ -45,12 +48,13 @@ struct Job {
 void multiply_piece(const Job& job, long panel, long line, long top, long end,
     const uint8_t* ahead) {
     const long step = job.most * row_words(job.map), depth = std::min(job.piece, job.lines - line);
+    const long words = job.map.kind == FP16 ? 2 : 1;  // of a row in a line of these
     const long passes = (end - top + job.most - 1) / job.most, pace = PANELS * LINE / passes;
     Span s = {};
     s.depth = depth, s.out_row = job.out_row, s.fresh = !job.add && line == 0, s.pace = pace;
     for (long row = top; row < end; row += job.most, ahead += depth * pace) {
         s.rows = std::min(end - row, job.most), s.ahead = ahead;
-        s.tile = job.tiles + row / job.most * step + line * tile_height(s.rows);
+        s.tile = job.tiles + row / job.most * step + line * words * tile_height(s.rows);
         for (long p = 0; p < PANELS; p++) {
             const long index = std::min(panel + p, job.panels - 1);
             s.panels[p] = {job.place(index, line), job.out + row * job.out_row + index * PANEL,

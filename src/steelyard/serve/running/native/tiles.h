@@ -79,8 +79,10 @@ INLINE void finish_scaled(const Span& s, const Floats (&total)[PANELS][R], const
 // Multiply a tile of `tile_height(s.rows)` rows.
 void multiply_floats(const Linear& map, const Span& s);
 void multiply_pairs(const Linear& map, const Span& s);
+void multiply_halves(const Linear& map, const Span& s);
 void multiply_bytes(const Linear& map, const Span& s);
 void multiply_nibbles(const Linear& map, const Span& s);
+void multiply_blocks(const Linear& map, const Span& s);
 
 // Calls the code of a height, of at most `MOST`.
 template <int MOST = MOST_ROWS, class Call>
