@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # pip compiles what it installs; an editable install leaves this package out. Where writing bytecode is switched off, each start
-# would otherwise compile all that it imports again.
-COMPILE := $(BIN)/python -m compileall -q src/steelyard
+# would otherwise compile all that it imports again. Where there is a compiler, the kernels of serving are made too.
+COMPILE := $(BIN)/python -m compileall -q src/steelyard && \
+	$(BIN)/python -c 'from steelyard.serve.running.native.library import compile_ahead; compile_ahead()'
 ARGS ?=
 
 .PHONY: quickstart test lint format docs bench clean

@@ -62,6 +62,8 @@ class NativeCode:
         name: prefix of the library's file.
         sources: files; each ".cpp" is compiled by itself, as many at once as there are processors,
             and the others are those they include.
+        together: groups of files of which those among the sources are compiled as one, which reads
+            once what they all include; two of them may not define the same name.
         flags: arguments of the compiler.
         versions: what else the library depends on, such as the version of PyTorch where a source
             includes its headers.
@@ -69,6 +71,7 @@ class NativeCode:
 
     name: str
     sources: tuple[Path, ...]
+    together: tuple[tuple[Path, ...], ...] = ()
     flags: tuple[str, ...] = _FLAGS
     versions: tuple[str, ...] = ()
 
@@ -226,26 +229,40 @@ def verdict(library: ctypes.CDLL, label: str, compare: Callable[[], float], limi
 
 def _compile(code: NativeCode, compiler: str, path: Path) -> None:
     """Compile to a file beside the path and rename it, then note its checksum."""
-    units = [source for source in code.sources if source.suffix == ".cpp"]
     with atomic_path(path) as temporary, tempfile.TemporaryDirectory() as folder:
+        units = [_arguments(unit) for unit in _units(code)]
         if len(units) > 1:  # one needs no object of its own
-            units = _objects(code, units, compiler, Path(folder))
-        _run([compiler, *code.flags, "-o", str(temporary), *map(str, units)], seconds=_COMPILE_S)
+            units = [[made] for made in _objects(code, units, compiler, Path(folder))]
+        words = [word for unit in units for word in unit]
+        _run([compiler, *code.flags, "-o", str(temporary), *words], seconds=_COMPILE_S)
         digest = sha256_file(temporary)
     write_bytes(_checksum_path(path), digest.encode())
 
 
-def _objects(code: NativeCode, units: list[Path], compiler: str, folder: Path) -> list[Path]:
-    """Compile sources side by side and return their objects, in order."""
+def _units(code: NativeCode) -> list[tuple[Path, ...]]:
+    """Return what the compiler is started for: groups, and the sources that are in none."""
+    files = [source for source in code.sources if source.suffix == ".cpp"]
+    grouped = {source for group in code.together for source in group}
+    groups = [tuple(source for source in group if source in files) for group in code.together]
+    return [group for group in groups if group] + [(file,) for file in files if file not in grouped]
 
-    def compiled(unit: Path) -> Path:
-        made = folder / f"{unit.stem}.o"
-        command = [compiler, *code.flags, "-c", "-o", str(made), str(unit)]
-        _run(command, seconds=_COMPILE_S)
+
+def _arguments(unit: tuple[Path, ...]) -> list[str]:
+    """Name sources so that the compiler takes them as one: it includes all before the last."""
+    *earlier, last = map(str, unit)
+    return [*(word for source in earlier for word in ("-include", source)), last]
+
+
+def _objects(code: NativeCode, units: list[list[str]], compiler: str, folder: Path) -> list[str]:
+    """Compile units side by side and return their objects, in order."""
+
+    def compiled(number: int) -> str:
+        made = str(folder / f"{number}.o")
+        _run([compiler, *code.flags, "-c", "-o", made, *units[number]], seconds=_COMPILE_S)
         return made
 
     with ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="compile") as threads:
-        return list(threads.map(compiled, units))
+        return list(threads.map(compiled, range(len(units))))
 
 
 def _is_whole(path: Path) -> bool:

@@ -56,6 +56,26 @@ def test_a_library_is_compiled_once(code, folder, tmp_path):
 
 
 @needs_compiler
+def test_sources_of_a_group_are_compiled_as_one(code, tmp_path):
+    other, alone = tmp_path / "other.cpp", tmp_path / "alone.cpp"
+    other.write_text('#include "number.h"\nstatic int twice(int x) { return 2 * x + NUMBER; }\n')
+    alone.write_text('extern "C" int three() { return 3; }\n')
+    answer, header = code.sources
+    header.write_text("#pragma once\nconstexpr int NUMBER = 41;\n")
+    answer.write_text(
+        '#include "number.h"\nextern "C" int answer(int x) { return twice(x) - NUMBER; }\n'
+    )
+    count, missing = tmp_path / "count", tmp_path / "missing.cpp"
+    compiler = make_compiler(tmp_path, f'echo x >> {count}\nexec g++ "$@"')
+    group = replace(
+        code, sources=(answer, other, alone, header), together=((other, answer, missing),)
+    )
+    library = native.load(group, compiler)
+    assert (library.answer(1), library.three()) == (2, 3)
+    assert count.read_text() == "x\n" * 3  # the group, the one alone, and both linked
+
+
+@needs_compiler
 def test_flags_sources_versions_and_processor_each_make_another_library(code, monkeypatch):
     found = {native.library_path(code, COMPILER)}
     doubled = replace(code, flags=(*code.flags[:-1], "-DSCALE=2"))

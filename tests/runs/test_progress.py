@@ -28,12 +28,25 @@ def test_a_share_is_shown_in_per_cent_and_quiet_shows_nothing(monkeypatch, capsy
     clock = Clock()
     monkeypatch.setattr(module, "time", clock)
     with progress("read") as advance:
+        advance(0.1, "")
         clock.now_s = 20.0
         advance(0.25, "")
-    assert capsys.readouterr().err.splitlines()[0] == "read: 25 %, 60 s left"
+    assert capsys.readouterr().err.splitlines()[0] == "read: 25 %, 100 s left"
     with progress("read", quiet=True) as advance:
         advance(0.5, "half")
     assert capsys.readouterr().err == ""
+
+
+def test_what_passes_before_the_first_amount_is_not_the_pace_of_the_rest(monkeypatch, capsys):
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    with progress("calibrate") as advance:
+        clock.now_s = 60.0  # waited for a quiet machine
+        advance(0.1, "products")
+        clock.now_s = 70.0
+        advance(0.2, "products")
+    shown = capsys.readouterr().err.splitlines()
+    assert shown[:2] == ["calibrate: 10 %, products", "calibrate: 20 %, products, 80 s left"]
 
 
 def test_a_terminal_gets_a_bar(monkeypatch, capsys):

@@ -447,7 +447,7 @@ def test_closed_loops_measure_the_servers_delays(server):
 
 
 def test_open_loops_send_at_their_times(server):
-    planned = draw_arrivals(rows(20), np.random.default_rng(0), rate_per_s=40.0)
+    planned = draw_arrivals(rows(20), np.random.default_rng(0), rate_per_s=100.0)
     result = run_load(options(server, processes=2), planned)
     assert [record.scheduled_s for record in result.records] == pytest.approx(
         [row.arrival_s for row in planned]
@@ -543,7 +543,7 @@ def test_bench_writes_and_keeps_what_it_measured(server, tmp_path, capsys, monke
         "steelyard.runs.html.render_html", lambda report: report.to_json()
     )  # drawing is tested where it lives
     trace = tmp_path / "trace.csv"
-    trace.write_text("input_tokens,output_tokens\n" + "16,32\n" * 8)
+    trace.write_text("input_tokens,output_tokens\n" + "16,8\n" * 8)
     command = (
         "serve",
         "bench",
@@ -575,7 +575,7 @@ def test_bench_writes_and_keeps_what_it_measured(server, tmp_path, capsys, monke
         "model"
     ] == "m"
     assert {level["output_tokens"] for level in told["levels"]} == {
-        32
+        8
     } and "api_key_env" not in told["load"]
     assert json.loads((tmp_path / "out/load.json").read_text()) == told
     assert pl.read_parquet(tmp_path / "out/requests.parquet").height == 16

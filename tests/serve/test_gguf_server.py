@@ -76,6 +76,7 @@ def greedy(model, tokens, count):
     return made[len(tokens) :]
 
 
+@pytest.mark.slow  # a server's process; engines on such codes are tested in test_stored.py
 def test_a_served_file_answers_as_its_model_does(pair, tokenizer, serving):
     model, path = pair
     asked = {"max_tokens": 12, "temperature": 0, "model": "tiny", "ignore_eos": True}

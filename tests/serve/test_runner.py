@@ -175,8 +175,17 @@ def test_narrow_weights_equal_the_reference_codecs(name, kind, kernels):
         assert_equals_forward(reference(model, kind), requests, rows, tolerance)
 
 
-@pytest.mark.parametrize("kernels", [item for item in KERNELS if item.id != "torch"])
-@pytest.mark.parametrize("kind", ["bf16", "int8", "int4"])
+@pytest.mark.parametrize(
+    ("kind", "kernels"),
+    [
+        *(
+            pytest.param(kind, *KERNELS[2].values, marks=needs_compiler, id=f"{kind}-native")
+            for kind in ("bf16", "int8", "int4")
+        ),
+        # One type stands for all that PyTorch multiplies.
+        pytest.param("int8", *KERNELS[1].values, id="int8-numba"),
+    ],
+)
 def test_preemption_and_prefix_hits_change_no_token_of_narrow_weights(kind, kernels):
     if not can_pack(kind):
         pytest.skip("this PyTorch has no such products here")

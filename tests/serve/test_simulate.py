@@ -190,7 +190,7 @@ def log(plans):
     return lines
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(loads(), swapping, st.booleans(), st.booleans(), st.sampled_from([0.0, 0.0004, 0.01]))
 @example(crowded, tight, True, False, 0.002)
 @example(crowded, tight, True, True, 0.002)

@@ -59,18 +59,25 @@ def _bar(name: str, total: float) -> Iterator[Advance]:
 @contextmanager
 def _lines(name: str, total: float) -> Iterator[Advance]:
     """Write a line every so many seconds: what is done, how it goes, and the time left."""
-    began_s = time.monotonic()
-    last_s = began_s
+    last_s = time.monotonic()
+    # What passes before the first amount is done, such as waiting for a quiet machine or compiling,
+    # is not the pace of what is left.
+    first: tuple[float, float] | None = None
 
     def advance(done: float, words: str) -> None:
-        nonlocal last_s
+        nonlocal last_s, first
         now_s = time.monotonic()
-        if now_s - last_s < _EVERY_S or not done:
+        if first is None and done:
+            first = now_s, done
+        if now_s - last_s < _EVERY_S or first is None:
             return
         last_s = now_s
-        left = pretty_duration((now_s - began_s) * (total - done) / done)
+        (first_s, begun), left = first, ""
+        if done > begun:
+            seconds = (now_s - first_s) * (total - done) / (done - begun)
+            left = f"{pretty_duration(seconds)} left"
         amount = f"{100 * done / total:.0f} %" if total == 1 else f"{done:,.0f} of {total:,.0f}"
-        parts = [f"{name}: {amount}", words, f"{left} left"]
+        parts = [f"{name}: {amount}", words, left]
         sys.stderr.write(", ".join(part for part in parts if part) + "\n")
         sys.stderr.flush()
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import Tensor
 
 from steelyard.files import read_json, write_json
 from steelyard.nn.quantizing.layer import MATRICES, LayerRecipe, Method, StoredType
@@ -17,6 +16,7 @@ from steelyard.quantity import Forecast
 from steelyard.serve.quantize.allocation import Choice, choose_types
 from steelyard.serve.quantize.options import QuantizeOptions
 from steelyard.serve.quantize.sequences import Sequences
+from steelyard.serve.quantize.shrinkage import shrunk
 
 __all__ = ["Mixture", "mixed_types"]
 
@@ -32,7 +32,8 @@ class Mixture:
 
     Attributes:
         types: type of each matrix, by name, for every layer.
-        rises: forecast rise of the loss of each sequence to choose by, nats per token.
+        rises: forecast rise of the loss of each sequence to choose by, nats per token; of types
+            that the other half of the sequences chose.
     """
 
     types: tuple[Mapping[str, StoredType], ...]
@@ -120,30 +121,47 @@ def mixed_types(
 
 
 def _allocated(found: list[Sensitivity], model: Transformer, options: QuantizeOptions) -> Mixture:
-    """Choose types within the budget, and add up what they are forecast to lose."""
-    records = {(item.layer, item.matrix, item.kind): item for item in found}
-    places = list(dict.fromkeys((item.layer, item.matrix) for item in found))
-    parts = [
-        {
-            kind: Choice(item.num_bytes, float(item.losses.mean()))
-            for (layer, matrix, kind), item in records.items()
-            if (layer, matrix) == place
-        }
-        for place in places
-    ]
+    """Choose types within the budget, and add up what they are forecast to lose.
+
+    The least of measured changes is lower than what it will be elsewhere, so no sequence forecasts
+    a choice that it took part in: each half of them forecasts that of the other half.
+    """
+    types = _chosen(found, slice(None), model, options)
+    losses = {(item.layer, item.matrix, item.kind): item.losses for item in found}
+    rises = torch.zeros(len(found[0].losses), dtype=torch.float64)
+    for own, others in _halves(len(rises)):
+        other_types = _chosen(found, others, model, options)
+        for layer, each in enumerate(other_types):
+            for matrix, kind in each.items():
+                rises[own] += losses[layer, matrix, kind][own]
+    return Mixture(types=tuple(types), rises=tuple(rises.tolist()))
+
+
+def _halves(count: int) -> list[tuple[slice, slice]]:
+    """Pair every second sequence with the others; one alone is paired with itself."""
+    even, odd = slice(0, None, 2), slice(1, None, 2)
+    return [(even, odd), (odd, even)] if count > 1 else [(even, even)]
+
+
+def _chosen(
+    found: list[Sensitivity], rows: slice, model: Transformer, options: QuantizeOptions
+) -> list[dict[str, StoredType]]:
+    """Choose types by what some sequences lose, for each layer."""
+    losses = shrunk({(item.layer, item.matrix, item.kind): item.losses[rows] for item in found})
+    parts: dict[tuple[int, str], dict[str, Choice]] = {}
+    for item in found:
+        choice = Choice(item.num_bytes, losses[item.layer, item.matrix, item.kind])
+        parts.setdefault((item.layer, item.matrix), {})[item.kind] = choice
     # The budget is of the whole model: tables, norms and the head stay as they are.
-    matrices = sum(part["plain"].num_bytes for part in parts)
+    matrices = sum(part["plain"].num_bytes for part in parts.values())
     others = sum(item.nbytes for item in model.state_dict().values()) - matrices
     chosen = choose_types(
-        parts,
+        list(parts.values()),
         most_bytes=options.memory_bytes - others if options.memory_bytes else math.inf,
         most_loss=math.log1p(options.max_loss or math.inf),
     )
     types: list[dict[str, StoredType]] = [{} for _ in range(model.architecture.num_layers)]
-    rises: Tensor = torch.zeros(0)
-    for (layer, matrix), kind in zip(places, chosen, strict=True):
+    for (layer, matrix), kind in zip(parts, chosen, strict=True):
         types[layer][matrix] = cast(StoredType, kind)
-        losses = records[layer, matrix, kind].losses
-        rises = losses if not len(rises) else rises + losses
     assert all(tuple(each) == MATRICES for each in types)
-    return Mixture(types=tuple(types), rises=tuple(rises.tolist()))
+    return types

@@ -20,6 +20,7 @@ __all__ = ["Sequences", "draw_sequences", "read_tokens"]
 _LENGTH = 512
 _OWN_ROWS = 16
 _FEWEST_ROWS = 8
+_FEWEST_TO_CHOOSE = 16
 _READ_BYTES = 2**26
 
 
@@ -82,8 +83,8 @@ def draw_sequences(
     Args:
         model: a decoder.
         text: int64 [N].
-        calibration_tokens: most tokens for calibration; a quarter as many are taken to choose by,
-            and half as many to measure.
+        calibration_tokens: most tokens for calibration; a quarter as many, and at least 16
+            rows where there are, are taken to choose by, and half as many to measure.
         fits: whether codes are fitted; nothing is taken for calibration otherwise.
         seed: seed of the outputs.
 
@@ -111,7 +112,7 @@ def draw_sequences(
     most = max(1, calibration_tokens // length)
     parts = [
         _evenly(rows[: -2 * eighth], most if fits else 0),
-        _evenly(rows[-2 * eighth : -eighth], max(4, most // 4)),
+        _evenly(rows[-2 * eighth : -eighth], max(_FEWEST_TO_CHOOSE, most // 4)),
         _evenly(rows[-eighth:], max(4, most // 2)),
     ]
     parts.append(_own_outputs(model, parts[2][:_OWN_ROWS], seed))

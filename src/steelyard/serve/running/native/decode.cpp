@@ -170,7 +170,9 @@ template <class L, class Body>
 INLINE void in_groups(long members, const Body& body) {
     for (long g = 0; g < members;) {
         const long left = members - g;
-        if (L::QUERIES == 4 && left > 3) body(g, std::integral_constant<int, 4>()), g += 4;
+        // Seldom taken code takes the compiler half of its time for more than one.
+        if constexpr (L::QUERIES == 1) body(g, std::integral_constant<int, 1>()), g += 1;
+        else if (L::QUERIES == 4 && left > 3) body(g, std::integral_constant<int, 4>()), g += 4;
         else if (left >= 3) body(g, std::integral_constant<int, 3>()), g += 3;
         else if (left == 2) body(g, std::integral_constant<int, 2>()), g += 2;
         else body(g, std::integral_constant<int, 1>()), g += 1;

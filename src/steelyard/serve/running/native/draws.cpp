@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
-#include <memory>
+#include <vector>
 
 namespace {
 
@@ -18,6 +18,14 @@ constexpr int64_t LANES = 16, BLOCK = 1024, BINS = 1024;
 constexpr int SHIFT = 20;
 constexpr float LOWEST = -std::numeric_limits<float>::infinity();
 typedef float Lanes __attribute__((vector_size(LANES * sizeof(float))));
+
+// Memory of the calling thread, kept between calls.
+template <class T>
+T* scratch(int64_t size) {
+    static thread_local std::vector<T> memory;
+    if (static_cast<int64_t>(memory.size()) < size) memory.resize(size);
+    return memory.data();
+}
 
 Lanes read(const float* from) {
     Lanes values;
@@ -286,39 +294,39 @@ void steelyard_draw(const float* logits, int64_t size, const float* peaks, int64
                     const int64_t* rows, const double* temperature, const double* min_p,
                     const int64_t* top_k, const double* top_p, const uint64_t* seeds,
                     const uint64_t* positions, int64_t* tokens) {
-    const auto weights = std::make_unique_for_overwrite<float[]>(size);
-    const auto found = std::make_unique_for_overwrite<uint32_t[]>(size);
+    float* weights = scratch<float>(size);
+    uint32_t* found = scratch<uint32_t>(size);
     Histogram histogram;
     for (int64_t at = 0; at < count; at++) {
         const double draw = philox(seeds[at], positions[at]);
         const float* values = logits + rows[at] * size;
-        double total = weigh(values, size, peaks[rows[at]], temperature[at], weights.get());
+        double total = weigh(values, size, peaks[rows[at]], temperature[at], weights);
         // The likeliest token has weight 1, so its share is the bound itself.
-        if (min_p[at] > 0) total = drop_light(weights.get(), size, min_p[at]);
+        if (min_p[at] > 0) total = drop_light(weights, size, min_p[at]);
         if (top_k[at] >= size && top_p[at] >= 1.0) {
-            tokens[at] = draw_uncut(weights.get(), size, total, draw);
+            tokens[at] = draw_uncut(weights, size, total, draw);
             continue;
         }
-        ::count(weights.get(), size, histogram);
+        ::count(weights, size, histogram);
         Cut kept{0.0, size};
         const double all = std::numeric_limits<double>::infinity();
         if (top_k[at] < size)
-            kept = cut(weights.get(), size, top_k[at], all, histogram, found.get());
+            kept = cut(weights, size, top_k[at], all, histogram, found);
         // After the first cut the histogram holds what is kept: top_p counts among that.
         if (top_p[at] < 1.0)
-            kept = cut(weights.get(), size, std::min(top_k[at], size),
-                       top_p[at] * histogram.total(), histogram, found.get());
-        tokens[at] = draw_cut(weights.get(), size, kept, draw, histogram);
+            kept = cut(weights, size, std::min(top_k[at], size),
+                       top_p[at] * histogram.total(), histogram, found);
+        tokens[at] = draw_cut(weights, size, kept, draw, histogram);
     }
 }
 
 void steelyard_log_totals(const float* logits, int64_t size, const float* peaks, int64_t count,
                           const int64_t* rows, double* totals) {
-    const auto weights = std::make_unique_for_overwrite<float[]>(size);
+    float* weights = scratch<float>(size);
     for (int64_t at = 0; at < count; at++) {
         const float peak = peaks[rows[at]];
         totals[at] =
-            peak + std::log(weigh(logits + rows[at] * size, size, peak, 1.0, weights.get()));
+            peak + std::log(weigh(logits + rows[at] * size, size, peak, 1.0, weights));
     }
 }
 

@@ -39,7 +39,13 @@ INLINE typename L::Row tangent(typename L::Row x) {
 // Eight numbers.
 struct Eight {
     typedef f8 Row;
-    static constexpr long LANES = 8, PARTS = 1, QUERIES = 3;
+    static constexpr long LANES = 8, PARTS = 1;
+    // Beside wider registers these take only the widths that fill no others.
+#if defined(STEELYARD_WIDE)
+    static constexpr long QUERIES = 1;
+#else
+    static constexpr long QUERIES = 3;
+#endif
     template <int PART, class T>
     INLINE Row read(const T* p) { return load(p); }
     INLINE Row all(float x) { return Row{x, x, x, x, x, x, x, x}; }
