@@ -25,6 +25,7 @@ _HEADERS = tuple(
         "lanes",
         "linear",
         "norms",
+        "paired",
         "panels",
         "pool",
         "products",
@@ -40,7 +41,7 @@ _PRODUCTS = tuple(
     _FOLDER / f"{name}.cpp" for name in ("integer_tiles", "float_tiles", "products", "threads")
 )
 # What takes longest comes first, so that compilers that run side by side end together.
-_ATTENTION = tuple(_FOLDER / f"{name}.cpp" for name in ("decode", "attention"))
+_ATTENTION = tuple(_FOLDER / f"{name}.cpp" for name in ("decode", "paired", "attention"))
 _CODE = NativeCode(
     name="kernels", sources=(*_ATTENTION, _FOLDER / "step.cpp", *_PRODUCTS, *_HEADERS)
 )
@@ -55,9 +56,9 @@ _SIGNATURES = {
     "steelyard_packed_bytes": (_SIZE, _SIZE, _SIZE),
     "steelyard_tile_words": (_SIZE, _SIZE),
     "steelyard_linear": (*[_PLACE] * 2, *[_SIZE] * 2, *[_PLACE] * 2, *[_SIZE] * 2, _PLACE),
-    "steelyard_decode": (
+    "steelyard_attend": (
         *[_PLACE] * 4,
-        *(_SIZE, _PLACE, _PLACE),
+        *(_SIZE, _PLACE, _PLACE, _PLACE),
         *[_SIZE] * 7,
         ctypes.c_float,
         _PLACE,
@@ -74,7 +75,7 @@ _DRAWS_SIGNATURES = {
     "steelyard_tops": (_PLACE, _SIZE, _SIZE, _PLACE, _SIZE, _PLACE, _PLACE),
     "steelyard_forbid": (_PLACE, _SIZE, _SIZE, _PLACE, _SIZE, _PLACE),
 }
-_STEP_CALLS = ("steelyard_decode", "steelyard_run")
+_STEP_CALLS = ("steelyard_attend", "steelyard_run")
 _RESULTS = {
     "steelyard_team": _PLACE,
     "steelyard_level": _SIZE,

@@ -17,8 +17,16 @@ INLINE f8 load(const int8* p) {
 template <class T>
 constexpr bool is_coded = sizeof(T) == 1;
 
+// Whether there are products of pairs of bfloat16: prompts whose keys and values are not float32 run
+// by them, and decoding rows where these are bfloat16.
+#if defined(STEELYARD_BF16)
+constexpr bool PAIRED = true;
+#else
+constexpr bool PAIRED = false;
+#endif
+
 // Types of keys and values, as callers name them.
-constexpr int64_t KV_BF16 = 1, KV_INT8 = 2;
+constexpr int64_t KV_FP32 = 0, KV_BF16 = 1, KV_INT8 = 2;
 
 // Calls body(a number of the type).
 template <class Body>

@@ -1,0 +1,267 @@
+// Attention by products of bfloat16 with sums in float32: tiles of queries against blocks of keys
+// and values, of prompts and of decoding rows alike.
+//
+// Softmax runs in base 2 and its peaks are whole numbers: where a peak stands moves only exponents,
+// so how shares are rounded does not depend on it, and totals are rescaled without loss.
+//
+// Source: Dao et al. 2022 (arXiv 2205.14135), algorithm 1; Milakov and Gimelshein 2018 (arXiv
+// 1805.02867), algorithm 3.
+#include "paired.h"
+#include "products.h"
+
+#if defined(STEELYARD_BF16)
+
+namespace {
+
+constexpr float LOG2_E = 1.44269504088896341f, LN_2 = 0.693147180559945309f;
+constexpr long TILE_PANELS = TILE / PANEL, SHARE_WORDS = TILE / 2;
+
+INLINE Floats widened(__m256i pairs) {
+    return (Floats)_mm512_slli_epi32(_mm512_cvtepu16_epi32(pairs), 16);
+}
+
+// 2^x to 2 units in the last place, for x <= 0.
+INLINE Floats power_of_two(Floats x) {
+    const Floats whole = (Floats)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT);
+    const Floats rest = x - whole;
+    Floats y = Sixteen::all(1.338130212e-3f);
+    y = y * rest + 9.666368365e-3f;
+    y = y * rest + 5.550381169e-2f;
+    y = y * rest + 2.402234972e-1f;
+    y = y * rest + 6.931471825e-1f;
+    y = y * rest + 1.0f;
+    return (Floats)_mm512_scalef_ps((__m512)y, (__m512)whole);
+}
+
+INLINE void scale_by_power(float* x, long count, float power) {
+    for (long i = 0; i < count; i += PANEL)
+        _mm512_storeu_ps(x + i, _mm512_scalef_ps(_mm512_loadu_ps(x + i), _mm512_set1_ps(power)));
+}
+
+// Queries of a key head, a line for each token and member of its group, and what they found so far:
+// numerators [count, wide], denominators in sixteen parts [count, 16], peaks [count].
+struct Lines {
+    const View& view;
+    long count, first, wide, words;  // `first`: place of the first line's token
+    float *totals, *masses, *peaks;
+    int32_t* queries;  // tiles
+
+    Lines(const View& v, long count, long first, float* memory)
+        : view(v), count(count), first(first), wide(padded(v.width)), words(Block::words(v.width)),
+          totals(memory), masses(totals + count * wide), peaks(masses + count * PANEL),
+          queries((int32_t*)(peaks + padded(count))) {}
+
+    // Floats of the memory, whole lines of the cache.
+    static long size(const View& v, long count) {
+        return count * (padded(v.width) + PANEL) + padded(count)
+            + (count + MOST_ROWS) * Block::words(v.width);
+    }
+
+    long height(long line) const { return tile_height(std::min(MOST_ROWS, count - line)); }
+
+    // Begins a line with its query.
+    void start(long line, const float* from) const {
+        // Caps are of scores in base e.
+        const float scale = view.scale * (view.softcap > 0 ? 1.0f : LOG2_E);
+        float* scaled = own_row(view.width);
+        for (long i = 0; i < view.width; i++) scaled[i] = from[i] * scale;
+        const long top = line / MOST_ROWS * MOST_ROWS;
+        const Linear map = {.inputs = view.width, .kind = BF16};
+        encode_row(map, scaled, queries + top * words, height(top), line - top);
+        std::fill(totals + line * wide, totals + (line + 1) * wide, 0.0f);
+        std::fill(masses + line * PANEL, masses + (line + 1) * PANEL, 0.0f);
+        peaks[line] = LOWEST;
+    }
+
+    float mass(long line) const {
+        return _mm512_reduce_add_ps(_mm512_loadu_ps(masses + line * PANEL));
+    }
+};
+
+// Scratch of a tile: scores [lines, TILE], and shares in words of two tokens.
+struct Scratch {
+    alignas(64) float scores[MOST_ROWS * TILE];
+    alignas(64) int32_t shares[MOST_ROWS * SHARE_WORDS];
+};
+
+// Multiplies a tile by panels `panel_words` apart.
+void multiply_panels(const int32_t* tile, long rows, const int32_t* panels, long panel_words,
+    long count, long depth, float* out, long out_row, bool fresh) {
+    Span s = {.tile = tile, .depth = depth, .out_row = out_row, .rows = rows, .fresh = fresh};
+    s.ahead = (const uint8_t*)tile;
+    for (long first = 0; first < count; first += PANELS) {
+        for (long p = 0; p < PANELS; p++) {
+            const long panel = std::min(first + p, count - 1);
+            s.panels[p] = {(const uint8_t*)(panels + panel * panel_words), out + panel * PANEL,
+                nullptr, panel};
+        }
+        multiply_pairs({}, s);
+    }
+}
+
+// Takes the scores of a line that sees tokens [first, end) of a block into its softmax, and writes
+// its shares, each CHUNK words `step` apart.
+template <bool CODED>
+INLINE void soften_line(const Lines& lines, long line, const Block& block, const float* scores,
+    long first, long end, int32_t* shares, long step) {
+    const float softcap = lines.view.softcap;
+    Floats x[TILE_PANELS], top = Sixteen::all(LOWEST);
+    UNROLL for (int i = 0; i < TILE_PANELS; i++) {
+        x[i] = load_floats(scores + i * PANEL);
+        if (CODED) x[i] = x[i] * load_floats(block.key_scales + i * PANEL);
+        if (softcap > 0) x[i] = softcap * LOG2_E * tangent<Sixteen>(x[i] / softcap);
+        const __mmask16 seen = leading(end - i * PANEL) & ~leading(first - i * PANEL);
+        x[i] = (Floats)_mm512_mask_blend_ps(seen, (__m512)Sixteen::all(LOWEST), (__m512)x[i]);
+        top = Sixteen::most(top, x[i]);
+    }
+    const float most = std::ceil(Sixteen::highest(top));
+    float& peak = lines.peaks[line];
+    float* mass = lines.masses + line * PANEL;
+    if (most > peak) {
+        scale_by_power(lines.totals + line * lines.wide, lines.wide, peak - most);
+        scale_by_power(mass, PANEL, peak - most);
+        peak = most;
+    }
+    Floats sum = load_floats(mass);
+    UNROLL for (int i = 0; i < TILE_PANELS; i += 2) {
+        Floats share[2];
+        UNROLL for (int k = 0; k < 2; k++) {
+            share[k] = power_of_two(x[i + k] - peak);
+            if (CODED) share[k] = share[k] * load_floats(block.value_scales + (i + k) * PANEL);
+        }
+        const __m512i both =
+            (__m512i)_mm512_cvtne2ps_pbh((__m512)share[1], (__m512)share[0]);
+        _mm512_storeu_si512(shares + i / 2 * step, both);
+        // What is divided by is the sum of shares as they are multiplied.
+        share[0] = widened(_mm512_castsi512_si256(both));
+        share[1] = widened(_mm512_extracti64x4_epi64(both, 1));
+        UNROLL for (int k = 0; k < 2; k++)
+            sum += CODED ? share[k] * load_floats(block.inverse_scales + (i + k) * PANEL) : share[k];
+    }
+    store(mass, sum);
+}
+
+// Tokens of a block that begins at `token` that a line sees.
+struct Sight {
+    long first, end;
+
+    Sight(const Lines& lines, long line, long token) {
+        const long open = lines.first + line / lines.view.group + 1 - token;
+        const long window = lines.view.window;
+        end = std::clamp(open, 0L, TILE);
+        first = window ? std::clamp(open - window, 0L, TILE) : 0;
+    }
+    bool is_empty() const { return first >= end; }
+};
+
+// Attends from a tile of lines to a block.
+template <bool CODED>
+APART void attend_tile(const Lines& lines, long line, long token, const Block& block, Scratch& s) {
+    const long rows = std::min(MOST_ROWS, lines.count - line), height = lines.height(line);
+    // Later lines see more: what the last does not see is not computed.
+    const Sight widest(lines, line + rows - 1, token);
+    if (widest.end == 0 || Sight(lines, line, token).first == TILE) return;
+    multiply_panels(lines.queries + line * lines.words, rows, block.keys, lines.words * PANEL,
+        (widest.end + PANEL - 1) / PANEL, lines.view.width / 2, s.scores, TILE, true);
+    for (long row = 0; row < rows; row++) {
+        const Sight sight(lines, line + row, token);
+        int32_t* shares = s.shares + row * CHUNK;
+        if (sight.is_empty())
+            for (long i = 0; i < SHARE_WORDS; i += CHUNK)
+                memset(shares + i * height, 0, CHUNK * sizeof(int32_t));
+        else
+            soften_line<CODED>(lines, line + row, block, s.scores + row * TILE, sight.first,
+                sight.end, shares, height * CHUNK);
+    }
+    multiply_panels(s.shares, rows, block.values, SHARE_WORDS * PANEL, lines.wide / PANEL,
+        (widest.end + 1) / 2, lines.totals + line * lines.wide, lines.wide, false);
+}
+
+// Memory of a thread, kept between calls, in whole lines of the cache.
+float* scratch(long floats) {
+    struct alignas(64) Row {
+        float numbers[PANEL];
+    };
+    static thread_local std::vector<Row> memory;
+    const size_t rows = (floats + PANEL - 1) / PANEL;
+    if (memory.size() < rows) memory.resize(rows);
+    return memory.data()->numbers;
+}
+
+// Attends from `at(head)`, lines of some key heads, to tokens [first, end) of a context; blocks are
+// whole, and lines see what is theirs of them. `memory` takes a block.
+template <class T, class At>
+void attend_blocks(const Paged<T>& p, long sequence, long first_head, long heads, long first,
+    long end, float* memory, const At& at) {
+    const long size = p.head_numbers(), width = p.view.width, end_head = first_head + heads;
+    const int64_t* table = p.view.tables + sequence * p.view.table_row;
+    Block block((int32_t*)memory, width);
+    Places places[2];
+    Scratch s;
+    long turn = 0;
+    first = first / TILE * TILE;
+    find_places(p, table, first, end, places[turn]);
+    for (long token = first; token < end; token += TILE, turn ^= 1) {
+        const Places& here = places[turn];
+        find_places(p, table, token + TILE < end ? token + TILE : token, end, places[turn ^ 1]);
+        for (long head = first_head; head < end_head; head++) {  // those of a block lie side by side
+            const bool last = head + 1 == end_head;
+            const Places& later = last ? places[turn ^ 1] : here;
+            const long now = head * size, next = (last ? first_head : head + 1) * size;
+            pack_keys(Side<T>{p.keys + now, p.keys + next, here, later, width}, block);
+            pack_values(Side<T>{p.values + now, p.values + next, here, later, width}, block);
+            const Lines lines = at(head);
+            for (long line = 0; line < lines.count; line += MOST_ROWS)
+                attend_tile<is_coded<T>>(lines, line, token, block, s);
+        }
+    }
+}
+
+}  // namespace
+
+void attend_rows_paired(const View& v, const Unit& unit, const Chunks& c, const float* qkv,
+    long qkv_row, float* out, long out_row) {
+    const long start = c.starts[unit.sequence], chunk = c.starts[unit.sequence + 1] - start;
+    const long position = c.contexts[unit.sequence] - chunk + unit.first;
+    const long count = (unit.end - unit.first) * v.group, heads = unit.head * v.group;
+    float* memory = scratch(Block::size(v.width) + Lines::size(v, count));
+    const Lines lines(v, count, position, memory + Block::size(v.width));
+    // Where a line's numbers stand in rows.
+    const auto place = [&](long line, long row) {
+        return (start + unit.first + line / v.group) * row + (heads + line % v.group) * v.width;
+    };
+    for (long line = 0; line < count; line++) lines.start(line, qkv + place(line, qkv_row));
+    const long begin = v.window ? std::max(position + 1 - v.window, 0L) : 0;
+    const long end = position + unit.end - unit.first;
+    const auto at = [&](long) { return lines; };
+    if (v.kind == KV_INT8)
+        attend_blocks(Paged<int8>(v), unit.sequence, unit.head, 1, begin, end, memory, at);
+    else attend_blocks(Paged<bf16>(v), unit.sequence, unit.head, 1, begin, end, memory, at);
+    for (long line = 0; line < count; line++) {
+        const float mass = lines.mass(line), *total = lines.totals + line * lines.wide;
+        float* to = out + place(line, out_row);
+        for (long i = 0; i < v.width; i++) to[i] = total[i] / mass;
+    }
+}
+
+void attend_unit_paired(const View& v, const Unit& unit, long context, const float* queries,
+    float* parts) {
+    const long group = v.group, width = v.width, size = Lines::size(v, group);
+    float* memory = scratch(Block::size(width) + v.kv_heads * size);
+    const auto at = [&](long head) {
+        return Lines(v, group, context - 1, memory + Block::size(width) + head * size);
+    };
+    for (long head = 0; head < v.kv_heads; head++)
+        for (long g = 0; g < group; g++)
+            at(head).start(g, queries + (head * group + g) * width);
+    attend_blocks(Paged<bf16>(v), unit.sequence, 0, v.kv_heads, unit.first, unit.end, memory, at);
+    for (long head = 0; head < v.kv_heads; head++, parts += group * (width + 2))
+        for (long g = 0; g < group; g++) {
+            const Lines lines = at(head);
+            memcpy(parts + g * width, lines.totals + g * lines.wide, width * sizeof(float));
+            parts[group * width + g] = lines.peaks[g] * LN_2;
+            parts[group * (width + 1) + g] = lines.mass(g);
+        }
+}
+
+#endif
