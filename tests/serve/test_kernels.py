@@ -191,7 +191,7 @@ def has_pairs():
 
 
 def error_of(dtype, *, prompt, level=3):
-    """Largest error: queries and shares are rounded where numbers are multiplied in narrow types."""
+    """Largest error: queries and shares are rounded where narrow types are multiplied."""
     if level == 3 and (dtype == torch.bfloat16 or (dtype == torch.int8 and prompt)):
         return 2e-2  # to 8 bits each
     # Queries to 15 and shares to 16 bits.

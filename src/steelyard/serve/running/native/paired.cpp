@@ -85,16 +85,18 @@ struct Scratch {
 };
 
 // Multiplies a tile by panels `panel_words` apart.
-void multiply_panels(const int32_t* tile, long rows, const int32_t* panels, long panel_words,
-    long count, long depth, float* out, long out_row, bool fresh) {
+template <class Ahead>
+INLINE void multiply_panels(const int32_t* tile, long rows, const int32_t* panels, long panel_words,
+    long count, long depth, float* out, long out_row, bool fresh, const Ahead& ahead) {
     Span s = {.tile = tile, .depth = depth, .out_row = out_row, .rows = rows, .fresh = fresh};
-    s.ahead = (const uint8_t*)tile;
+    s.pace = LINE;
     for (long first = 0; first < count; first += PANELS) {
         for (long p = 0; p < PANELS; p++) {
             const long panel = std::min(first + p, count - 1);
             s.panels[p] = {(const uint8_t*)(panels + panel * panel_words), out + panel * PANEL,
                 nullptr, panel};
         }
+        s.ahead = (const uint8_t*)ahead(first / PANELS);
         multiply_pairs({}, s);
     }
 }
@@ -155,14 +157,16 @@ struct Sight {
 };
 
 // Attends from a tile of lines to a block.
-template <bool CODED>
-APART void attend_tile(const Lines& lines, long line, long token, const Block& block, Scratch& s) {
+template <bool CODED, class Ahead>
+APART void attend_tile(const Lines& lines, long line, long token, const Block& block, Scratch& s,
+    const Ahead& ahead) {
     const long rows = std::min(MOST_ROWS, lines.count - line), height = lines.height(line);
     // Later lines see more: what the last does not see is not computed.
     const Sight widest(lines, line + rows - 1, token);
     if (widest.end == 0 || Sight(lines, line, token).first == TILE) return;
     multiply_panels(lines.queries + line * lines.words, rows, block.keys, lines.words * PANEL,
-        (widest.end + PANEL - 1) / PANEL, lines.view.width / 2, s.scores, TILE, true);
+        (widest.end + PANEL - 1) / PANEL, lines.view.width / 2, s.scores, TILE, true,
+        [&](long pass) { return ahead(16 * pass); });
     for (long row = 0; row < rows; row++) {
         const Sight sight(lines, line + row, token);
         int32_t* shares = s.shares + row * CHUNK;
@@ -174,7 +178,8 @@ APART void attend_tile(const Lines& lines, long line, long token, const Block& b
                 sight.end, shares, height * CHUNK);
     }
     multiply_panels(s.shares, rows, block.values, SHARE_WORDS * PANEL, lines.wide / PANEL,
-        (widest.end + 1) / 2, lines.totals + line * lines.wide, lines.wide, false);
+        (widest.end + 1) / 2, lines.totals + line * lines.wide, lines.wide, false,
+        [&](long pass) { return ahead(32 + pass * SHARE_WORDS * LINE / (2 * lines.view.width)); });
 }
 
 // Memory of a thread, kept between calls, in whole lines of the cache.
@@ -208,11 +213,15 @@ void attend_blocks(const Paged<T>& p, long sequence, long first_head, long heads
             const bool last = head + 1 == end_head;
             const Places& later = last ? places[turn ^ 1] : here;
             const long now = head * size, next = (last ? first_head : head + 1) * size;
-            pack_keys(Side<T>{p.keys + now, p.keys + next, here, later, width}, block);
-            pack_values(Side<T>{p.values + now, p.values + next, here, later, width}, block);
+            const Side<T> keys{p.keys + now, p.keys + next, here, later, width};
+            const Side<T> values{p.values + now, p.values + next, here, later, width};
+            pack_keys(keys, block);
+            pack_values(values, keys, block);
             const Lines lines = at(head);
             for (long line = 0; line < lines.count; line += MOST_ROWS)
-                attend_tile<is_coded<T>>(lines, line, token, block, s);
+                attend_tile<is_coded<T>>(lines, line, token, block, s, [&](long t) {
+                    return values.next + later.numbers[std::min(t, TILE - 1)];
+                });
         }
     }
 }

@@ -93,7 +93,7 @@ APART void pack_keys(const Side<T>& side, Block& block) {
             __m512i rows[16], turned[16];
             UNROLL for (int t = 0; t < 16; t++) {
                 rows[t] = read_pairs(side.row(first + t) + 2 * word, filled);
-                if (word == 0) side.fetch(first + t);
+                if (word == 0 && t % 2 == 0) side.fetch((first + t) / 2);
             }
             turn(rows, turned);
             int32_t* to = block.keys + first * words + word * PANEL;
@@ -109,7 +109,7 @@ alignas(64) static constexpr auto IN_TURN = [] {
 }();
 
 template <class T>
-APART void pack_values(const Side<T>& side, Block& block) {
+APART void pack_values(const Side<T>& side, const Side<T>& keys, Block& block) {
     const __m512i left = _mm512_load_si512(IN_TURN.data());
     const __m512i right = _mm512_load_si512(IN_TURN.data() + 32);
     if constexpr (is_coded<T>) {
@@ -121,7 +121,7 @@ APART void pack_values(const Side<T>& side, Block& block) {
         }
     }
     for (long t = 0; t < side.places.count; t += 2) {
-        side.fetch(t), side.fetch(t + 1);
+        keys.fetch((TILE + t) / 2);
         for (long column = 0; column < side.width; column += 32) {
             const __mmask16 filled = leading((side.width - column) / 2);
             // What stands beyond the last token is multiplied by 0, so it has to be a number.
