@@ -14,6 +14,7 @@
 namespace {
 
 constexpr float LOG2_E = 1.44269504088896341f, LN_2 = 0.693147180559945309f;
+constexpr int32_t ONES = 0x3f803f80;  // two of bfloat16
 constexpr long TILE_PANELS = TILE / PANEL, SHARE_WORDS = TILE / 2;
 
 INLINE Floats widened(__m256i pairs) {
@@ -112,8 +113,10 @@ INLINE void soften_line(const Lines& lines, long line, const Block& block, const
         x[i] = load_floats(scores + i * PANEL);
         if (CODED) x[i] = x[i] * load_floats(block.key_scales + i * PANEL);
         if (softcap > 0) x[i] = softcap * LOG2_E * tangent<Sixteen>(x[i] / softcap);
-        const __mmask16 seen = leading(end - i * PANEL) & ~leading(first - i * PANEL);
-        x[i] = (Floats)_mm512_mask_blend_ps(seen, (__m512)Sixteen::all(LOWEST), (__m512)x[i]);
+        if (end - first < TILE) {
+            const __mmask16 seen = leading(end - i * PANEL) & ~leading(first - i * PANEL);
+            x[i] = (Floats)_mm512_mask_blend_ps(seen, (__m512)Sixteen::all(LOWEST), (__m512)x[i]);
+        }
         top = Sixteen::most(top, x[i]);
     }
     const float most = std::ceil(Sixteen::highest(top));
@@ -135,10 +138,12 @@ INLINE void soften_line(const Lines& lines, long line, const Block& block, const
             (__m512i)_mm512_cvtne2ps_pbh((__m512)share[1], (__m512)share[0]);
         _mm512_storeu_si512(shares + i / 2 * step, both);
         // What is divided by is the sum of shares as they are multiplied.
-        share[0] = widened(_mm512_castsi512_si256(both));
-        share[1] = widened(_mm512_extracti64x4_epi64(both, 1));
-        UNROLL for (int k = 0; k < 2; k++)
-            sum += CODED ? share[k] * load_floats(block.inverse_scales + (i + k) * PANEL) : share[k];
+        if constexpr (CODED) {
+            share[0] = widened(_mm512_castsi512_si256(both));
+            share[1] = widened(_mm512_extracti64x4_epi64(both, 1));
+            UNROLL for (int k = 0; k < 2; k++)
+                sum += share[k] * load_floats(block.inverse_scales + (i + k) * PANEL);
+        } else add_pairs(sum, (Words)both, ONES);
     }
     store(mass, sum);
 }
@@ -239,7 +244,12 @@ void attend_rows_paired(const View& v, const Unit& unit, const Chunks& c, const 
     const auto place = [&](long line, long row) {
         return (start + unit.first + line / v.group) * row + (heads + line % v.group) * v.width;
     };
-    for (long line = 0; line < count; line++) lines.start(line, qkv + place(line, qkv_row));
+    for (long line = 0; line < count; line++) {
+        // Rows stand in pages of their own, where the processor does not look ahead.
+        const float* later = qkv + place(std::min(line + 4 * v.group, count - 1), qkv_row);
+        for (long i = 0; i < v.width; i += PANEL) __builtin_prefetch(later + i);
+        lines.start(line, qkv + place(line, qkv_row));
+    }
     const long begin = v.window ? std::max(position + 1 - v.window, 0L) : 0;
     const long end = position + unit.end - unit.first;
     const auto at = [&](long) { return lines; };

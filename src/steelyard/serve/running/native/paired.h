@@ -42,8 +42,9 @@ struct Side {
 
     // To the second cache: the first has fewer places for what is under way than memory needs.
     void fetch(long token) const {
-        const T* from = next + next_places.numbers[token];
-        for (long i = 0; i < width; i += 64 / (long)sizeof(T)) __builtin_prefetch(from + i, 0, 2);
+        const T *from = next + next_places.numbers[token], *end = from + width;
+        do __builtin_prefetch(from, 0, 2);
+        while ((from += LINE / (long)sizeof(T)) < end);
     }
 
     void read_scales(float* scales) const {
