@@ -125,7 +125,7 @@ static void attend_rows(const View& v, const Unit& unit, const Chunks& c, const 
     const long begin = v.window ? std::max(position + 1 - v.window, 0L) / TILE * TILE : 0;
     for (long token = begin; token < context; token += TILE) {
         with_type(v.kind, [&]<class T>(T) {
-            if constexpr (!PAIRED || sizeof(T) == sizeof(float))
+            if constexpr (!is_tiled(KV_KIND<T>, false))
                 unpack(Paged<T>(v), table, unit.head, token, std::min(TILE, context - token), wide,
                     keys, values);
         });
@@ -156,19 +156,19 @@ void attend(Team& team, const View& v, const Work& work, const Chunks& c, const 
                 width,
                  out + row.sequence * out_row + head * group * width);
     };
-    // What runs by pairs is not there for other processors.
+    // What runs by tiles is not there for other processors.
     const auto attend_tile = [&](const Unit& unit) {
-        if constexpr (PAIRED)
-            if (v.kind != KV_FP32)
-                return attend_rows_paired(v, unit, c, qkv, qkv_row, out, out_row);
+        if constexpr (TILED)
+            if (is_tiled(v.kind, false))
+                return attend_rows_tiled(v, unit, c, qkv, qkv_row, out, out_row);
         attend_rows(v, unit, c, qkv, qkv_row, out, out_row);
     };
     const auto attend_piece = [&](const Unit& unit) {
         const float* queries = qkv + unit.sequence * qkv_row;
         float* part = parts + unit.part * v.kv_heads * size;
-        if constexpr (PAIRED)
-            if (v.kind == KV_BF16)
-                return attend_unit_paired(v, unit, c.contexts[unit.sequence], queries, part);
+        if constexpr (TILED)
+            if (is_tiled(v.kind, true))
+                return attend_unit_tiled(v, unit, c.contexts[unit.sequence], queries, part);
         attend_unit(v, unit, queries, scratch(heads * width), part);
     };
     team.loop((long)work.units.size(), 1, [&](long index) {

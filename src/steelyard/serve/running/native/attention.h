@@ -59,12 +59,12 @@ void attend(Team& team, const View& view, const Work& work, const Chunks& c, con
     long qkv_row, float* out, long out_row, float* parts);
 
 // Rows [first, end) of a prompt chunk attend to their contexts for one key head.
-void attend_rows_paired(const View& view, const Unit& unit, const Chunks& c, const float* qkv,
+void attend_rows_tiled(const View& view, const Unit& unit, const Chunks& c, const float* qkv,
     long qkv_row, float* out, long out_row);
 
 // One piece of a decoding row, all heads: for each key head `parts` gets numerators [group, width],
 // peaks [group], denominators [group]. `query` is scratch for the row's queries.
 void attend_unit(const View& view, const Unit& unit, const float* queries, float* query,
     float* parts);
-void attend_unit_paired(const View& view, const Unit& unit, long context, const float* queries,
+void attend_unit_tiled(const View& view, const Unit& unit, long context, const float* queries,
     float* parts);

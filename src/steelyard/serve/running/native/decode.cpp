@@ -355,7 +355,7 @@ void attend_unit(const View& v, const Unit& unit, const float* queries, float* q
     float* parts) {
     for (long i = 0; i < v.kv_heads * v.group * v.width; i++) query[i] = queries[i] * v.scale;
     with_type(v.kind, [&]<class T>(T) {
-        if constexpr (!PAIRED || sizeof(T) != sizeof(bf16))
+        if constexpr (!is_tiled(KV_KIND<T>, true))
             attend_typed(Paged<T>(v), unit, query, parts);
     });
 }

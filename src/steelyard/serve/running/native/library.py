@@ -21,11 +21,11 @@ _HEADERS = tuple(
     _FOLDER / f"{name}.h"
     for name in (
         "attention",
+        "blocks",
         "coded",
         "lanes",
         "linear",
         "norms",
-        "paired",
         "panels",
         "pool",
         "products",
@@ -41,7 +41,7 @@ _PRODUCTS = tuple(
     _FOLDER / f"{name}.cpp" for name in ("integer_tiles", "float_tiles", "products", "threads")
 )
 # What takes longest comes first, so that compilers that run side by side end together.
-_ATTENTION = tuple(_FOLDER / f"{name}.cpp" for name in ("decode", "paired", "attention"))
+_ATTENTION = tuple(_FOLDER / f"{name}.cpp" for name in ("decode", "tiled", "attention"))
 _CODE = NativeCode(
     name="kernels", sources=(*_ATTENTION, _FOLDER / "step.cpp", *_PRODUCTS, *_HEADERS)
 )
