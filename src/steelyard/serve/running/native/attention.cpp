@@ -20,11 +20,14 @@ static void join(const float* parts, long size, long pieces, long group, long wi
     }
 }
 
-// Scratch of a thread, kept between steps: allocating per unit would serialize the threads.
-static float* scratch(size_t floats) {
-    static thread_local std::vector<float> memory;
-    if (memory.size() < floats) memory.resize(floats);
-    return memory.data();
+float* scratch(size_t floats) {
+    struct alignas(64) Line {
+        float numbers[PANEL];
+    };
+    static thread_local std::vector<Line> memory;
+    const size_t lines = (floats + PANEL - 1) / PANEL;
+    if (memory.size() < lines) memory.resize(lines);
+    return memory.data()->numbers;
 }
 
 // Writes 8 rows, one after the other `row` apart, as columns 16 apart.

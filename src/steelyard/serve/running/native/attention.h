@@ -58,7 +58,11 @@ struct Work {
 void attend(Team& team, const View& view, const Work& work, const Chunks& c, const float* qkv,
     long qkv_row, float* out, long out_row, float* parts);
 
-// Rows [first, end) of a prompt chunk attend to their contexts for one key head.
+// Scratch of a thread, whole lines of the cache, kept between steps: allocating per unit would
+// serialize the threads.
+float* scratch(size_t floats);
+
+// Rows [first, end) of a prompt chunk attend to their contexts for one key head, by tiles.
 void attend_rows_tiled(const View& view, const Unit& unit, const Chunks& c, const float* qkv,
     long qkv_row, float* out, long out_row);
 
@@ -66,5 +70,6 @@ void attend_rows_tiled(const View& view, const Unit& unit, const Chunks& c, cons
 // peaks [group], denominators [group]. `query` is scratch for the row's queries.
 void attend_unit(const View& view, const Unit& unit, const float* queries, float* query,
     float* parts);
+// The same by tiles, of a context whose last token the row is.
 void attend_unit_tiled(const View& view, const Unit& unit, long context, const float* queries,
     float* parts);

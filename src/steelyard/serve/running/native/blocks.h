@@ -31,7 +31,7 @@ static void find_places(const Paged<T>& p, const int64_t* table, long first, lon
     }
 }
 
-// One side, keys or values, of a block for one key head: where it stands, and what is read after it.
+// Keys or values of a block for one key head: where they stand, and what is read after them.
 template <class T>
 struct Side {
     const T *numbers, *next;

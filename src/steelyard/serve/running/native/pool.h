@@ -24,8 +24,8 @@ constexpr int64_t KV_FP32 = 0, KV_BF16 = 1, KV_INT8 = 2;
 template <class T>
 constexpr int64_t KV_KIND = is_coded<T> ? KV_INT8 : (sizeof(T) == sizeof(bf16) ? KV_BF16 : KV_FP32);
 
-// Whether attention may run by the products of tiles, and whether it does for a type: what is narrow
-// is multiplied in pairs of bfloat16, but bytes as such where rows decode; decoding rows of float32
+// Whether attention may run by the products of tiles, and whether it does for a type: narrow types
+// are multiplied in pairs of bfloat16, but bytes as such where rows decode; decoding rows of float32
 // wait for memory, and are not laid out first.
 #if defined(STEELYARD_WIDE)
 constexpr bool TILED = true;

@@ -1,5 +1,5 @@
 // Attention by the products of tiles with panels: queries against blocks of keys and values, of
-// prompts and of decoding rows alike. Products are of float32 where keys and values are, and else of
+// prompts and of decoding rows alike. Products are of float32 where keys and values are, else of
 // bfloat16, to which queries and shares are rounded; sums are float32.
 //
 // Softmax runs in base 2 and its peaks are whole numbers: where a peak stands moves only exponents,
@@ -196,19 +196,9 @@ APART void attend_tile(const Lines& lines, long line, long token, const Block& b
                 sight.end, shares, height * CHUNK);
     }
     multiply_panels<T>(s.shares, rows, block.values, WORDS * PANEL, lines.wide / PANEL,
-        (widest.end + NUMBERS<T> - 1) / NUMBERS<T>, lines.totals + line * lines.wide, lines.wide, false,
+        (widest.end + NUMBERS<T> - 1) / NUMBERS<T>, lines.totals + line * lines.wide, lines.wide,
+        false,
         [&](long pass) { return ahead(32 + pass * WORDS * LINE / (width * (long)sizeof(T))); });
-}
-
-// Memory of a thread, kept between calls, in whole lines of the cache.
-float* scratch(long floats) {
-    struct alignas(64) Row {
-        float numbers[PANEL];
-    };
-    static thread_local std::vector<Row> memory;
-    const size_t rows = (floats + PANEL - 1) / PANEL;
-    if (memory.size() < rows) memory.resize(rows);
-    return memory.data()->numbers;
 }
 
 // Attends from `at(head)`, lines of some key heads, to tokens [first, end) of a context; blocks are
@@ -227,7 +217,8 @@ void attend_blocks(const Paged<T>& p, long sequence, long first_head, long heads
     for (long token = first; token < end; token += TILE, turn ^= 1) {
         const Places& here = places[turn];
         find_places(p, table, token + TILE < end ? token + TILE : token, end, places[turn ^ 1]);
-        for (long head = first_head; head < end_head; head++) {  // those of a block lie side by side
+        // Heads of a block lie side by side.
+        for (long head = first_head; head < end_head; head++) {
             const bool last = head + 1 == end_head;
             const Places& later = last ? places[turn ^ 1] : here;
             const long now = head * size, next = (last ? first_head : head + 1) * size;
