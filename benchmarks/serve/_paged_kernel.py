@@ -36,8 +36,8 @@ def _native_decode() -> Decode:
             keys.shape[2],
             tables.shape[1],
         )
-        pointers = tables.ctypes.data, contexts.ctypes.data
-        library.steelyard_decode(
+        pointers = tables.ctypes.data, None, contexts.ctypes.data
+        library.steelyard_attend(
             team.address, *arrays, keys.itemsize == 2, *pointers, *sizes, 0, 0.0, out.ctypes.data
         )
 

@@ -1,3 +1,4 @@
+import itertools
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steelyard.catalog.architecture import Architecture
+from steelyard.nn.attention import attend_tail
 from steelyard.serve.running.attention import decode_gathered
 from steelyard.serve.running.kernels import paged_decode, split_pieces
 from steelyard.serve.running.native.library import (
@@ -24,13 +26,25 @@ class Case:
     """Queries and a shuffled pool, with the gathered batch as the slow obvious version."""
 
     def __init__(
-        self, seed, contexts, *, heads=6, kv_heads=2, width=16, block_size=8, dtype=torch.float32
+        self,
+        seed,
+        contexts,
+        *,
+        lengths=None,
+        heads=6,
+        kv_heads=2,
+        width=16,
+        block_size=8,
+        dtype=torch.float32,
     ):
         generator = torch.Generator().manual_seed(seed)
+        # Of chunks of prompts; None: every sequence decodes.
+        self.starts = None if lengths is None else np.cumsum([0, *lengths])
         self.contexts = np.array(contexts, dtype=np.int64)
         columns = -(-int(self.contexts.max()) // block_size)
         blocks = len(contexts) * columns + 3
-        self.query = torch.randn(len(contexts), heads, width, generator=generator)
+        rows = len(contexts) if lengths is None else sum(lengths)
+        self.query = torch.randn(rows, heads, width, generator=generator)
         shape = Architecture(
             name="layer",
             num_layers=1,
@@ -57,15 +71,29 @@ class Case:
             return self.keys.numpy(), self.values.numpy()
         return self.pool.arrays(0)
 
+    def arrays(self):
+        return self.query.numpy(), *self.bits(), self.tables, self.contexts
+
     def expected(self, **limits):
         tables = torch.from_numpy(self.tables)
         keys, values = self.pool.gather(0, tables, torch.float32)
         contexts = torch.from_numpy(self.contexts)
-        return decode_gathered(self.query, keys, values, contexts, **limits).numpy()
+        if self.starts is None:
+            return decode_gathered(self.query, keys, values, contexts, **limits).numpy()
+        found = [
+            attend_tail(
+                self.query[first:end].transpose(0, 1), k[:, :context], v[:, :context], **limits
+            )
+            for first, end, context, k, v in zip(
+                self.starts, self.starts[1:], contexts, keys, values, strict=False
+            )
+        ]
+        return torch.cat(found, dim=1).transpose(0, 1).numpy()
 
     def assert_equals(self, decode, tolerance=3e-6, **limits):
         out = np.full(self.query.shape, np.nan, dtype=np.float32)
-        decode(self.query.numpy(), *self.bits(), self.tables, self.contexts, out, **limits)
+        chunks = {} if self.starts is None else {"starts": self.starts}
+        decode(*self.arrays(), out, **chunks, **limits)
         np.testing.assert_allclose(out, self.expected(**limits), rtol=1e-4, atol=tolerance)
 
 
@@ -122,20 +150,33 @@ def test_windows_and_caps_by_hand():
         np.testing.assert_allclose(out[row], expected.numpy(), rtol=1e-4, atol=3e-6)
 
 
-def decode_natively(
-    query, keys, values, tables, contexts, out, *, window=0, softcap=0.0, threads=2, library=None
+def attend_natively(
+    query,
+    keys,
+    values,
+    tables,
+    contexts,
+    out,
+    *,
+    starts=None,
+    window=0,
+    softcap=0.0,
+    threads=2,
+    library=None,
 ):
     library = library or compiled_library()
-    rows, heads, width = query.shape
+    heads, width = query.shape[1:]
     places = [item.ctypes.data for item in (query, keys, values)]
-    sizes = rows, heads, keys.shape[1], width, keys.shape[2], tables.shape[1]
+    sizes = len(contexts), heads, keys.shape[1], width, keys.shape[2], tables.shape[1]
     contexts, tables = contexts.astype(np.int64), np.ascontiguousarray(tables, dtype=np.int64)
+    starts = None if starts is None else np.ascontiguousarray(starts, dtype=np.int64)
     team = Team(library, threads)
-    library.steelyard_decode(
+    library.steelyard_attend(
         team.address,
         *places,
         {4: 0, 2: 1, 1: 2}[keys.itemsize],
         tables.ctypes.data,
+        None if starts is None else starts.ctypes.data,
         contexts.ctypes.data,
         *sizes,
         window,
@@ -144,10 +185,24 @@ def decode_natively(
     )
 
 
+def has_pairs():
+    """Whether this processor multiplies pairs of bfloat16."""
+    return compiled_library().steelyard_level() == 3
+
+
+def error_of(dtype, *, prompt, level=3):
+    """Largest error: queries and shares are rounded where narrow types are multiplied."""
+    if level == 3 and (dtype == torch.bfloat16 or (dtype == torch.int8 and prompt)):
+        return 2e-2  # to 8 bits each
+    # Queries to 15 and shares to 16 bits.
+    return 3e-4 if dtype == torch.int8 and not prompt else 3e-6
+
+
 @needs_compiler
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
 def test_the_native_kernel_equals_the_gathered_batch(dtype):
-    Case(0, [1, 8, 9, 2501, 2600], dtype=dtype).assert_equals(decode_natively)
+    tolerance = error_of(dtype, prompt=False)
+    Case(0, [1, 8, 9, 2501, 2600], dtype=dtype).assert_equals(attend_natively, tolerance=tolerance)
 
 
 @needs_compiler
@@ -174,9 +229,40 @@ def test_the_native_kernel_takes_any_shape(
         block_size=block_size,
         dtype=dtype,
     ).assert_equals(
-        # Queries and shares are rounded to 15 and 16 bits where bytes are multiplied.
-        decode_natively,
-        tolerance=3e-4 if dtype == torch.int8 else 3e-6,
+        attend_natively,
+        tolerance=error_of(dtype, prompt=False),
+        window=window,
+        softcap=softcap,
+    )
+
+
+@needs_compiler
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(0, 2**16),
+    st.lists(st.tuples(st.integers(1, 70), st.integers(0, 150)), min_size=1, max_size=3),
+    st.sampled_from([(4, 4), (4, 2), (7, 1), (34, 2)]),
+    st.sampled_from([8, 24, 64, 80]),
+    st.sampled_from([1, 4, 16, 64]),
+    st.sampled_from([torch.float32, torch.bfloat16, torch.int8]),
+    st.sampled_from([0, 1, 33]),
+    st.sampled_from([0.0, 1.5]),
+)
+def test_prompts_of_any_shape_equal_the_gathered_batch(
+    seed, chunks, heads, width, block_size, dtype, window, softcap
+):
+    Case(
+        seed,
+        [length + before for length, before in chunks],
+        lengths=[length for length, _ in chunks],
+        heads=heads[0],
+        kv_heads=heads[1],
+        width=width,
+        block_size=block_size,
+        dtype=dtype,
+    ).assert_equals(
+        attend_natively,
+        tolerance=error_of(dtype, prompt=True),
         window=window,
         softcap=softcap,
     )
@@ -186,15 +272,78 @@ def test_the_native_kernel_takes_any_shape(
 @pytest.mark.slow
 @pytest.mark.parametrize("level", [2, 1, 0])
 def test_attention_of_narrower_processors_equals_the_gathered_batch(level):
-    def decode(*arrays, **limits):
-        decode_natively(*arrays, library=capped_attention(level), **limits)
+    def attend(*arrays, **limits):
+        attend_natively(*arrays, library=capped_attention(level), **limits)
 
     for dtype in (torch.float32, torch.bfloat16, torch.int8):
         for width in (24, 64, 128):
-            case = Case(width, [1, 40, 300], heads=10, width=width, block_size=16, dtype=dtype)
-            tolerance = 3e-4 if dtype == torch.int8 else 3e-6
-            case.assert_equals(decode, tolerance=tolerance)
-            case.assert_equals(decode, tolerance=tolerance, window=33, softcap=1.5)
+            for lengths in (None, [1, 30, 140]):
+                shape = {"heads": 10, "width": width, "block_size": 16, "lengths": lengths}
+                case = Case(width, [1, 40, 300], dtype=dtype, **shape)
+                tolerance = error_of(dtype, prompt=lengths is not None, level=level)
+                case.assert_equals(attend, tolerance=tolerance)
+                case.assert_equals(attend, tolerance=tolerance, window=33, softcap=1.5)
+
+
+def rounded_attention(case):
+    """Attention by pairs of bfloat16 in double precision, but for what is rounded: [T, H, D]."""
+    coded = case.pool.has_scales
+    keys, values = case.pool.gather(0, torch.from_numpy(case.tables), torch.float64)
+    scales = case.pool._coded[1][0, 1][:, :, :, None] if coded else None
+    rows = []
+    for row, context in enumerate(case.contexts.tolist()):
+        length = 1 if case.starts is None else int(np.diff(case.starts)[row])
+        for back in range(length - 1, -1, -1):
+            k, v = (part[row, :, : context - back] for part in (keys, values))
+            query = case.query[len(rows)] * np.float32(case.query.shape[2] ** -0.5 * np.log2(np.e))
+            query = query.bfloat16().double().unflatten(0, (k.shape[0], -1))
+            scores = query @ k.transpose(-2, -1)
+            shares = torch.exp2(scores - scores.amax(-1, keepdim=True).ceil())
+            by = torch.ones(1)
+            if coded:
+                by = (
+                    scales[case.tables[row]].transpose(0, 1).flatten(1, 2)[:, None, : k.shape[1], 0]
+                )
+                by = by.double()
+            shares = (shares * by).bfloat16().double() / by
+            rows.append((shares @ v / shares.sum(-1, keepdim=True)).flatten(0, 1))
+    return torch.stack(rows).numpy()
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8])
+def test_prompts_round_queries_and_shares_and_nothing_else(dtype):
+    if not has_pairs():
+        pytest.skip("no products of bfloat16")
+    shape = {"width": 64, "block_size": 16, "dtype": dtype}
+    case = Case(3, [70, 200, 65], lengths=[70, 30, 1], **shape)
+    found = np.empty(case.query.shape, dtype=np.float32)
+    attend_natively(*case.arrays(), found, starts=case.starts)
+    apart = np.abs(found - rounded_attention(case))
+    # A share that lies in the middle of two numbers may go to either.
+    assert np.quantile(apart, 0.95) < 1e-6 and apart.max() < 4e-3
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
+@pytest.mark.parametrize("window", [0, 40])
+def test_a_prompts_rows_are_the_same_bits_however_it_is_cut(dtype, window):
+    case = Case(4, [230], lengths=[230], heads=10, width=24, block_size=16, dtype=dtype)
+    query, *numbers, tables, contexts = case.arrays()
+    whole, cut = np.empty((2, *query.shape), dtype=np.float32)
+    attend_natively(query, *numbers, tables, contexts, whole, starts=case.starts, window=window)
+    for first, end in itertools.pairwise([0, 7, 64, 100, 229, 230]):
+        part, found = query[first:end].copy(), np.empty_like(query[first:end])
+        starts, ends = np.array([0, end - first]), np.array([end])
+        attend_natively(part, *numbers, tables, ends, found, starts=starts, window=window)
+        cut[first:end] = found
+    np.testing.assert_array_equal(cut, whole)
+    # Decoding gives what the prompt's row has, where both run by the same products.
+    alone = np.empty_like(query[-1:])
+    attend_natively(query[-1:].copy(), *numbers, tables, contexts, alone, window=window)
+    if has_pairs() and dtype == torch.bfloat16:
+        np.testing.assert_array_equal(alone, whole[-1:])
+    np.testing.assert_allclose(alone, whole[-1:], atol=error_of(dtype, prompt=True))
 
 
 @needs_compiler
@@ -203,12 +352,12 @@ def test_a_rows_attention_is_the_same_bits_in_any_batch(dtype):
     case = Case(2, [37, 600, 1, 300], heads=8, width=64, block_size=16, dtype=dtype)
     whole, alone = np.empty((2, *case.query.shape), dtype=np.float32)
     query, bits = case.query.numpy(), case.bits()
-    decode_natively(query, *bits, case.tables, case.contexts, whole)
+    attend_natively(query, *bits, case.tables, case.contexts, whole)
     for row in range(4):
         one = slice(row, row + 1)
         found = np.empty((1, *query.shape[1:]), dtype=np.float32)
         arrays = query[one].copy(), *bits, case.tables[one], case.contexts[one], found
-        decode_natively(*arrays, threads=1)
+        attend_natively(*arrays, threads=1)
         alone[row] = found[0]
     np.testing.assert_array_equal(alone, whole)
 
@@ -217,7 +366,7 @@ def test_a_rows_attention_is_the_same_bits_in_any_batch(dtype):
 def test_native_equals_numba():
     case = Case(1, [5, 1030, 2049, 64], heads=12, kv_heads=4, width=64, block_size=16)
     found = []
-    for decode in (decode_natively, paged_decode):
+    for decode in (attend_natively, paged_decode):
         found.append(np.empty(case.query.shape, dtype=np.float32))
         decode(case.query.numpy(), *case.bits(), case.tables, case.contexts, found[-1])
     np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-6)

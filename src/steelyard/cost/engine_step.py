@@ -236,6 +236,14 @@ class EngineStepTime:
         widths = {kind: engine_bytes_per_weight(kind, 1024) for kind in self.rates.types}
         return self.rates.read_bytes_per_s(self.weight_bytes + kv_bytes, widths)
 
+    def attention_flops_per_s(self) -> float:
+        """Return the best rate of attention's products: by bfloat16 unless all is kept in float32.
+
+        Where processors do not multiply bfloat16, its products run slower than those of float32.
+        """
+        kinds = {"fp32"} if self.kv == "fp32" else {"fp32", "bf16"} & set(self.rates.types)
+        return max(map(self.rates.flops_per_s, kinds))
+
     def _type(self, name: str) -> str:
         """Return the type of a matrix: the head keeps eight bits where the layers have four."""
         return "int8" if name == "head" and self.weights == "int4" else self.weights
@@ -262,7 +270,7 @@ class EngineStepTime:
         shares = ((decode, self.rates.decode), (prefill, self.rates.prefill))
         seconds = sum(work.seconds(rate[self.kv], coldness) for work, rate in shares if work.units)
         flops, num_bytes = decode.flops + prefill.flops, decode.num_bytes + prefill.num_bytes
-        memory_s, compute_s = num_bytes / read, flops / self.rates.flops_per_s("fp32")
+        memory_s, compute_s = num_bytes / read, flops / self.attention_flops_per_s()
         return PartTime(
             name="attention",
             seconds=self.factor * seconds,

@@ -181,8 +181,10 @@ def _operator(
 ) -> OperatorAccount:
     """Put one operator's measured time beside what the machine can."""
     read = model.read_bytes_per_s(kv_bytes)
-    # Attention multiplies in float32, whatever the type of the weights.
-    peak = model.rates.flops_per_s("fp32" if part.name == "attention" else model.weights)
+    # Attention multiplies in the type of keys and values, whatever that of the weights.
+    is_attention = part.name == "attention"
+    rates = model.rates
+    peak = model.attention_flops_per_s() if is_attention else rates.flops_per_s(model.weights)
     bound = "memory" if part.is_memory else "products"
     return OperatorAccount(
         name=part.name,

@@ -3,8 +3,6 @@
 #include "panels.h"
 #include "registers.h"
 
-constexpr long TILE = 64;  // tokens that prompt attention takes at once
-
 // Joins the pieces of one row and key head, `size` apart, in order.
 static void join(const float* parts, long size, long pieces, long group, long width, float* out) {
     for (long g = 0; g < group; g++) {
@@ -22,11 +20,14 @@ static void join(const float* parts, long size, long pieces, long group, long wi
     }
 }
 
-// Scratch of a thread, kept between steps: allocating per unit would serialize the threads.
-static float* scratch(size_t floats) {
-    static thread_local std::vector<float> memory;
-    if (memory.size() < floats) memory.resize(floats);
-    return memory.data();
+float* scratch(size_t floats) {
+    struct alignas(64) Line {
+        float numbers[PANEL];
+    };
+    static thread_local std::vector<Line> memory;
+    const size_t lines = (floats + PANEL - 1) / PANEL;
+    if (memory.size() < lines) memory.resize(lines);
+    return memory.data()->numbers;
 }
 
 // Writes 8 rows, one after the other `row` apart, as columns 16 apart.
@@ -127,8 +128,9 @@ static void attend_rows(const View& v, const Unit& unit, const Chunks& c, const 
     const long begin = v.window ? std::max(position + 1 - v.window, 0L) / TILE * TILE : 0;
     for (long token = begin; token < context; token += TILE) {
         with_type(v.kind, [&]<class T>(T) {
-            unpack(Paged<T>(v), table, unit.head, token, std::min(TILE, context - token), wide,
-                keys, values);
+            if constexpr (!is_tiled(KV_KIND<T>, false))
+                unpack(Paged<T>(v), table, unit.head, token, std::min(TILE, context - token), wide,
+                    keys, values);
         });
         for (long panel = 0; panel < TILE / PANEL; panel++)
             rows_times_panel(query, width, keys + panel * width * PANEL, PANEL, width,
@@ -157,11 +159,24 @@ void attend(Team& team, const View& v, const Work& work, const Chunks& c, const 
                 width,
                  out + row.sequence * out_row + head * group * width);
     };
+    // What runs by tiles is not there for other processors.
+    const auto attend_tile = [&](const Unit& unit) {
+        if constexpr (TILED)
+            if (is_tiled(v.kind, false))
+                return attend_rows_tiled(v, unit, c, qkv, qkv_row, out, out_row);
+        attend_rows(v, unit, c, qkv, qkv_row, out, out_row);
+    };
+    const auto attend_piece = [&](const Unit& unit) {
+        const float* queries = qkv + unit.sequence * qkv_row;
+        float* part = parts + unit.part * v.kv_heads * size;
+        if constexpr (TILED)
+            if (is_tiled(v.kind, true))
+                return attend_unit_tiled(v, unit, c.contexts[unit.sequence], queries, part);
+        attend_unit(v, unit, queries, scratch(heads * width), part);
+    };
     team.loop((long)work.units.size(), 1, [&](long index) {
-        const Unit& unit = work.units[index];
-        if (index < work.num_tiles) return attend_rows(v, unit, c, qkv, qkv_row, out, out_row);
-        attend_unit(v, unit, qkv + unit.sequence * qkv_row, scratch(heads * width),
-            parts + unit.part * v.kv_heads * size);
+        if (index < work.num_tiles) return attend_tile(work.units[index]);
+        attend_piece(work.units[index]);
         // Where every row is one piece it is joined at once, which saves a barrier per layer.
         if (work.is_whole) join_row(index - work.num_tiles);
     });
@@ -170,18 +185,19 @@ void attend(Team& team, const View& v, const Work& work, const Chunks& c, const 
 
 extern "C" {
 
-// Attention of one query per row alone.
-void steelyard_decode(void* team, const float* query, const void* keys, const void* values,
-    int64_t kind, const int64_t* tables, const int64_t* contexts, int64_t rows, int64_t heads,
-    int64_t kv_heads, int64_t width, int64_t block_size, int64_t table_row, int64_t window,
-    float softcap, float* out) {
-    const Work work(rows, rows, kv_heads, heads / kv_heads, nullptr, contexts, window);
+// Attention alone: of chunks of prompts, or of one query per sequence where `starts` is null.
+void steelyard_attend(void* team, const float* query, const void* keys, const void* values,
+    int64_t kind, const int64_t* tables, const int64_t* starts, const int64_t* contexts,
+    int64_t sequences, int64_t heads, int64_t kv_heads, int64_t width, int64_t block_size,
+    int64_t table_row, int64_t window, float softcap, float* out) {
+    const Work work(sequences, starts ? 0 : sequences, kv_heads, heads / kv_heads, starts, contexts,
+        window);
     const View view = {kind, keys, values, kv_heads, heads / kv_heads, width, block_size, tables,
         table_row, 1.0f / std::sqrt((float)width), softcap, window};
     std::vector<float> parts(work.num_parts * heads * (width + 2));
     const long row = heads * width;
     ((Team*)team)->run([&] {
-        attend(*(Team*)team, view, work, {nullptr, contexts}, query, row, out, row, parts.data());
+        attend(*(Team*)team, view, work, {starts, contexts}, query, row, out, row, parts.data());
     });
 }
 }

@@ -43,28 +43,11 @@ static void code_query(float* query, long width) {
 
 // Sixteen rows of 64 bytes become registers of four columns each, in rows' order.
 INLINE void turn_rows(const int8* const (&rows)[16], long column, __m512i (&out)[16]) {
-    __m512i a[16], b[16];
+    __m512i codes[16];
     for (int i = 0; i < 16; i++)
-        a[i] = _mm512_xor_si512(_mm512_loadu_si512(rows[i] + column), _mm512_set1_epi8((char)128));
-    for (int i = 0; i < 16; i += 2) {
-        b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
-        b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
-    }
-    for (int i = 0; i < 16; i += 4)
-        for (int j = 0; j < 2; j++) {
-            a[i + 2 * j] = _mm512_unpacklo_epi64(b[i + j], b[i + j + 2]);
-            a[i + 2 * j + 1] = _mm512_unpackhi_epi64(b[i + j], b[i + j + 2]);
-        }
-    for (int j = 0; j < 4; j++) {
-        const __m512i left[2] = {_mm512_shuffle_i32x4(a[j], a[j + 4], 0x88),
-            _mm512_shuffle_i32x4(a[j], a[j + 4], 0xdd)};
-        const __m512i right[2] = {_mm512_shuffle_i32x4(a[j + 8], a[j + 12], 0x88),
-            _mm512_shuffle_i32x4(a[j + 8], a[j + 12], 0xdd)};
-        for (int k = 0; k < 2; k++) {
-            out[j + 4 * k] = _mm512_shuffle_i32x4(left[k], right[k], 0x88);
-            out[j + 4 * k + 8] = _mm512_shuffle_i32x4(left[k], right[k], 0xdd);
-        }
-    }
+        codes[i] = _mm512_xor_si512(_mm512_loadu_si512(rows[i] + column),
+            _mm512_set1_epi8((char)128));
+    turn(codes, out);
 }
 
 // Scores of G queries with up to 16 keys.

@@ -356,5 +356,8 @@ static void attend_typed(const Paged<T>& p, const Unit& unit, float* query, floa
 void attend_unit(const View& v, const Unit& unit, const float* queries, float* query,
     float* parts) {
     for (long i = 0; i < v.kv_heads * v.group * v.width; i++) query[i] = queries[i] * v.scale;
-    with_type(v.kind, [&]<class T>(T) { attend_typed(Paged<T>(v), unit, query, parts); });
+    with_type(v.kind, [&]<class T>(T) {
+        if constexpr (!is_tiled(KV_KIND<T>, true))
+            attend_typed(Paged<T>(v), unit, query, parts);
+    });
 }

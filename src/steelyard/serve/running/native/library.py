@@ -21,6 +21,7 @@ _HEADERS = tuple(
     _FOLDER / f"{name}.h"
     for name in (
         "attention",
+        "blocks",
         "coded",
         "lanes",
         "linear",
@@ -41,13 +42,13 @@ _PRODUCTS = tuple(
     for name in ("integer_tiles", "block_tiles", "float_tiles", "products", "threads")
 )
 # What takes longest comes first, so that compilers that run side by side end together.
-_ATTENTION = tuple(_FOLDER / f"{name}.cpp" for name in ("decode", "attention"))
+_ATTENTION = tuple(_FOLDER / f"{name}.cpp" for name in ("decode", "tiled", "attention"))
 _STEP = _FOLDER / "step.cpp"
 _CODE = NativeCode(
     name="kernels",
     sources=(*_ATTENTION, _STEP, *_PRODUCTS, *_HEADERS),
     # A third of the compiler's time went into headers that these include one by one.
-    together=((_FOLDER / "decode.cpp", _FOLDER / "attention.cpp"), (_STEP, *_PRODUCTS)),
+    together=(_ATTENTION, (_STEP, *_PRODUCTS)),
 )
 _DRAWS_CODE = NativeCode(name="draws", sources=(_FOLDER / "draws.cpp",))
 _SIZE = ctypes.c_int64
@@ -60,9 +61,9 @@ _SIGNATURES = {
     "steelyard_packed_bytes": (_SIZE, _SIZE, _SIZE),
     "steelyard_tile_words": (_SIZE, _SIZE),
     "steelyard_linear": (*[_PLACE] * 2, *[_SIZE] * 2, *[_PLACE] * 2, *[_SIZE] * 2, _PLACE),
-    "steelyard_decode": (
+    "steelyard_attend": (
         *[_PLACE] * 4,
-        *(_SIZE, _PLACE, _PLACE),
+        *(_SIZE, _PLACE, _PLACE, _PLACE),
         *[_SIZE] * 7,
         ctypes.c_float,
         _PLACE,
@@ -79,7 +80,7 @@ _DRAWS_SIGNATURES = {
     "steelyard_tops": (_PLACE, _SIZE, _SIZE, _PLACE, _SIZE, _PLACE, _PLACE),
     "steelyard_forbid": (_PLACE, _SIZE, _SIZE, _PLACE, _SIZE, _PLACE),
 }
-_STEP_CALLS = ("steelyard_decode", "steelyard_run")
+_STEP_CALLS = ("steelyard_attend", "steelyard_run")
 _RESULTS = {
     "steelyard_team": _PLACE,
     "steelyard_level": _SIZE,

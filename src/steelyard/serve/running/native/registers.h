@@ -105,6 +105,32 @@ typedef Sixteen Widest;
 typedef Eight Widest;
 #endif
 
+#if defined(STEELYARD_WIDE)
+// Sixteen registers of words become those of their columns.
+INLINE void turn(const __m512i (&rows)[16], __m512i (&out)[16]) {
+    __m512i a[16], b[16];
+    for (int i = 0; i < 16; i += 2) {
+        b[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
+        b[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4)
+        for (int j = 0; j < 2; j++) {
+            a[i + 2 * j] = _mm512_unpacklo_epi64(b[i + j], b[i + j + 2]);
+            a[i + 2 * j + 1] = _mm512_unpackhi_epi64(b[i + j], b[i + j + 2]);
+        }
+    for (int j = 0; j < 4; j++) {
+        const __m512i left[2] = {_mm512_shuffle_i32x4(a[j], a[j + 4], 0x88),
+            _mm512_shuffle_i32x4(a[j], a[j + 4], 0xdd)};
+        const __m512i right[2] = {_mm512_shuffle_i32x4(a[j + 8], a[j + 12], 0x88),
+            _mm512_shuffle_i32x4(a[j + 8], a[j + 12], 0xdd)};
+        for (int k = 0; k < 2; k++) {
+            out[j + 4 * k] = _mm512_shuffle_i32x4(left[k], right[k], 0x88);
+            out[j + 4 * k + 8] = _mm512_shuffle_i32x4(left[k], right[k], 0xdd);
+        }
+    }
+}
+#endif
+
 // Multiplies numbers by others, and caps them.
 template <class L>
 INLINE void settle(float* x, long end, const float* scales, float softcap) {

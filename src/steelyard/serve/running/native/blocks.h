@@ -1,0 +1,170 @@
+// Blocks of keys and values as the products read them, in words of one float32 or of two bfloat16.
+#pragma once
+
+#include <array>
+
+#include "attention.h"
+#include "registers.h"
+#include "tiles.h"
+
+#if defined(STEELYARD_WIDE)
+
+// Where the tokens of a block stand for the first key head, and their scales; places beyond the
+// last token are its own.
+struct Places {
+    long numbers[TILE], scales[TILE];
+    long count;
+};
+
+template <class T>
+static void find_places(const Paged<T>& p, const int64_t* table, long first, long end,
+    Places& out) {
+    const View& v = p.view;
+    const long head = p.head_numbers();
+    long block = first / v.block_size, within = first % v.block_size;
+    out.count = std::min(TILE, end - first);
+    for (long t = 0; t < TILE; t++) {
+        const long begin = table[block] * v.kv_heads * head;
+        out.numbers[t] = begin + within * v.width;
+        out.scales[t] = begin + v.block_size * v.width + within * (long)sizeof(float);
+        if (t + 1 < out.count && ++within == v.block_size) within = 0, block++;
+    }
+}
+
+// Keys or values of a block for one key head: where they stand, and what is read after them.
+template <class T>
+struct Side {
+    const T *numbers, *next;
+    const Places &places, &next_places;
+    long width;
+
+    const T* row(long token) const { return numbers + places.numbers[token]; }
+
+    // To the second cache: the first has fewer places for what is under way than memory needs.
+    void fetch(long token) const {
+        const T *from = next + next_places.numbers[token], *end = from + width;
+        do __builtin_prefetch(from, 0, 2);
+        while ((from += LINE / (long)sizeof(T)) < end);
+    }
+
+    void read_scales(float* scales) const {
+        for (long t = 0; t < TILE; t++) {
+            scales[t] = *(const float*)(numbers + places.scales[t]);
+            if (t % 16 == 0) __builtin_prefetch(next + next_places.scales[t], 0, 2);
+        }
+    }
+};
+
+// How the products read keys and values of a type.
+INLINE int64_t kind_of(int64_t kv_kind) { return kv_kind == KV_FP32 ? FP32 : BF16; }
+
+// Numbers of a word.
+template <class T>
+constexpr long NUMBERS = sizeof(T) == sizeof(float) ? 1 : 2;
+
+// Keys lie in panels of 16 tokens, a word's columns following each other; values in panels of 16
+// columns, a word's tokens following each other. Numbers in eight bits stand as their codes.
+struct Block {
+    int32_t *keys, *values;
+    alignas(64) float key_scales[TILE], value_scales[TILE], inverse_scales[TILE];
+
+    Block(const View& v, float* memory)
+        : keys((int32_t*)memory), values(keys + TILE * words(v)) {}
+
+    // Words of a key, whole registers; words of both sides.
+    static long words(const View& v) { return words_of(kind_of(v.kind), v.width); }
+    static long size(const View& v) {
+        return TILE * words(v) + TILE / weights_per_line(kind_of(v.kind)) * padded(v.width);
+    }
+};
+
+// Sixteen words of a row, those beyond the first `words` zero.
+INLINE __m512i read_words(const float* p, __mmask16 words) {
+    return _mm512_maskz_loadu_epi32(words, p);
+}
+#if defined(STEELYARD_BF16)
+INLINE __m512i read_words(const bf16* p, __mmask16 words) {
+    return _mm512_maskz_loadu_epi32(words, p);
+}
+INLINE __m512i read_words(const int8* p, __mmask16 words) {
+    const __m256i codes = _mm256_maskz_loadu_epi16(words, p);  // exact in bfloat16
+    const __m512i low = _mm512_cvtepi8_epi32(_mm256_castsi256_si128(codes));
+    const __m512i high = _mm512_cvtepi8_epi32(_mm256_extracti128_si256(codes, 1));
+    return (__m512i)_mm512_cvtne2ps_pbh(_mm512_cvtepi32_ps(high), _mm512_cvtepi32_ps(low));
+}
+#endif
+
+// The first `count` of sixteen.
+INLINE __mmask16 leading(long count) {
+    return (__mmask16)((1u << std::clamp(count, 0L, 16L)) - 1);
+}
+
+// Lays keys out, and fetches half of those that come next.
+template <class T>
+APART void pack_keys(const Side<T>& side, Block& block) {
+    const long words = words_of(NUMBERS<T> == 1 ? FP32 : BF16, side.width);
+    if constexpr (is_coded<T>) side.read_scales(block.key_scales);
+    for (long first = 0; first < side.places.count; first += PANEL)
+        for (long word = 0; word < words; word += CHUNK) {
+            const __mmask16 filled = leading(side.width / NUMBERS<T> - word);
+            __m512i rows[16], turned[16];
+            UNROLL for (int t = 0; t < 16; t++) {
+                rows[t] = read_words(side.row(first + t) + NUMBERS<T> * word, filled);
+                if (word == 0 && t % 2 == 0) side.fetch((first + t) / 2);
+            }
+            turn(rows, turned);
+            int32_t* to = block.keys + first * words + word * PANEL;
+            UNROLL for (int i = 0; i < 16; i++) _mm512_storeu_si512(to + i * PANEL, turned[i]);
+        }
+}
+
+// Numbers of two rows in turn: those of columns 0-15, then those of columns 16-31.
+alignas(64) static constexpr auto IN_TURN = [] {
+    std::array<uint16_t, 64> order = {};
+    for (int i = 0; i < 64; i++) order[i] = (uint16_t)(i / 2 + i % 2 * 32);
+    return order;
+}();
+
+// Lays the values of tokens t and t + 1 out.
+template <class T>
+INLINE void pack_two(const Side<T>& side, long t, int32_t* to) {
+    const bool single = t + 1 == side.places.count;
+    constexpr long STEP = CHUNK * NUMBERS<T>;  // columns of a register
+    for (long column = 0; column < side.width; column += STEP) {
+        const __mmask16 filled = leading((side.width - column) / NUMBERS<T>);
+        // What stands beyond the last token is multiplied by 0, so it has to be a number.
+        const __mmask16 next_filled = single ? (__mmask16)0 : filled;
+        __m512i even = read_words(side.row(t) + column, filled);
+        __m512i odd = read_words(side.row(t + 1) + column, next_filled);
+        if constexpr (NUMBERS<T> == 2) {
+            const __m512i both = even;
+            even = _mm512_permutex2var_epi16(both, _mm512_load_si512(IN_TURN.data()), odd);
+            odd = _mm512_permutex2var_epi16(both, _mm512_load_si512(IN_TURN.data() + 32), odd);
+        }
+        // The second register is the next token's, or the next columns'.
+        int32_t* panel = to + column * (TILE / NUMBERS<T>) + t / NUMBERS<T> * PANEL;
+        _mm512_storeu_si512(panel, even);
+        if (NUMBERS<T> == 1) _mm512_storeu_si512(panel + PANEL, odd);
+        else if (column + PANEL < side.width)
+            _mm512_storeu_si512(panel + TILE / NUMBERS<T> * PANEL, odd);
+    }
+}
+
+// Lays values out, and fetches the other half of the keys that come next.
+template <class T>
+APART void pack_values(const Side<T>& side, const Side<T>& keys, Block& block) {
+    if constexpr (is_coded<T>) {
+        side.read_scales(block.value_scales);
+        for (long t = 0; t < TILE; t++) {
+            float& scale = block.value_scales[t];
+            if (scale == 0) scale = 1;  // codes are 0, but shares are not
+            block.inverse_scales[t] = 1 / scale;
+        }
+    }
+    for (long t = 0; t < side.places.count; t += 2) {
+        keys.fetch((TILE + t) / 2);
+        pack_two(side, t, block.values);
+    }
+}
+
+#endif
