@@ -20,16 +20,19 @@ _FOLDER = Path(__file__).parent
 _HEADERS = tuple(
     _FOLDER / f"{name}.h"
     for name in (
+        "activations",
         "attention",
         "coded",
         "lanes",
         "linear",
+        "model",
         "norms",
         "panels",
         "pool",
         "products",
         "registers",
         "rows",
+        "shares",
         "threads",
         "tiles",
         "timing",

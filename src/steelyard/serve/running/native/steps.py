@@ -11,7 +11,7 @@ from steelyard.catalog.engine_rates import KERNEL_PARTS
 from steelyard.nn.transformer import Transformer
 from steelyard.serve.running.native.layout import ModelLayout, StepLayout
 from steelyard.serve.running.native.library import Team
-from steelyard.serve.running.native.packing import padded
+from steelyard.serve.running.native.packing import PANEL, padded
 from steelyard.serve.running.pool import KVPool
 from steelyard.serve.running.weights import ComputedIn
 from steelyard.serve.scheduling.step import StepPlan
@@ -20,6 +20,11 @@ __all__ = ["PARTS", "NativeSteps"]
 
 PARTS = (*KERNEL_PARTS, "call")
 """Parts of a step that are timed on demand; "call" is all of them with what Python adds."""
+
+
+def _row_of(width: int) -> int:
+    """Return the numbers of a row of a buffer, as `row_of` of step.cpp."""
+    return (padded(width) // PANEL | 1) * PANEL
 
 
 class NativeSteps:
@@ -81,7 +86,7 @@ class NativeSteps:
         self._tiles = torch.empty(
             self._library.steelyard_tile_words(rows, self._widest), dtype=torch.int32
         )
-        return [torch.empty(rows, padded(width)) for width in self._widths]
+        return [torch.empty(rows, _row_of(width)) for width in self._widths]
 
     def logits(self, plan: StepPlan, token_ids: np.ndarray) -> Tensor | None:
         """Run a step.
