@@ -27,7 +27,7 @@ SHAPE = Architecture(
     num_kv_heads=2,
     head_dim=24,
     intermediate_size=152,
-    vocab_size=89,
+    vocab_size=1100,
     max_positions=64,
     sliding_window=7,
     full_attention_every=2,
@@ -92,11 +92,22 @@ def test_rows_of_a_thread_are_the_same_bits_as_shared_ones(model, weights):
 
 @torch.inference_mode()
 def test_rows_of_a_thread_equal_those_of_the_plain_model(model):
-    plan = decoding([1, 9, 24, 3] * 6, picks=[0, 5, 12, 22, 23])
+    plan = decoding([1, 9, 24, 3] * 6, picks=[0, 5, 5, 12, 23, 22])
     twin, _ = model_with(RoundedLinear, model, "fp32")
     plain = ModelSteps(twin, random_pool(), compiled=False).logits(plan, plan.token_ids)
-    native = NativeSteps(model, random_pool(), compiled_library(), rows=24, threads=2).logits(
-        plan, plan.token_ids
-    )
-    assert plain is not None and native is not None
+    steps = NativeSteps(model, random_pool(), compiled_library(), rows=24, threads=2)
+    native = steps.logits(plan, plan.token_ids)
+    assert plain is not None and native is not None and steps.peaks is not None
     assert (plain - native).abs().max() < 1e-4
+    assert steps.peaks.values.tolist() == native.amax(-1).tolist()
+    assert steps.peaks.tokens.tolist() == native.argmax(-1).tolist()
+
+
+@torch.inference_mode()
+def test_peaks_show_broken_logits():
+    broken = build(SHAPE).eval()
+    broken.embedding.weight[700] = torch.nan
+    plan = decoding([3, 4], picks=[0, 1])
+    steps = NativeSteps(broken, random_pool(), compiled_library(), rows=2, threads=2)
+    assert steps.logits(plan, plan.token_ids) is not None and steps.peaks is not None
+    assert np.isnan(steps.peaks.values).all()

@@ -28,6 +28,7 @@ _HEADERS = tuple(
         "model",
         "norms",
         "panels",
+        "peaks",
         "pool",
         "products",
         "registers",

@@ -37,6 +37,8 @@ struct Step {
     const int64_t *tokens, *positions, *slots, *starts, *contexts, *tables, *picks;
     float *hidden, *normed, *qkv, *attended, *up;  // rows of `row_of` numbers
     float* logits;  // rows padded to whole panels
+    float* peaks;   // the largest logit of each row, and the first token that has it
+    int64_t* likeliest;
     int32_t* tiles;  // `tile_words` of the rows and the widest input
     double* seconds;  // by part, added to; null where nobody asks
 };

@@ -58,6 +58,7 @@ struct Share {
         step.attended += first * row_of(m.heads * m.head_dim);
         step.up += first * row_of(m.inner * (m.gated() ? 2 : 1));
         step.logits += before * padded(m.vocab);
+        step.peaks += before, step.likeliest += before;
     }
 };
 

@@ -1,5 +1,6 @@
 // One step of a decoder on the CPU, and what the runner calls.
 #include "attention.h"
+#include "peaks.h"
 #include "shares.h"
 #include "timing.h"
 
@@ -128,16 +129,17 @@ INLINE void embed(const Model& m, const T* table, const Step& s, long row) {
     for (long i = 0; i < m.hidden; i += 8) store(out + i, load(out + i) + load(place + i));
 }
 
-// Logits of the picked rows.
+// Logits of the picked rows, and the likeliest tokens.
 static void run_head(Team& team, const Model& m, const Step& s) {
     const long row = padded(m.vocab);
     const int32_t* tiles = fill_normed(team, m, s, s.picked, m.norm, m.head);
     multiply(team, tiles, s.picked, m.head, s.logits, row, false);
-    if (m.logit_divisor == 1.0f && m.logit_softcap == 0.0f) return;
     team.loop(s.picked, 1, [&](long index) {
         float* logits = s.logits + index * row;
-        for (long i = 0; i < row; i += 8) store(logits + i, load(logits + i) / m.logit_divisor);
+        if (m.logit_divisor != 1.0f)
+            for (long i = 0; i < row; i += 8) store(logits + i, load(logits + i) / m.logit_divisor);
         if (m.logit_softcap > 0) settle<Eight>(logits, row, nullptr, m.logit_softcap);
+        find_peak(logits, m.vocab, s.peaks + index, s.likeliest + index);
     });
 }
 
