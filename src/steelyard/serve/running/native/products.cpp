@@ -3,7 +3,7 @@
 #include "products.h"
 #include "tiles.h"
 
-constexpr long HEIGHT = 192;  // rows of a product that stay in the second-level cache
+constexpr long HEIGHT = 192;  // rows that stay in the second-level cache: whole tiles of more
 constexpr long GROUP = 4;     // panels that a thread takes at once
 
 namespace {
@@ -33,7 +33,7 @@ struct Job {
     bool add;
     Soon* soon;
     long panels = panels_of(map.outputs), lines = lines_of(map.kind, map.inputs);
-    long piece = piece_of(map.kind, lines), most = most_rows(map.kind);
+    long piece = piece_of(map.kind, lines), most = tile_rows(map.kind, rows);
 
     // Where the weights of a panel's piece stand.
     const uint8_t* place(long panel, long line) const {
@@ -81,7 +81,7 @@ float* own_row(long inputs) {
 }
 
 void encode(const Linear& map, const float* x, long index, long rows, int32_t* tiles) {
-    const long most = most_rows(map.kind), first = index / most * most;
+    const long most = tile_rows(map.kind, rows), first = index / most * most;
     encode_row(map, x, tiles + first * row_words(map), tile_height(std::min(rows - first, most)),
         index - first);
 }
