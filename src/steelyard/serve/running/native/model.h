@@ -34,7 +34,9 @@ struct Model {
 
 struct Step {
     int64_t rows, decodes, sequences, table_row, picked;
-    const int64_t *tokens, *positions, *slots, *starts, *contexts, *tables, *picks;
+    const int64_t *tokens, *positions, *slots;
+    int64_t* starts;  // of sequences; comes as their lengths behind a zero
+    const int64_t *contexts, *tables, *picks;
     float *hidden, *normed, *qkv, *attended, *up;  // rows of `row_of` numbers
     float* logits;  // rows padded to whole panels
     float* peaks;   // the largest logit of each row, and the first token that has it

@@ -181,6 +181,7 @@ static void run_layers(Team& team, const Model& m, const Step& s, const Sights& 
 }
 
 static void run_model(Team& team, const Model& m, const Step& s) {
+    for (long i = 0; i < s.sequences; i++) s.starts[i + 1] += s.starts[i];
     const Sights sights(m, s);
     float* parts = sights.parts(m);
     const std::vector<long> ends = cut_rows(team, m, s);

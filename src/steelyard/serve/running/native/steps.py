@@ -21,6 +21,7 @@ __all__ = ["PARTS", "NativeSteps"]
 
 PARTS = (*KERNEL_PARTS, "call")
 """Parts of a step that are timed on demand; "call" is all of them with what Python adds."""
+_ZERO = np.zeros(1, dtype=np.int64)
 
 
 def _row_of(width: int) -> int:
@@ -82,6 +83,7 @@ class NativeSteps:
             inner,
         )
         self._widest = max(arch.hidden_size, heads, arch.intermediate_size)
+        self._indices = np.empty(0, dtype=np.int64)
         self._make_buffers(rows, 1)
 
     def _make_buffers(self, rows: int, picks: int) -> None:
@@ -89,11 +91,12 @@ class NativeSteps:
         self._rows = rows
         tile_words = self._library.steelyard_tile_words(rows, self._widest)
         self._logits = torch.empty(picks, padded(self._vocab))
-        self._peaks = torch.empty(picks), torch.empty(picks, dtype=torch.int64)
+        peaks = torch.empty(picks), torch.empty(picks, dtype=torch.int64)
+        self._peaks = Peaks(*(item.numpy() for item in peaks))
         self._buffers = (
             *[torch.empty(rows, _row_of(width)) for width in self._widths],
             self._logits,
-            *self._peaks,
+            *peaks,
             torch.empty(tile_words, dtype=torch.int32),
         )
         self._places = tuple(item.data_ptr() for item in self._buffers)
@@ -118,7 +121,7 @@ class NativeSteps:
         if len(token_ids) > self._rows or len(picks) > len(self._logits):
             self._make_buffers(max(self._rows, len(token_ids)), max(len(self._logits), len(picks)))
         tokens, _rows = self._layout.place_rows(token_ids)
-        step, _indices = self._step(plan, tokens, picks)
+        step = self._describe(plan, tokens, picks)
         if self.part_seconds is not None:
             step.seconds = self.part_seconds.ctypes.data
         self._library.steelyard_run(self._team.address, self._model, ctypes.addressof(step))
@@ -129,33 +132,31 @@ class NativeSteps:
         if len(picks) not in self._found:
             self._found[len(picks)] = self._logits[: len(picks), : self._vocab]
         found = self._found[len(picks)]
-        values, tokens = (item.numpy()[: len(picks)] for item in self._peaks)
-        if places is None:
-            self.peaks = Peaks(values, tokens)
-            return found
-        self.peaks = Peaks(values[places], tokens[places])
-        return found[torch.from_numpy(places)]
+        chosen = slice(len(picks)) if places is None else places
+        self.peaks = Peaks(self._peaks.values[chosen], self._peaks.tokens[chosen])
+        return found if places is None else found[torch.from_numpy(places)]
 
-    def _step(
-        self, plan: StepPlan, tokens: np.ndarray, picks: np.ndarray
-    ) -> tuple[StepLayout, np.ndarray]:
-        """Describe a step, and return the numbers too that the description points to."""
+    def _describe(self, plan: StepPlan, tokens: np.ndarray, picks: np.ndarray) -> StepLayout:
+        """Describe a step; the description holds until the next one is made."""
         indices = (
             tokens,
             plan.positions,
             plan.slot_mapping,
-            plan.query_starts,
+            _ZERO,  # the kernels add lengths up to where sequences begin
+            plan.query_lengths,
             plan.context_lengths,
             plan.block_tables.reshape(-1),
             picks,
         )
-        # In one piece: after a step, whose weights fill the caches, each call of numpy is slow.
-        flat = np.concatenate(indices, dtype=np.int64)
-        place = flat.ctypes.data
-        places = []
-        for item in indices:
-            places.append(place)
-            place += 8 * len(item)
+        counts = [len(item) for item in indices]
+        if (total := sum(counts)) > len(self._indices):
+            self._indices = np.empty(2 * total, dtype=np.int64)
+        # In one call: after a step, whose weights fill the caches, each one of numpy is slow.
+        np.concatenate(indices, out=self._indices[:total], casting="same_kind")
+        places = [self._indices.ctypes.data]
+        for count in counts[:-1]:
+            places.append(places[-1] + 8 * count)
+        del places[4]  # lengths stand with what was put before them
         sizes = (
             len(tokens),
             plan.num_decodes,
@@ -163,4 +164,4 @@ class NativeSteps:
             plan.block_tables.shape[1],
             len(picks),
         )
-        return StepLayout(*sizes, *places, *self._places), flat
+        return StepLayout(*sizes, *places, *self._places)

@@ -125,10 +125,10 @@ class Sampler:
         Raises:
             BackendError: the model gave a logit that is NaN or infinite.
         """
-        if logits.device.type != "cpu" and all(
+        if (known is not None or logits.device.type != "cpu") and all(
             _is_greedy(request.params) for request in plan.sampled
         ):
-            return _take_likeliest(logits, plan)
+            return _take_likeliest(known or _peaks_of(logits), plan)
         values = logits.float().contiguous().numpy(force=True)
         peaks = np.empty(len(values), dtype=np.float32) if known is None else known.values
         if known is None:
@@ -228,11 +228,16 @@ def _is_greedy(params: SamplingParams) -> bool:
     )
 
 
-def _take_likeliest(logits: Tensor, plan: StepPlan) -> StepOutput:
-    """Take the likeliest tokens where the logits are, so that only they leave the device."""
-    peaks, tokens = logits.max(-1)
-    _refuse_broken(peaks.float().numpy(force=True), plan)
-    return StepOutput(tokens=tokens.numpy(force=True))
+def _peaks_of(logits: Tensor) -> Peaks:
+    """Find the likeliest tokens where the logits are, so that only they leave the device."""
+    values, tokens = logits.max(-1)
+    return Peaks(values.float().numpy(force=True), tokens.numpy(force=True))
+
+
+def _take_likeliest(peaks: Peaks, plan: StepPlan) -> StepOutput:
+    """Take the likeliest tokens."""
+    _refuse_broken(peaks.values, plan)
+    return StepOutput(tokens=peaks.tokens.copy())  # the next step may overwrite the peaks
 
 
 def _columns(
@@ -258,6 +263,8 @@ def _is_changed(params: SamplingParams, position: int) -> bool:
 
 def _refuse_broken(peaks: np.ndarray, plan: StepPlan) -> None:
     """Refuse logits whose largest one is not finite; a NaN counts as the largest."""
+    if np.isfinite(peaks).all():
+        return
     broken = [plan.sampled[row].id for row in np.flatnonzero(~np.isfinite(peaks))]
     if broken:
         shown = ", ".join(broken[:5]) + (f" and {len(broken) - 5} more" if len(broken) > 5 else "")
