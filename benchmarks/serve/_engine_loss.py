@@ -8,6 +8,7 @@ from steelyard.nn.transformer import Transformer
 from steelyard.serve import SchedulerConfig
 from steelyard.serve.running.runner import TorchRunner
 from steelyard.serve.running.sampling import Sampler
+from steelyard.serve.running.sampling.peaks import Peaks
 from steelyard.serve.scheduling.request import Request
 from steelyard.serve.scheduling.step import StepOutput, StepPlan
 
@@ -22,7 +23,7 @@ class _Keeper(Sampler):
         super().__init__()
         self.logits = torch.empty(0)
 
-    def sample(self, logits: Tensor, plan: StepPlan) -> StepOutput:
+    def sample(self, logits: Tensor, plan: StepPlan, known: Peaks | None = None) -> StepOutput:
         """Keep logits [R, V]; the tokens are not used."""
         self.logits = logits.clone()
         return StepOutput(tokens=np.zeros(len(plan.sampled), dtype=np.int64))

@@ -82,7 +82,7 @@ class Recorder(Sampler):
         super().__init__()
         self.rows = {}
 
-    def sample(self, logits, plan):
+    def sample(self, logits, plan, known=None):
         for row, request, position in zip(
             logits, plan.sampled, plan.output_positions.tolist(), strict=True
         ):

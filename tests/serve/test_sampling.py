@@ -304,13 +304,13 @@ def test_narrow_logits_and_shared_rows_are_taken():
 def test_greedy_rows_on_a_device_take_the_same_tokens():
     logits = torch.randn(4, 900, generator=torch.Generator().manual_seed(8))
     plan = make_plan([ask(str(row)) for row in range(4)])
-    assert (
-        sampler_module._take_likeliest(logits, plan).tokens.tolist()
-        == Sampler().sample(logits, plan).tokens.tolist()
-    )
+    peaks = sampler_module._peaks_of(logits)
+    expected = Sampler().sample(logits, plan).tokens.tolist()
+    assert sampler_module._take_likeliest(peaks, plan).tokens.tolist() == expected
+    assert Sampler().sample(logits, plan, peaks).tokens.tolist() == expected
     logits[2, 5] = math.nan
     with pytest.raises(BackendError, match="logits for 2"):
-        sampler_module._take_likeliest(logits, plan)
+        sampler_module._take_likeliest(sampler_module._peaks_of(logits), plan)
     plain = [
         ask(),
         ask(temperature=1.0),
@@ -320,6 +320,15 @@ def test_greedy_rows_on_a_device_take_the_same_tokens():
         ask(beam_width=2),
     ]
     assert [sampler_module._is_greedy(request.params) for request in plain] == [True] + [False] * 5
+
+
+def test_known_peaks_count_for_rows_that_nothing_changes():
+    logits = torch.randn(4, 900, generator=torch.Generator().manual_seed(8))
+    requests = [ask("a"), ask("b", logit_bias=((7, 50.0),)), ask("c", temperature=1.0), ask("d")]
+    plan, peaks = make_plan(requests), sampler_module._peaks_of(logits)
+    expected = Sampler().sample(logits.clone(), plan).tokens.tolist()
+    assert expected[1] == 7
+    assert Sampler().sample(logits.clone(), plan, peaks).tokens.tolist() == expected
 
 
 # --- penalties and biases -----------------------------------------------------------------------

@@ -145,7 +145,10 @@ class TorchRunner(EngineRunner):
         if len(plan.copies):  # first: this very step may write to the source of a copy
             self.pool.copy_blocks(plan.copies)
         logits = self._steps.logits(plan, token_ids)
-        return plan.blank_output() if logits is None else self.sampler.sample(logits, plan)
+        if logits is None:
+            return plan.blank_output()
+        native = self.native_steps
+        return self.sampler.sample(logits, plan, native.peaks if native else None)
 
     def _choose(self, native: bool | None) -> tuple[str, str, _Steps]:
         """Take the best kernels that this machine and model allow, and say why not better ones."""

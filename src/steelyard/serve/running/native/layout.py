@@ -107,7 +107,10 @@ class _Model(Structure):
 
 _STEP_SIZES = ("rows", "decodes", "sequences", "table_row", "picked")
 _STEP_INDICES = ("tokens", "positions", "slots", "starts", "contexts", "tables", "picks")
-_STEP_BUFFERS = ("hidden", "normed", "qkv", "attended", "up", "logits", "tiles")
+_STEP_BUFFERS = (
+    *("hidden", "normed", "qkv", "attended", "up", "logits"),
+    *("peaks", "likeliest", "tiles"),
+)
 
 
 class StepLayout(Structure):

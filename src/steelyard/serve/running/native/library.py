@@ -20,17 +20,21 @@ _FOLDER = Path(__file__).parent
 _HEADERS = tuple(
     _FOLDER / f"{name}.h"
     for name in (
+        "activations",
         "attention",
         "blocks",
         "coded",
         "lanes",
         "linear",
+        "model",
         "norms",
         "panels",
+        "peaks",
         "pool",
         "products",
         "registers",
         "rows",
+        "shares",
         "threads",
         "tiles",
         "timing",

@@ -3,7 +3,7 @@
 #include "products.h"
 #include "tiles.h"
 
-constexpr long HEIGHT = 192;  // rows of a product that stay in the second-level cache
+constexpr long HEIGHT = 192;  // rows that stay in the second-level cache: whole tiles of more
 constexpr long GROUP = 4;     // panels that a thread takes at once
 
 namespace {
@@ -34,8 +34,9 @@ struct Job {
     float* out;
     long out_row;
     bool add;
+    Soon* soon;
     long panels = panels_of(map.outputs), lines = lines_of(map.kind, map.inputs);
-    long piece = piece_of(map.kind, lines), most = most_rows(map.kind);
+    long piece = piece_of(map.kind, lines), most = tile_rows(map.kind, rows);
 
     // Where the weights of a panel's piece stand.
     const uint8_t* place(long panel, long line) const {
@@ -53,7 +54,12 @@ void multiply_piece(const Job& job, long panel, long line, long top, long end,
     Span s = {};
     s.depth = depth, s.out_row = job.out_row, s.fresh = !job.add && line == 0, s.pace = pace;
     for (long row = top; row < end; row += job.most, ahead += depth * pace) {
-        s.rows = std::min(end - row, job.most), s.ahead = ahead;
+        s.rows = std::min(end - row, job.most), s.ahead = s.soon = ahead, s.soon_pace = pace;
+        if (job.soon) {
+            long bytes = depth * LINE;
+            const uint8_t* soon = job.soon->take(bytes);
+            if (soon) s.soon = soon, s.soon_pace = bytes / depth;
+        }
         s.tile = job.tiles + row / job.most * step + line * words * tile_height(s.rows);
         for (long p = 0; p < PANELS; p++) {
             const long index = std::min(panel + p, job.panels - 1);
@@ -68,9 +74,9 @@ void multiply_piece(const Job& job, long panel, long line, long top, long end,
 
 long tile_words(long rows, long inputs) { return (rows + MOST_ROWS) * (inputs + 2 * CHUNK); }
 
-int32_t* own_tiles(const Linear& map) {
+int32_t* own_tiles(const Linear& map, long rows) {
     static thread_local std::vector<int32_t> memory;
-    return at_least(memory, ALONE * row_words(map));
+    return at_least(memory, (rows + MOST_ROWS) * row_words(map));
 }
 
 float* own_row(long inputs) {
@@ -79,14 +85,14 @@ float* own_row(long inputs) {
 }
 
 void encode(const Linear& map, const float* x, long index, long rows, int32_t* tiles) {
-    const long most = most_rows(map.kind), first = index / most * most;
+    const long most = tile_rows(map.kind, rows), first = index / most * most;
     encode_row(map, x, tiles + first * row_words(map), tile_height(std::min(rows - first, most)),
         index - first);
 }
 
 void multiply(Team& team, const int32_t* tiles, long rows, const Linear& map, float* out,
-    long out_row, bool add) {
-    const Job job = {map, tiles, rows, out, out_row, add};
+    long out_row, bool add, Soon* soon) {
+    const Job job = {map, tiles, rows, out, out_row, add, soon};
     const long groups = (job.panels + GROUP - 1) / GROUP;
     const long count = (rows + HEIGHT - 1) / HEIGHT * groups;
     team.loop_ahead(count, [&](long work, long next) {

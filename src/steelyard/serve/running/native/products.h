@@ -12,8 +12,8 @@ constexpr long ALONE = 2;  // rows that each thread turns into a tile itself: le
 // Words of the tiles of some rows, for any weights of at most that inner length.
 long tile_words(long rows, long inputs);
 
-// Tiles of up to ALONE rows, and a row [inputs], of the thread that asks.
-int32_t* own_tiles(const Linear& map);
+// Tiles of some rows, and a row [inputs], of the thread that asks.
+int32_t* own_tiles(const Linear& map, long rows);
 float* own_row(long inputs);
 
 // Writes row `index` of `rows` into the tiles of a product with `map`.
@@ -24,15 +24,23 @@ void encode(const Linear& map, const float* x, long index, long rows, int32_t* t
 template <class Row>
 const int32_t* fill_tiles(Team& team, long rows, const Linear& map, int32_t* shared,
     const Row& row) {
-    int32_t* tiles = rows <= ALONE ? own_tiles(map) : shared;
+    const bool alone = rows <= ALONE || team.size() == 1;
+    int32_t* tiles = alone ? own_tiles(map, rows) : shared;
     float* made = own_row(map.inputs);
     const auto fill = [&](long index) { encode(map, row(index, made), index, rows, tiles); };
-    if (tiles == shared) team.loop(rows, 1, fill);
+    if (!alone) team.loop(rows, 1, fill);
     else
         for (long index = 0; index < rows; index++) fill(index);
     return tiles;
 }
 
+// Memory that is read after a product, fetched beside the weights: where they wait for the
+// multipliers, memory would idle.
+struct Soon {
+    // Gives the next piece, of at most `bytes`; null when all was given.
+    virtual const uint8_t* take(long& bytes) = 0;
+};
+
 // out[rows, outputs] = (add ? out : 0) + rows packed + bias. Called by all threads of a team.
 void multiply(Team& team, const int32_t* tiles, long rows, const Linear& map, float* out,
-    long out_row, bool add);
+    long out_row, bool add, Soon* soon = nullptr);

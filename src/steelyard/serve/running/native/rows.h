@@ -28,6 +28,12 @@ INLINE long most_rows(int64_t kind) {
 // compile faster.
 INLINE long tile_height(long rows) { return rows <= 4 ? rows : (rows + 1) / 2 * 2; }
 
+// Rows of each tile of some rows but the last: of even size, as a low tile waits for its weights.
+INLINE long tile_rows(int64_t kind, long rows) {
+    const long most = most_rows(kind), tiles = std::max((rows + most - 1) / most, 1L);
+    return tile_height((rows + tiles - 1) / tiles);
+}
+
 // Values of a row that fill a chunk.
 INLINE long chunk_values(int64_t kind) { 
     return kind == BF16 ? 32 : (is_float(kind) ? 16 : 64);

@@ -1,52 +1,8 @@
 // One step of a decoder on the CPU, and what the runner calls.
 #include "attention.h"
-#include "norms.h"
-#include "products.h"
-#include "registers.h"
+#include "peaks.h"
+#include "shares.h"
 #include "timing.h"
-
-struct Layer {
-    // Null gains where there is none.
-    Norm attention_norm, query_norm, key_norm, attention_post_norm, mlp_norm, mlp_post_norm;
-    Linear qkv, out, up, down;
-    const float *cosines, *sines;  // null where heads are not turned
-    int64_t window;                // 0 for none
-};
-
-// Forms of the MLP.
-constexpr int64_t GELU = 0, RELU = 1, SWIGLU = 2, GEGLU = 3;
-
-struct Model {
-    int64_t num_layers, hidden, heads, kv_heads, head_dim, inner, vocab, block_size, num_blocks,
-        position_offset;
-    int64_t turned;        // leading columns of a head that are turned
-    int64_t across_heads;  // norms of queries and of keys are over all their heads together
-    int64_t form, kv_kind, narrow_table;  // embeddings in bfloat16
-    float epsilon, query_scale, softcap, embedding_scale, residual_scale, logit_divisor,
-        logit_softcap;
-    const Layer* layers;
-    Norm norm;
-    Linear head;
-    const void* embedding;
-    const float* positions;  // null where they are not learned
-    void* kv;
-
-    bool gated() const { return form >= SWIGLU; }
-};
-
-struct Step {
-    int64_t rows, decodes, sequences, table_row, picked;
-    const int64_t *tokens, *positions, *slots, *starts, *contexts, *tables, *picks;
-    float *hidden, *normed, *qkv, *attended, *up, *logits;  // rows padded to whole panels
-    int32_t* tiles;  // `tile_words` of the rows and the widest input
-    double* seconds;  // by part, added to; null where nobody asks
-};
-
-// Where a layer's keys (0) or values (1) begin.
-INLINE uint8_t* side(const Model& m, long layer, long which) {
-    return (uint8_t*)m.kv + (layer * 2 + which) * m.num_blocks * m.kv_heads
-        * head_bytes(m.kv_kind, m.block_size, m.head_dim);
-}
 
 INLINE void rotate(float* head, const float* cosines, const float* sines, long half) {
     for (long i = 0; i < half; i++) {
@@ -84,30 +40,11 @@ static void place(const Model& m, const Layer& layer, long index, const Step& s,
         }
 }
 
-INLINE f8 gelu(f8 x) {
-    const f8 inner = 0.7978845608028654f * (x + 0.044715f * x * x * x);
-    return x - x / (exponential(2.0f * inner) + 1.0f);
-}
-
-// Activations [inner] of what `up` gave, of a gated MLP [2, inner].
-static void activate(const Model& m, const float* up, float* out) {
-    const float* factor = up + m.inner;
-    for (long i = 0; i < m.inner; i += 8) {
-        const f8 x = load(up + i);
-        switch (m.form) {
-            case GELU: store(out + i, gelu(x)); break;
-            case RELU: store(out + i, larger(x, f8{})); break;
-            case SWIGLU: store(out + i, x / (1.0f + exponential(-x)) * load(factor + i)); break;
-            case GEGLU: store(out + i, gelu(x) * load(factor + i)); break;
-        }
-    }
-}
-
 // Rows of the residual stream, normed where the model has a norm there, for a product.
 static const int32_t* fill_normed(Team& team, const Model& m, const Step& s, long rows,
     const Norm& norm, const Linear& map) {
     return fill_tiles(team, rows, map, s.tiles, [&](long row, float* made) -> const float* {
-        const float* x = s.hidden + row * padded(m.hidden);
+        const float* x = s.hidden + row * row_of(m.hidden);
         if (!norm.gain) return x;
         normalize(x, norm, m.hidden, m.epsilon, made);
         return made;
@@ -116,7 +53,7 @@ static const int32_t* fill_normed(Team& team, const Model& m, const Step& s, lon
 
 // Keeps only the picked rows (rising, distinct) of hidden and attended, moved to the front.
 static void keep(Team& team, const Model& m, const Step& s) {
-    const long hidden = padded(m.hidden), attended = padded(m.heads * m.head_dim);
+    const long hidden = row_of(m.hidden), attended = row_of(m.heads * m.head_dim);
     team.loop(1, 1, [&](long) {
         for (long i = 0; i < s.picked; i++) {
             memmove(s.hidden + i * hidden, s.hidden + s.picks[i] * hidden, sizeof(float) * hidden);
@@ -128,11 +65,11 @@ static void keep(Team& team, const Model& m, const Step& s) {
 
 // Adds rows times a map to the residual stream, normed before where the layer has a norm there.
 static void add_product(Team& team, const Model& m, const Step& s, const int32_t* tiles, long rows,
-    const Linear& map, const Norm& norm) {
-    const long hidden = padded(m.hidden);
+    const Linear& map, const Norm& norm, Soon* soon) {
+    const long hidden = row_of(m.hidden);
     if (!norm.gain && m.residual_scale == 1.0f)
-        return multiply(team, tiles, rows, map, s.hidden, hidden, true);
-    multiply(team, tiles, rows, map, s.normed, hidden, false);
+        return multiply(team, tiles, rows, map, s.hidden, hidden, true, soon);
+    multiply(team, tiles, rows, map, s.normed, hidden, false, soon);
     team.loop(rows, 8, [&](long row) {
         float *update = s.normed + row * hidden, *to = s.hidden + row * hidden;
         if (norm.gain) normalize(update, norm, m.hidden, m.epsilon, update);
@@ -142,10 +79,10 @@ static void add_product(Team& team, const Model& m, const Step& s, const int32_t
 }
 
 static void run_layer(Team& team, const Model& m, long index, const Step& s, const Work& work,
-    float* parts, Laps& laps) {
+    float* parts, Soon* soon, Laps& laps) {
     const Layer& layer = m.layers[index];
-    const long width = m.head_dim, qkv = padded((m.heads + 2 * m.kv_heads) * width);
-    const long attended = padded(m.heads * width), up = padded(m.inner * (m.gated() ? 2 : 1));
+    const long width = m.head_dim, qkv = row_of((m.heads + 2 * m.kv_heads) * width);
+    const long attended = row_of(m.heads * width), up = row_of(m.inner * (m.gated() ? 2 : 1));
     const int32_t* tiles = fill_normed(team, m, s, s.rows, layer.attention_norm, layer.qkv);
     laps.end(Part::NORMS);
     multiply(team, tiles, s.rows, layer.qkv, s.qkv, qkv, false);
@@ -165,18 +102,19 @@ static void run_layer(Team& team, const Model& m, long index, const Step& s, con
     laps.end(Part::ATTENTION);
     tiles = fill_tiles(team, rows, layer.out, s.tiles,
         [&](long row, float*) { return s.attended + row * attended; });
-    add_product(team, m, s, tiles, rows, layer.out, layer.attention_post_norm);
+    add_product(team, m, s, tiles, rows, layer.out, layer.attention_post_norm, soon);
     laps.end(Part::OUT);
     tiles = fill_normed(team, m, s, rows, layer.mlp_norm, layer.up);
     laps.end(Part::NORMS);
-    multiply(team, tiles, rows, layer.up, s.up, up, false);
+    multiply(team, tiles, rows, layer.up, s.up, up, false, soon);
     laps.end(Part::UP);
     tiles = fill_tiles(team, rows, layer.down, s.tiles, [&](long row, float* made) {
-        activate(m, s.up + row * up, made);
+        const float* x = s.up + row * up;
+        activate(m.form, x, x + m.inner, m.inner, made);
         return made;
     });
     laps.end(Part::ACTIVATION);
-    add_product(team, m, s, tiles, rows, layer.down, layer.mlp_post_norm);
+    add_product(team, m, s, tiles, rows, layer.down, layer.mlp_post_norm, soon);
     laps.end(Part::DOWN);
 }
 
@@ -184,39 +122,69 @@ static void run_layer(Team& team, const Model& m, long index, const Step& s, con
 template <class T>
 INLINE void embed(const Model& m, const T* table, const Step& s, long row) {
     const T* token = table + s.tokens[row] * m.hidden;
-    float* out = s.hidden + row * padded(m.hidden);
+    float* out = s.hidden + row * row_of(m.hidden);
     for (long i = 0; i < m.hidden; i += 8) store(out + i, load(token + i) * m.embedding_scale);
     if (!m.positions) return;
     const float* place = m.positions + (s.positions[row] + m.position_offset) * m.hidden;
     for (long i = 0; i < m.hidden; i += 8) store(out + i, load(out + i) + load(place + i));
 }
 
-// Logits of the picked rows.
+// Logits of the picked rows, and the likeliest tokens.
 static void run_head(Team& team, const Model& m, const Step& s) {
     const long row = padded(m.vocab);
     const int32_t* tiles = fill_normed(team, m, s, s.picked, m.norm, m.head);
     multiply(team, tiles, s.picked, m.head, s.logits, row, false);
-    if (m.logit_divisor == 1.0f && m.logit_softcap == 0.0f) return;
     team.loop(s.picked, 1, [&](long index) {
         float* logits = s.logits + index * row;
-        for (long i = 0; i < row; i += 8) store(logits + i, load(logits + i) / m.logit_divisor);
+        if (m.logit_divisor != 1.0f)
+            for (long i = 0; i < row; i += 8) store(logits + i, load(logits + i) / m.logit_divisor);
         if (m.logit_softcap > 0) settle<Eight>(logits, row, nullptr, m.logit_softcap);
+        find_peak(logits, m.vocab, s.peaks + index, s.likeliest + index);
     });
 }
 
+// The attention of a step's rows, in layers without and with a window.
+struct Sights {
+    Work far, near;
+
+    Sights(const Model& m, const Step& s) : far(cut(m, s, 0)), near(far) {
+        long window = 0;
+        for (long index = 0; index < m.num_layers; index++)
+            window = std::max(window, (long)m.layers[index].window);
+        if (window) near = cut(m, s, window);
+    }
+    const Work& of(const Layer& layer) const { return layer.window ? near : far; }
+    static Work cut(const Model& m, const Step& s, long window) {
+        return Work(s.sequences, s.decodes, m.kv_heads, m.heads / m.kv_heads, s.starts,
+            s.contexts, window);
+    }
+    // Memory of the calling thread for what pieces of rows find.
+    float* parts(const Model& m) const {
+        static thread_local std::vector<float> memory;
+        const long floats = far.num_parts * m.heads * (m.head_dim + 2);
+        if ((long)memory.size() < floats) memory.resize(floats);
+        return memory.data();
+    }
+};
+
+// All layers and the head for the rows of a step. `apart`: every row decodes, and the products wait
+// for the multipliers, so that what the next layer attends is fetched meanwhile.
+static void run_layers(Team& team, const Model& m, const Step& s, const Sights& sights,
+    float* parts, bool apart, Laps& laps) {
+    for (long index = 0; index < m.num_layers; index++) {
+        Kept next(m, s, index + 1);
+        run_layer(team, m, index, s, sights.of(m.layers[index]), parts, apart ? &next : nullptr,
+            laps);
+    }
+    if (s.picked) run_head(team, m, s);
+    laps.end(Part::HEAD);
+}
+
 static void run_model(Team& team, const Model& m, const Step& s) {
-    const long group = m.heads / m.kv_heads;
-    long window = 0;
-    for (long index = 0; index < m.num_layers; index++)
-        window = std::max(window, (long)m.layers[index].window);
-    const auto cut = [&](long window) {
-        return Work(s.sequences, s.decodes, m.kv_heads, group, s.starts, s.contexts, window);
-    };
-    const Work far = cut(0), near = window ? cut(window) : far;
-    static thread_local std::vector<float> memory;
-    const long floats = far.num_parts * m.heads * (m.head_dim + 2);
-    if ((long)memory.size() < floats) memory.resize(floats);
-    float* parts = memory.data();
+    for (long i = 0; i < s.sequences; i++) s.starts[i + 1] += s.starts[i];
+    const Sights sights(m, s);
+    float* parts = sights.parts(m);
+    const std::vector<long> ends = cut_rows(team, m, s);
     // Stands elsewhere in each thread: the caller's, whose parts are timed, is told by its place.
     static thread_local char place;
     const char* caller = &place;
@@ -227,9 +195,13 @@ static void run_model(Team& team, const Model& m, const Step& s) {
             else embed(m, (const float*)m.embedding, s, row);
         });
         laps.end(Part::EMBEDDING);
-        for (long index = 0; index < m.num_layers; index++)
-            run_layer(team, m, index, s, m.layers[index].window ? near : far, parts, laps);
-        if (s.picked) run_head(team, m, s);
+        if (ends.empty()) return run_layers(team, m, s, sights, parts, false, laps);
+        team.loop((long)ends.size(), 1, [&](long index) {
+            static thread_local Team alone(1);
+            const Share share(m, s, index ? ends[index - 1] : 0, ends[index]);
+            const Sights own(m, share.step);
+            run_layers(alone, m, share.step, own, own.parts(m), true, laps);
+        });
         laps.end(Part::HEAD);
     });
 }

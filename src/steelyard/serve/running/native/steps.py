@@ -11,8 +11,9 @@ from steelyard.catalog.engine_rates import KERNEL_PARTS
 from steelyard.nn.transformer import Transformer
 from steelyard.serve.running.native.layout import ModelLayout, StepLayout
 from steelyard.serve.running.native.library import Team
-from steelyard.serve.running.native.packing import padded
+from steelyard.serve.running.native.packing import PANEL, padded
 from steelyard.serve.running.pool import KVPool
+from steelyard.serve.running.sampling.peaks import Peaks
 from steelyard.serve.running.weights import ComputedIn
 from steelyard.serve.scheduling.step import StepPlan
 
@@ -20,6 +21,12 @@ __all__ = ["PARTS", "NativeSteps"]
 
 PARTS = (*KERNEL_PARTS, "call")
 """Parts of a step that are timed on demand; "call" is all of them with what Python adds."""
+_ZERO = np.zeros(1, dtype=np.int64)
+
+
+def _row_of(width: int) -> int:
+    """Return the numbers of a row of a buffer, as `row_of` of step.cpp."""
+    return (padded(width) // PANEL | 1) * PANEL
 
 
 class NativeSteps:
@@ -30,6 +37,7 @@ class NativeSteps:
 
     Attributes:
         packed_bytes: bytes of the packed weights.
+        peaks: of the last step's logits.
         part_seconds: float64 [PARTS] to which each step adds what its parts took; None by default.
     """
 
@@ -58,10 +66,12 @@ class NativeSteps:
         """
         arch = model.architecture
         self.part_seconds: np.ndarray | None = None
+        self.peaks: Peaks | None = None
         self._library = library
         self._layout = ModelLayout(model, pool, library, weights)
         self.packed_bytes = self._layout.packed_bytes
         self._vocab = arch.vocab_size
+        self._model = self._layout.address
         self._team = Team(library, threads)
         heads = arch.num_heads * arch.head_dim
         inner = arch.intermediate_size * (2 if arch.is_gated else 1)
@@ -73,15 +83,24 @@ class NativeSteps:
             inner,
         )
         self._widest = max(arch.hidden_size, heads, arch.intermediate_size)
-        self._buffers = self._rows_of(rows)
-        self._logits = torch.empty(1, padded(arch.vocab_size))
+        self._indices = np.empty(0, dtype=np.int64)
+        self._make_buffers(rows, 1)
 
-    def _rows_of(self, rows: int) -> list[Tensor]:
-        """Make buffers for a number of rows."""
-        self._tiles = torch.empty(
-            self._library.steelyard_tile_words(rows, self._widest), dtype=torch.int32
+    def _make_buffers(self, rows: int, picks: int) -> None:
+        """Make buffers for a number of rows and of those that have logits."""
+        self._rows = rows
+        tile_words = self._library.steelyard_tile_words(rows, self._widest)
+        self._logits = torch.empty(picks, padded(self._vocab))
+        peaks = torch.empty(picks), torch.empty(picks, dtype=torch.int64)
+        self._peaks = Peaks(*(item.numpy() for item in peaks))
+        self._buffers = (
+            *[torch.empty(rows, _row_of(width)) for width in self._widths],
+            self._logits,
+            *peaks,
+            torch.empty(tile_words, dtype=torch.int32),
         )
-        return [torch.empty(rows, padded(width)) for width in self._widths]
+        self._places = tuple(item.data_ptr() for item in self._buffers)
+        self._found: dict[int, Tensor] = {}
 
     def logits(self, plan: StepPlan, token_ids: np.ndarray) -> Tensor | None:
         """Run a step.
@@ -94,41 +113,55 @@ class NativeSteps:
             Logits [R, V] of the sampled rows, valid until the next step; None when there are none.
         """
         begin = time.perf_counter()
+        picks, places = plan.sample_rows, None
         # The kernels move picked rows to the front in place, so each is picked once, in order.
-        picks, places = np.unique(plan.sample_rows, return_inverse=True)
-        if len(token_ids) > len(self._buffers[0]):
-            self._buffers = self._rows_of(len(token_ids))
-        if len(picks) > len(self._logits):
-            self._logits = torch.empty(len(picks), self._logits.shape[1])
+        order = picks.tolist()
+        if order != sorted(set(order)):
+            picks, places = np.unique(picks, return_inverse=True)
+        if len(token_ids) > self._rows or len(picks) > len(self._logits):
+            self._make_buffers(max(self._rows, len(token_ids)), max(len(self._logits), len(picks)))
         tokens, _rows = self._layout.place_rows(token_ids)
+        step = self._describe(plan, tokens, picks)
+        if self.part_seconds is not None:
+            step.seconds = self.part_seconds.ctypes.data
+        self._library.steelyard_run(self._team.address, self._model, ctypes.addressof(step))
+        if self.part_seconds is not None:
+            self.part_seconds[-1] += time.perf_counter() - begin
+        if not len(picks):
+            return None
+        if len(picks) not in self._found:
+            self._found[len(picks)] = self._logits[: len(picks), : self._vocab]
+        found = self._found[len(picks)]
+        chosen = slice(len(picks)) if places is None else places
+        self.peaks = Peaks(self._peaks.values[chosen], self._peaks.tokens[chosen])
+        return found if places is None else found[torch.from_numpy(places)]
+
+    def _describe(self, plan: StepPlan, tokens: np.ndarray, picks: np.ndarray) -> StepLayout:
+        """Describe a step; the description holds until the next one is made."""
         indices = (
             tokens,
             plan.positions,
             plan.slot_mapping,
-            plan.query_starts,
+            _ZERO,  # the kernels add lengths up to where sequences begin
+            plan.query_lengths,
             plan.context_lengths,
-            plan.block_tables,
+            plan.block_tables.reshape(-1),
             picks,
         )
-        # Held until the call returns: the structure has only their addresses.
-        kept = [np.ascontiguousarray(item, dtype=np.int64) for item in indices]
+        counts = [len(item) for item in indices]
+        if (total := sum(counts)) > len(self._indices):
+            self._indices = np.empty(2 * total, dtype=np.int64)
+        # In one call: after a step, whose weights fill the caches, each one of numpy is slow.
+        np.concatenate(indices, out=self._indices[:total], casting="same_kind")
+        places = [self._indices.ctypes.data]
+        for count in counts[:-1]:
+            places.append(places[-1] + 8 * count)
+        del places[4]  # lengths stand with what was put before them
         sizes = (
-            len(token_ids),
+            len(tokens),
             plan.num_decodes,
             len(plan.request_ids),
             plan.block_tables.shape[1],
             len(picks),
         )
-        buffers = [item.data_ptr() for item in (*self._buffers, self._logits, self._tiles)]
-        step = StepLayout(*sizes, *[item.ctypes.data for item in kept], *buffers)
-        if self.part_seconds is not None:
-            step.seconds = self.part_seconds.ctypes.data
-        self._library.steelyard_run(
-            self._team.address, self._layout.address, ctypes.addressof(step)
-        )
-        if self.part_seconds is not None:
-            self.part_seconds[-1] += time.perf_counter() - begin
-        if not len(picks):
-            return None
-        found = self._logits[: len(picks), : self._vocab]
-        return found if len(picks) == len(places) else found[torch.from_numpy(places)]
+        return StepLayout(*sizes, *places, *self._places)

@@ -13,6 +13,7 @@ from steelyard.errors import BackendError, ConfigError
 from steelyard.serve.running.grammar import Grammars
 from steelyard.serve.running.sampling.kernels import SamplingKernels, numba_kernels
 from steelyard.serve.running.sampling.logprobs import LogProbs, asks_logprobs
+from steelyard.serve.running.sampling.peaks import Peaks
 from steelyard.serve.running.sampling.penalties import (
     TokenHistory,
     add_bias,
@@ -29,6 +30,8 @@ __all__ = ["Sampler"]
 
 _GREEDY_BELOW = 1e-5
 """Temperatures below it take the likeliest token, as dividing by them leaves nothing else."""
+_UNKNOWN = -1
+"""Stands for a likeliest token that has yet to be found."""
 
 
 class Sampler:
@@ -107,12 +110,13 @@ class Sampler:
             report = LogProbs(logits, peaks, [params], self.kernels, self._threads)
             report.finish(self._choose(logits, peaks, [params], np.zeros(1, dtype=np.int64)))
 
-    def sample(self, logits: Tensor, plan: StepPlan) -> StepOutput:
+    def sample(self, logits: Tensor, plan: StepPlan, known: Peaks | None = None) -> StepOutput:
         """Choose one token per sampled row.
 
         Args:
             logits: [R, V], one row per sampled row of the plan; may be overwritten.
             plan: plan of the step.
+            known: peaks of the logits, where the kernels found them; may be overwritten.
 
         Returns:
             Tokens, and log probabilities when a request asks for them, has beams, or has outputs to
@@ -121,13 +125,14 @@ class Sampler:
         Raises:
             BackendError: the model gave a logit that is NaN or infinite.
         """
-        if logits.device.type != "cpu" and all(
+        if (known is not None or logits.device.type != "cpu") and all(
             _is_greedy(request.params) for request in plan.sampled
         ):
-            return _take_likeliest(logits, plan)
+            return _take_likeliest(known or _peaks_of(logits), plan)
         values = logits.float().contiguous().numpy(force=True)
-        peaks = np.empty(len(values), dtype=np.float32)
-        self._threads.run(self.kernels.find_peaks, values.shape[1], (), values, peaks)
+        peaks = np.empty(len(values), dtype=np.float32) if known is None else known.values
+        if known is None:
+            self._threads.run(self.kernels.find_peaks, values.shape[1], (), values, peaks)
         _refuse_broken(peaks, plan)
         params = [request.params for request in plan.sampled]
         positions = plan.output_positions
@@ -140,7 +145,11 @@ class Sampler:
             if np.isneginf(peaks[row]):
                 errors.setdefault(row, "no token is left to choose")
                 values[row] = peaks[row] = 0.0
-        tokens = self._choose(values, peaks, params, positions)
+        likeliest = None
+        if known is not None:
+            likeliest = known.tokens
+            likeliest[changed] = _UNKNOWN
+        tokens = self._choose(values, peaks, params, positions, likeliest)
         return StepOutput(tokens=tokens, errors=errors, **report.finish(tokens))
 
     def _edit(self, values: np.ndarray, changed: list[int], plan: StepPlan) -> dict[int, str]:
@@ -191,12 +200,13 @@ class Sampler:
         peaks: np.ndarray,
         params: list[SamplingParams],
         positions: np.ndarray,
+        likeliest: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Take or draw one token for each row of float32 [R, V]."""
+        """Take or draw one token for each row of float32 [R, V], of which some may be known."""
         size = values.shape[1]
         drawn = np.array([item.temperature >= _GREEDY_BELOW for item in params], dtype=bool)
-        tokens = np.empty(len(params), dtype=np.int64)
-        cold, hot = np.flatnonzero(~drawn), np.flatnonzero(drawn)
+        tokens = np.full(len(params), _UNKNOWN) if likeliest is None else likeliest.copy()
+        cold, hot = np.flatnonzero(~drawn & (tokens == _UNKNOWN)), np.flatnonzero(drawn)
         if len(cold):
             found = np.empty(len(cold), dtype=np.int64)
             self._threads.run(self.kernels.likeliest, size, (values, peaks), cold, found)
@@ -218,11 +228,16 @@ def _is_greedy(params: SamplingParams) -> bool:
     )
 
 
-def _take_likeliest(logits: Tensor, plan: StepPlan) -> StepOutput:
-    """Take the likeliest tokens where the logits are, so that only they leave the device."""
-    peaks, tokens = logits.max(-1)
-    _refuse_broken(peaks.float().numpy(force=True), plan)
-    return StepOutput(tokens=tokens.numpy(force=True))
+def _peaks_of(logits: Tensor) -> Peaks:
+    """Find the likeliest tokens where the logits are, so that only they leave the device."""
+    values, tokens = logits.max(-1)
+    return Peaks(values.float().numpy(force=True), tokens.numpy(force=True))
+
+
+def _take_likeliest(peaks: Peaks, plan: StepPlan) -> StepOutput:
+    """Take the likeliest tokens."""
+    _refuse_broken(peaks.values, plan)
+    return StepOutput(tokens=peaks.tokens.copy())  # the next step may overwrite the peaks
 
 
 def _columns(
@@ -248,6 +263,8 @@ def _is_changed(params: SamplingParams, position: int) -> bool:
 
 def _refuse_broken(peaks: np.ndarray, plan: StepPlan) -> None:
     """Refuse logits whose largest one is not finite; a NaN counts as the largest."""
+    if np.isfinite(peaks).all():
+        return
     broken = [plan.sampled[row].id for row in np.flatnonzero(~np.isfinite(peaks))]
     if broken:
         shown = ", ".join(broken[:5]) + (f" and {len(broken) - 5} more" if len(broken) > 5 else "")

@@ -1,0 +1,109 @@
+// Rows of a step that a thread takes through all layers by itself.
+//
+// No thread then waits for another, and no row of activations goes from one cache to the other,
+// which takes longer than all of a narrow model's norms. Each thread reads all weights for it, which
+// costs nothing where products wait for the multipliers anyway.
+#pragma once
+
+#include "model.h"
+
+// Keys and values that decoding rows attend in a layer, block by block.
+struct Kept : Soon {
+    const Model& m;
+    const Step& s;
+    const long layer, size = m.kv_heads * head_bytes(m.kv_kind, m.block_size, m.head_dim);
+    long row = 0, block = 0, which = 0, offset = 0;
+
+    // Of a layer behind the last one nothing is kept.
+    Kept(const Model& m, const Step& s, long layer) : m(m), s(s), layer(layer) {
+        if (layer == m.num_layers) row = s.rows;
+        else enter();
+    }
+
+    // Goes to the first block that the row attends.
+    void enter() {
+        const long window = m.layers[layer].window;
+        block = window && row < s.rows ? std::max(s.contexts[row] - window, 0L) / m.block_size : 0;
+    }
+
+    const uint8_t* take(long& bytes) override {
+        if (row == s.rows) return nullptr;
+        const uint8_t* found =
+            side(m, layer, which) + s.tables[row * s.table_row + block] * size + offset;
+        bytes = std::min(bytes, size - offset), offset += bytes;
+        if (offset < size) return found;
+        offset = 0, which = !which;
+        if (which == 0 && ++block * m.block_size >= s.contexts[row]) row++, enter();
+        return found;
+    }
+};
+
+// A thread's rows of a step in which every row decodes, as a step.
+struct Share {
+    std::vector<int64_t> picks;
+    Step step;
+
+    Share(const Model& m, const Step& s, long first, long end) : step(s) {
+        long before = 0;
+        for (long i = 0; i < s.picked; i++) {
+            if (s.picks[i] < first) before++;
+            else if (s.picks[i] < end) picks.push_back(s.picks[i] - first);
+        }
+        step.rows = step.decodes = step.sequences = end - first;
+        step.picked = (long)picks.size(), step.picks = picks.data();
+        step.tokens += first, step.positions += first, step.slots += first;
+        step.contexts += first, step.tables += first * s.table_row;
+        step.hidden += first * row_of(m.hidden), step.normed += first * row_of(m.hidden);
+        step.qkv += first * row_of((m.heads + 2 * m.kv_heads) * m.head_dim);
+        step.attended += first * row_of(m.heads * m.head_dim);
+        step.up += first * row_of(m.inner * (m.gated() ? 2 : 1));
+        step.logits += before * padded(m.vocab);
+        step.peaks += before, step.likeliest += before;
+    }
+};
+
+// Multiplications of a thread with each line of weights that take longer than the line's way from
+// memory: then it may read all weights, as the other threads do.
+constexpr long BUSY = 8;
+
+// How many multiplications of a product take as long as one of attention.
+constexpr long DEAR = 8;
+
+// How much more than its part a thread may take.
+constexpr double UNEVEN = 1.2;
+
+// Whether a row attends what the row before it stores: both are guesses for one sequence.
+static bool follows(const Model& m, const Step& s, long row) {
+    const long before = s.positions[row - 1];
+    if (before >= s.contexts[row]) return false;
+    const long block = s.tables[row * s.table_row + before / m.block_size];
+    return block * m.block_size + before % m.block_size == s.slots[row - 1];
+}
+
+// What a row costs beside others.
+INLINE double cost_of(const Model& m, const Step& s, long row) {
+    const Layer& layer = m.layers[0];
+    double weights = 0;
+    for (const Linear* map : {&layer.qkv, &layer.out, &layer.up, &layer.down})
+        weights += (double)map->inputs * map->outputs;
+    return weights + 2.0 * DEAR * s.contexts[row] * m.heads * m.head_dim;
+}
+
+// Where the rows end that each of some threads takes through the layers by itself; empty where
+// threads rather share each product.
+static std::vector<long> cut_rows(const Team& team, const Model& m, const Step& s) {
+    const long each = m.layers[0].up.kind == INT4 ? 2 : 1, count = team.size();
+    if (count == 1 || s.decodes < s.rows || s.rows * each < BUSY * count) return {};
+    double total = 0, done = 0, begun = 0, most = 0;
+    for (long row = 0; row < s.rows; row++) total += cost_of(m, s, row);
+    std::vector<long> ends;
+    const auto end = [&](long row) {
+        most = std::max(most, done - begun), begun = done;
+        ends.push_back(row);
+    };
+    for (long row = 0; row < s.rows; done += cost_of(m, s, row++))
+        if (row > 0 && done >= total * (ends.size() + 1) / count && !follows(m, s, row)) end(row);
+    end(s.rows);
+    // A long context would keep one thread at work while the others wait.
+    return most > UNEVEN * total / count ? std::vector<long>() : ends;
+}
