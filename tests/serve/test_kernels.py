@@ -251,21 +251,11 @@ def test_the_native_kernel_takes_any_shape(
 def test_prompts_of_any_shape_equal_the_gathered_batch(
     seed, chunks, heads, width, block_size, dtype, window, softcap
 ):
-    Case(
-        seed,
-        [length + before for length, before in chunks],
-        lengths=[length for length, _ in chunks],
-        heads=heads[0],
-        kv_heads=heads[1],
-        width=width,
-        block_size=block_size,
-        dtype=dtype,
-    ).assert_equals(
-        attend_natively,
-        tolerance=error_of(dtype, prompt=True),
-        window=window,
-        softcap=softcap,
-    )
+    lengths, befores = (np.array(part) for part in zip(*chunks, strict=True))
+    shape = {"lengths": lengths, "width": width, "block_size": block_size, "dtype": dtype}
+    case = Case(seed, lengths + befores, heads=heads[0], kv_heads=heads[1], **shape)
+    tolerance = error_of(dtype, prompt=True)
+    case.assert_equals(attend_natively, tolerance=tolerance, window=window, softcap=softcap)
 
 
 @needs_compiler

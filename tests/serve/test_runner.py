@@ -1,4 +1,5 @@
 import copy
+import mmap
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from steelyard.serve import Request, SamplingParams, Scheduler, SchedulerConfig
 from steelyard.serve.engine import LLM
 from steelyard.serve.running.linear import can_pack
 from steelyard.serve.running.native import library as native_library
+from steelyard.serve.running.pages import HUGE_PAGE_BYTES
+from steelyard.serve.running.pool import KVPool
 from steelyard.serve.running.runner import TorchRunner
 from steelyard.serve.running.sampling import Sampler
 from steelyard.serve.running.weights import INT4_GROUP, head_type
@@ -359,6 +362,21 @@ def test_launched_steps_run_in_order_and_faults_come_out_of_result():
     with pytest.raises(IndexError):
         runner.launch(broken).result()
     assert runner.execute(plans[0]).tokens.tolist() == tokens[:1]
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="pools are not lazy here")
+def test_pages_of_blocks_to_come_are_taken_piece_by_piece_and_no_further():
+    def resident():
+        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+    pool = KVPool(make_model(LLAMA).architecture, 2**18, 8, torch.float32, torch.device("cpu"))
+    before = resident()
+    for _ in range(50):
+        pool.take_ahead(0)
+    taken = resident() - before
+    sides = 2 * 3 * HUGE_PAGE_BYTES  # one page of each side of three layers
+    assert 0.9 * sides <= taken <= 2.5 * sides
+    assert not pool.kv[:, :, ::4096].any()
 
 
 def test_the_pool_keeps_runs_of_blocks_together():

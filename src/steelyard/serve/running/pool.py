@@ -12,6 +12,7 @@ from torch import Tensor
 from steelyard.catalog.architecture import Architecture
 from steelyard.errors import CapacityError
 from steelyard.nn.numerics.int8 import quantize_int8
+from steelyard.serve.running.pages import HUGE_PAGE_BYTES, take
 
 __all__ = ["KVPool", "lazy_zeros", "slot_bytes"]
 
@@ -82,6 +83,27 @@ class KVPool:
                 f"{arch.num_layers} layers"
             )
             raise CapacityError(message, hint="lower num_blocks") from error
+        # Taken ahead: pieces of a layer's side, each of so many blocks.
+        self._run = max(1, HUGE_PAGE_BYTES // self.kv[0, 0, 0].nbytes)
+        self._pieces_taken = 0
+        self._is_lazy = device.type == "cpu" and hasattr(mmap, "MADV_HUGEPAGE")
+
+    def take_ahead(self, block: int) -> None:
+        """Take about one huge page that is soon written for the first time, if there is any.
+
+        A prompt writes to all layers, and its step would wait for the pages of each. Called in
+        other steps, this takes those of the blocks to come, as far as a page of each layer and
+        side reaches: blocks are first handed out in order.
+
+        Args:
+            block: the last of those in use.
+        """
+        layers, sides, blocks = self.kv.shape[:3]
+        run, side = divmod(self._pieces_taken, layers * sides)
+        if self._is_lazy and run * self._run < min(block + self._run, blocks):
+            piece = slice(run * self._run, (run + 1) * self._run)
+            take(self.kv[side // sides, side % sides, piece])
+            self._pieces_taken += 1
 
     @property
     def num_bytes(self) -> int:
