@@ -164,8 +164,8 @@ class StoredTable(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Return rows [..., C] of int64 [...], in the model's type."""
         found = self._rows(tokens).to(self._dtype)
-        # Each row brings pages beside it into memory, in time the whole table: later reads fetch them
-        # again in microseconds, from what the system keeps of the file.
+        # Each row brings pages beside it into memory, in time the whole table: later reads fetch
+        # them again in microseconds, from what the system keeps of the file.
         self._num_read += tokens.numel()
         if self._num_read >= _KEPT_ROWS:
             self.matrix.release()
