@@ -18,6 +18,9 @@ from steelyard.nn.numerics.int8 import Int8Rows, quantize_int8
 
 __all__ = ["ROWS", "Codes", "StoredLinear", "StoredMatrix", "StoredTable", "joined", "keep_stored"]
 
+_KEPT_ROWS = 16
+"""Rows of a table after whose reading its pages are let go."""
+
 Codes = Int4Groups | Int8Rows | BlockCodes
 """Weights as the products read them."""
 
@@ -151,6 +154,7 @@ class StoredTable(nn.Module):
             raise ValueError("a table is read row by row")
         self.matrix, self._rows, self._dtype = matrix, matrix.rows, dtype
         self.as_linear = StoredLinear((matrix,), None, dtype)
+        self._num_read = 0
 
     @property
     def weight(self) -> Tensor:
@@ -159,7 +163,14 @@ class StoredTable(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return rows [..., C] of int64 [...], in the model's type."""
-        return self._rows(tokens).to(self._dtype)
+        found = self._rows(tokens).to(self._dtype)
+        # Each row brings pages beside it into memory, in time the whole table: later reads fetch
+        # them again in microseconds, from what the system keeps of the file.
+        self._num_read += tokens.numel()
+        if self._num_read >= _KEPT_ROWS:
+            self.matrix.release()
+            self._num_read = 0
+        return found
 
 
 def keep_stored(
