@@ -3,13 +3,14 @@
 The hyperbola and the noise scale are those of McCandlish et al. 2018 (arXiv 1812.06162). Two
 generators: tables drawn from the hyperbola with noise, for recovery and coverage; and SGD with
 sampled gradient noise on three quadratics, where the noise scale along the run is known exactly.
-Measuring the noise scale inside a training run is a later benchmark.
+`_noise_runs` measures the noise scale inside training runs.
 """
 
 import math
 
 import numpy as np
 from benchmarks.common import Check
+from benchmarks.laws._noise_runs import own_runs
 from numpy.typing import NDArray
 
 from steelyard.laws.fitting.bootstrap import Bootstrap
@@ -28,8 +29,9 @@ _TASKS = {
 
 
 def run(quick: bool) -> list[Check]:
-    """Recover known trade-offs, then run the quadratics."""
-    return [*_recovery(400 if quick else 2000), *_quadratics(2 if quick else 8)]
+    """Recover known trade-offs, run the quadratics, then measure inside training runs."""
+    checks = [*_recovery(400 if quick else 2000), *_quadratics(2 if quick else 8)]
+    return [*checks, *own_runs(quick)]
 
 
 def _recovery(count: int) -> list[Check]:
