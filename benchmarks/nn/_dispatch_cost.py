@@ -72,9 +72,10 @@ def parity_checks() -> list[Check]:
         for other in (torch.stack(steps, 1), retain_chunks(*parts, 48))
     )
     scores = torch.randn(4096, 32, generator=generator)
-    plan, rounds = balanced_plan(scores)
-    margins = [(plan.sum(0) * 32 - 1).abs().max(), (plan.sum(1) * 4096 - 1).abs().max()]
-    print(f"Sinkhorn: {rounds} rounds for 4,096 tokens and 32 experts of scores with spread 1")
+    plan = balanced_plan(scores)
+    columns, rows = plan.shares.sum(0) * 32, plan.shares.sum(1) * 4096
+    margins = [(part - 1).abs().max() for part in (columns, rows)]
+    print(f"Sinkhorn: {plan.rounds} rounds for 4,096 tokens and 32 experts of scores with spread 1")
     return [
         Check(
             "5 retention, largest difference of its forms over the largest value",

@@ -72,10 +72,10 @@ def expert_checks(quick: bool) -> list[Check]:
     means = {name: statistics.mean(values) for name, values in losses.items()}
     for name, values in losses.items():
         print(f"{name:>8}: loss {', '.join(f'{value:.4f}' for value in values)}")
-    for name in ranks:
+    for name, found in ranks.items():
         print(
             f"{name:>8}: usage entropy {statistics.mean(entropies[name]):.4f} of 1, effective rank "
-            f"of features {statistics.mean(ranks[name]):.2f} of {_HIDDEN}"
+            f"of features {statistics.mean(found):.2f} of {_HIDDEN}"
         )
     checks = [
         Check(
@@ -104,7 +104,7 @@ def clip_checks(quick: bool) -> list[Check]:
     for seed in range(seeds):
         batches = _batches(steps, seed)
         limit = _typical_norm(arch, batches[: steps // 4], seed)
-        for name in shares:
+        for name, clipped in shares.items():
             model = build(arch, seed=seed)
             count = 32 if name == "sparse" else 1
             clip = SparseClip(
@@ -112,19 +112,19 @@ def clip_checks(quick: bool) -> list[Check]:
             )
             norms: list[float] = []
             losses = train_steps(model, batches, 3e-3, clip, norms)
-            shares[name].append(sum(norm > limit for norm in norms) / len(norms))
+            clipped.append(sum(norm > limit for norm in norms) / len(norms))
             spreads[name].append(_spread(losses))
-    for name in shares:
+    for name, clipped in shares.items():
         print(
-            f"{name:>8} clip: {statistics.mean(shares[name]):.1%} of steps clipped, variance of "
+            f"{name:>8} clip: {statistics.mean(clipped):.1%} of steps clipped, variance of "
             f"the loss around its trend {statistics.mean(spreads[name]):.2e}"
         )
-    clipped, variance = (
+    fewer, variance = (
         statistics.mean(found["sparse"]) / statistics.mean(found["plain"])
         for found in (shares, spreads)
     )
     checks = [
-        Check("4 steps clipped, SparseClip over plain", clipped, 1.0, "lower"),
+        Check("4 steps clipped, SparseClip over plain", fewer, 1.0, "lower"),
         Check("4 difference to torch's clip with one expert", _clip_error(), 0.0, "lower"),
     ]
     if not quick:
