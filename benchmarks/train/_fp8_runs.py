@@ -26,7 +26,17 @@ from steelyard.nn.fp8.linear import OCP, Formats
 from steelyard.nn.fp8.recipes import Recipe
 from steelyard.nn.transformer import build
 
-__all__ = ["Size", "Text", "evaluate", "kept", "library", "logs", "pretrained", "trained"]
+__all__ = [
+    "Size",
+    "Text",
+    "continued",
+    "evaluate",
+    "kept",
+    "library",
+    "logs",
+    "pretrained",
+    "trained",
+]
 
 _KEPT = Path(__file__).parent.parent / "results" / "cells"
 _BATCH, _LENGTH = 16, 128
@@ -142,7 +152,6 @@ def trained(
     recipe: Recipe | None,
     formats: Formats = OCP,
     learning_rate: float = 2e-3,
-    loss_scale: float = 1.0,
     on_step: Callable[[], None] | None = None,
 ) -> list[float]:
     """Train a model on bf16 products, or on FP8 ones inside of the layers.
@@ -154,7 +163,6 @@ def trained(
         recipe: scaling of FP8; None for bf16.
         formats: formats of FP8.
         learning_rate: peak rate, reached after a warm-up and constant from then on.
-        loss_scale: factor of the loss, which gradients are divided by before they are used.
         on_step: called after each step.
 
     Returns:
@@ -171,10 +179,7 @@ def trained(
             loss = _loss(model, text.batch(step, 0))
             if not math.isfinite(loss.item()):
                 return [*losses, math.nan]
-            (loss * loss_scale).backward()
-            for parameter in model.parameters():
-                if parameter.grad is not None:
-                    parameter.grad.div_(loss_scale)
+            loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), _CLIP)
             optimizer.step()
             optimizer.zero_grad()
@@ -228,12 +233,10 @@ def pretrained(size: Size) -> nn.Module:
     return model
 
 
-def continued(
-    size: Size, text: Text, steps: int, recipe: Recipe | None, **options: Any
-) -> nn.Module:
+def continued(size: Size, text: Text, steps: int, recipe: Recipe | None) -> nn.Module:
     """Return a copy of the trained model that was trained on."""
     model = copy.deepcopy(pretrained(size))
-    trained(model, text, steps, recipe=recipe, learning_rate=5e-4, **options)
+    trained(model, text, steps, recipe=recipe, learning_rate=5e-4)
     return model
 
 

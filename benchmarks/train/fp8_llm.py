@@ -23,9 +23,9 @@ from benchmarks.train._fp8_runs import (
     kept,
     library,
     logs,
-    pretrained,
     trained,
 )
+from torch import nn
 from torch.nn import functional as F
 
 from steelyard.nn.fp8.hardware import scaled_product
@@ -50,8 +50,6 @@ from steelyard.nn.transformer import build
 
 PAPER = ["81-fp8-llm"]
 _SHARE = 0.995
-_LOSS_SCALE = 2.0**15
-"""Constant factor of the loss in training with one constant for gradients too, as in FP16."""
 _QUICK_SIZES = (Size(64, 2, 40, 8, 40, 40), Size(128, 2, 40, 8, 40, 40))
 _FULL_SIZES = (Size(128, 4, 400, 60, 200), Size(320, 4, 300, 60, 200))
 
@@ -129,27 +127,31 @@ def _fine_tuning(size: Size, quick: bool) -> list[Check]:
 
 def _widths(size: Size, quick: bool) -> dict[str, int]:
     """Return how many constants keep enough of the metric, in inference and in training."""
-    text = library()
+    text = logs()
+
+    def measured(model: nn.Module, recipe: Recipe | None) -> float:
+        return evaluate(model, text, size.windows, recipe)[1]
+
+    def tuned_with(recipe: Recipe | None) -> nn.Module:
+        return continued(size, text, size.more, recipe)
 
     def inference() -> dict[str, float]:
-        model = pretrained(size)
-        reference = evaluate(model, text, size.windows)[1]
+        model = tuned_with(None)
+        reference = measured(model, None)
         return {
-            str(bias): evaluate(model, text, size.windows, ConstantBias(bias))[1] / reference
-            for bias in range(-8, 18)
+            str(bias): measured(model, ConstantBias(bias)) / reference for bias in range(-8, 18)
         }
 
     def training() -> dict[str, float]:
-        plain = evaluate(continued(size, text, size.more, None), text, size.windows)[1]
+        reference = measured(tuned_with(None), None)
         # Two constants beyond either end of what inference allows.
         interval = _interval(constants)
         tried = range(interval[0] - 2, interval[1] + 3) if interval else range(0)
-        found = {}
-        for bias in tried:
-            recipe = ConstantBias(bias)
-            model = continued(size, text, size.more, recipe, loss_scale=_LOSS_SCALE)
-            found[str(bias)] = evaluate(model, text, size.windows, recipe)[1] / plain
-        return found
+        recipes = {bias: ConstantBias(bias) for bias in tried}
+        return {
+            str(bias): measured(tuned_with(recipe), recipe) / reference
+            for bias, recipe in recipes.items()
+        }
 
     constants = kept(f"{size.name}-inference", inference, keep=not quick)
     tuned = kept(f"{size.name}-training", training, keep=not quick)

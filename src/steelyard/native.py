@@ -27,6 +27,7 @@ from steelyard.errors import BackendError, CapacityError, DataError
 from steelyard.files import atomic_path, read_json, sha256_file, write_bytes, write_json
 
 __all__ = [
+    "FLAGS",
     "NativeCode",
     "Verdict",
     "cache_dir",
@@ -37,7 +38,7 @@ __all__ = [
     "verdict",
 ]
 
-_FLAGS = (
+FLAGS = (
     "-std=c++20",
     "-O3",
     "-march=native",
@@ -49,6 +50,7 @@ _FLAGS = (
     "-shared",
     "-fPIC",
 )
+"""What every library is compiled with, unless it says otherwise."""
 _COMPILE_S = 120.0
 _COMPILING: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
 """Held by the thread that compiles a library; another one that wants it waits."""
@@ -72,7 +74,7 @@ class NativeCode:
     name: str
     sources: tuple[Path, ...]
     together: tuple[tuple[Path, ...], ...] = ()
-    flags: tuple[str, ...] = _FLAGS
+    flags: tuple[str, ...] = FLAGS
     versions: tuple[str, ...] = ()
 
 

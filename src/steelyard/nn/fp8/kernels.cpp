@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <thread>
-#include <vector>
 
 #if defined(__AVX512F__) && defined(__AVX512BW__)
 #include <immintrin.h>
@@ -32,17 +30,20 @@ struct Grid {
 };
 
 constexpr int64_t PART = 1 << 18;  // numbers that are worth a thread
+constexpr int64_t SHARES = 8;  // per thread
 
 // Calls work(first, last) on shares of `count` items, each of `size` numbers.
+//
+// OpenMP, because PyTorch has loaded that runtime: its threads wait for work by spinning, so threads
+// of another pool would wait for a processor. Late ones take fewer shares.
 template <typename Work>
 void share(int64_t count, int64_t size, int64_t threads, const Work& work) {
-    const int64_t wanted = std::max<int64_t>(1, std::min(threads, count * size / PART));
-    const int64_t parts = std::max<int64_t>(1, std::min(wanted, count));
-    std::vector<std::thread> others;
-    for (int64_t part = 1; part < parts; part++)
-        others.emplace_back(work, count * part / parts, count * (part + 1) / parts);
-    work(0, count / parts);
-    for (auto& other : others) other.join();
+    const int64_t wanted = std::min({threads, count * size / PART, count});
+    if (wanted <= 1) return work(0, count);
+    const int64_t shares = std::min(count, wanted * SHARES);
+#pragma omp parallel for schedule(dynamic) num_threads(wanted)
+    for (int64_t part = 0; part < shares; part++)
+        work(count * part / shares, count * (part + 1) / shares);
 }
 
 struct Rounding {
@@ -87,7 +88,7 @@ void round_all(const void* from, const Grid& grid, int64_t unscaled, const Round
     // One row of all numbers is cut by numbers, others by rows.
     const bool is_flat = grid.rows == 1 && groups == 1;
     const int64_t count = is_flat ? grid.columns : grid.rows;
-    share(count, is_flat ? 1 : grid.columns, threads, [=, &how](int64_t first, int64_t last) {
+    share(count, is_flat ? 1 : grid.columns, threads, [=](int64_t first, int64_t last) {
         auto run = [&](int64_t start, int64_t size, float factor) {
             round_run((const From*)from + start, size, factor, unscaled ? 1 / factor : 1.0f, how,
                 codes + start, (To*)to + start);

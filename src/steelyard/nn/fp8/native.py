@@ -8,12 +8,14 @@ import torch
 from torch import Tensor
 
 from steelyard.errors import BackendError
-from steelyard.native import NativeCode, load, switched_off, typed, verdict
+from steelyard.native import FLAGS, NativeCode, load, switched_off, typed, verdict
 from steelyard.nn.numerics.floats import E4M3, FloatFormat, decode_table
 
 __all__ = ["compiled", "native_decode", "native_gemv", "native_round"]
 
-_CODE = NativeCode(name="fp8", sources=(Path(__file__).parent / "kernels.cpp",))
+_CODE = NativeCode(
+    name="fp8", sources=(Path(__file__).parent / "kernels.cpp",), flags=(*FLAGS, "-fopenmp")
+)
 _SIZE, _PLACE, _FLOAT = ctypes.c_int64, ctypes.c_void_p, ctypes.c_float
 _SIGNATURES = {
     "steelyard_fp8_round": (
