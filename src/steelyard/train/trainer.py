@@ -104,15 +104,7 @@ def train(
     directory = Path(directory)
     check_source(config, shards)
     joined = reducer or AloneReducer()
-    data: dict[str, object] = {
-        "vocab_size": shards.vocab_size,
-        "num_tokens": shards.num_tokens,
-        "num_heldout_tokens": len(shards.heldout_tokens),
-    }
-    # Runs of folders with a stored order, and of other sources, were written down without one.
-    if getattr(shards, "order", "stored") != "stored":
-        data["order"] = getattr(shards, "order", "")
-    with claimed(directory, config, data, start_from, joined):
+    with claimed(directory, config, _told_apart(shards), start_from, joined):
         result = TrainResult.load(directory)
         if result is None:
             model = _build(config)
@@ -143,6 +135,19 @@ def train(
             result, mfu=result.flops / result.tokens * result.tokens_per_s / peak_flops_per_s
         )
     return result
+
+
+def _told_apart(source: TokenSource) -> dict[str, object]:
+    """Return what tells the data of a run from other data."""
+    data: dict[str, object] = {
+        "vocab_size": source.vocab_size,
+        "num_tokens": source.num_tokens,
+        "num_heldout_tokens": len(source.heldout_tokens),
+    }
+    # Runs of folders with a stored order, and of other sources, were written down without one.
+    if getattr(source, "order", "stored") != "stored":
+        data["order"] = getattr(source, "order", "")
+    return data
 
 
 def _build(config: TrainConfig) -> Transformer:

@@ -62,9 +62,14 @@ struct Share {
     }
 };
 
-// Multiplications of a thread with each line of weights that take longer than the line's way from
-// memory: then it may read all weights, as the other threads do.
-constexpr long BUSY = 8;
+// Multiplications of a thread with each line of weights that take as long as the line's way from
+// memory, and from the cache that threads share: with more, it may read all weights as the other
+// threads do.
+constexpr long FAR = 8, NEAR = 4;
+
+// Bytes of weights that stay in the shared cache. What virtual machines say of theirs is not true,
+// and 32 MiB is what most processors have.
+constexpr double CACHED = 24 << 20;
 
 // How many multiplications of a product take as long as one of attention.
 constexpr long DEAR = 8;
@@ -80,6 +85,21 @@ static bool follows(const Model& m, const Step& s, long row) {
     return block * m.block_size + before % m.block_size == s.slots[row - 1];
 }
 
+INLINE double bytes_of(const Linear& map) {
+    return (double)panels_of(map.outputs) * lines_of(map.kind, map.inputs) * LINE;
+}
+
+// Whether all weights fit the cache that threads share.
+static bool is_cached(const Model& m) {
+    double bytes = bytes_of(m.head);
+    for (long index = 0; index < m.num_layers; index++) {
+        const Layer& layer = m.layers[index];
+        for (const Linear* map : {&layer.qkv, &layer.out, &layer.up, &layer.down})
+            bytes += bytes_of(*map);
+    }
+    return bytes <= CACHED;
+}
+
 // What a row costs beside others.
 INLINE double cost_of(const Model& m, const Step& s, long row) {
     const Layer& layer = m.layers[0];
@@ -93,7 +113,8 @@ INLINE double cost_of(const Model& m, const Step& s, long row) {
 // threads rather share each product.
 static std::vector<long> cut_rows(const Team& team, const Model& m, const Step& s) {
     const long each = m.layers[0].up.kind == INT4 ? 2 : 1, count = team.size();
-    if (count == 1 || s.decodes < s.rows || s.rows * each < BUSY * count) return {};
+    if (count == 1 || s.decodes < s.rows || s.rows * each < NEAR * count) return {};
+    if (s.rows * each < FAR * count && !is_cached(m)) return {};
     double total = 0, done = 0, begun = 0, most = 0;
     for (long row = 0; row < s.rows; row++) total += cost_of(m, s, row);
     std::vector<long> ends;
