@@ -1,17 +1,18 @@
 """Norm schemes in deep stacks: what one step changes, and whether 96 layers learn."""
 
 import math
+from typing import Any
 
 import torch
 from benchmarks.common import Check
 from benchmarks.nn._tiny import Chain, tiny, train_steps
 
-from steelyard.nn.stability.probe import growth_exponent, probe
+from steelyard.nn.stability import growth_exponent, probe
 from steelyard.nn.transformer import build
 
 __all__ = ["depth_checks"]
 
-_SCHEMES: dict[str, dict[str, object]] = {
+_SCHEMES: dict[str, dict[str, Any]] = {
     "DeepNorm": {"deepnorm": True},
     "post-LN": {"residual_norm": True},
     "SubLN": {"subln": True},
@@ -71,6 +72,6 @@ def _learnt() -> dict[str, float]:
     return found
 
 
-def _model(layers: int, scheme: dict[str, object]):
+def _model(layers: int, scheme: dict[str, Any]):
     """Build a stack of width 64."""
     return build(tiny(layers, 64, embedding_scale=8.0, **scheme), seed=0)

@@ -1,6 +1,7 @@
 """Mixtures of experts that are trained: against dense models, by router, and under two clips."""
 
 import statistics
+from typing import Any
 
 import torch
 from benchmarks.common import Check
@@ -18,12 +19,12 @@ __all__ = ["clip_checks", "expert_checks", "sinkhorn_checks"]
 _VOCAB, _HIDDEN, _LENGTH = 64, 64, 33
 
 
-def _arch(**changes: object) -> Architecture:
+def _arch(**changes: Any) -> Architecture:
     """Return a decoder of two layers."""
     return tiny(2, _HIDDEN, vocab_size=_VOCAB, **changes)
 
 
-def _experts(count: int, per_token: int, router: str, **changes: object) -> Architecture:
+def _experts(count: int, per_token: int, router: str, **changes: Any) -> Architecture:
     """Return the decoder with experts in its second layer, as wide together as the dense MLP."""
     inner = 4 * _HIDDEN // per_token
     return _arch(
