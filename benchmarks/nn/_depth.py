@@ -30,13 +30,13 @@ def depth_checks(quick: bool) -> list[Check]:
     if quick:
         return checks
     learnt = _learnt()
-    for name, bar, better in (
-        ("post-LN", 0.15, "lower"),
-        ("DeepNorm", 0.5, "higher"),
-        ("SubLN", 0.25, "higher"),
-    ):
-        checks.append(Check(f"1 share learnt at 96 layers, {name}", learnt[name], bar, better))
-    return checks
+    name = f"1 share learnt at {_DEEP} layers"
+    return [
+        *checks,
+        Check(f"{name}, post-LN", learnt["post-LN"], 0.15, "lower"),
+        Check(f"{name}, DeepNorm", learnt["DeepNorm"], 0.5, "higher"),
+        Check(f"{name}, SubLN", learnt["SubLN"], 0.5, "higher"),
+    ]
 
 
 def _growth(depths: list[int]) -> dict[str, float]:

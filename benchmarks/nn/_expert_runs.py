@@ -192,4 +192,5 @@ def _clip_error() -> float:
     SparseClip(models[0].parameters(), expert_parameters(models[0]), max_norm=0.01)()
     torch.nn.utils.clip_grad_norm_(parameters, 0.01)
     pairs = zip(models[0].parameters(), parameters, strict=True)
-    return max(float((a.grad - b.grad).abs().max()) for a, b in pairs)
+    grads = [(a.grad, b.grad) for a, b in pairs]
+    return max(float((a - b).abs().max()) for a, b in grads if a is not None and b is not None)
