@@ -1,17 +1,18 @@
 """Norm schemes in deep stacks: what one step changes, and whether 96 layers learn."""
 
 import math
+from typing import Any
 
 import torch
 from benchmarks.common import Check
 from benchmarks.nn._tiny import Chain, tiny, train_steps
 
-from steelyard.nn.stability.probe import growth_exponent, probe
+from steelyard.nn.stability import growth_exponent, probe
 from steelyard.nn.transformer import build
 
 __all__ = ["depth_checks"]
 
-_SCHEMES: dict[str, dict[str, object]] = {
+_SCHEMES: dict[str, dict[str, Any]] = {
     "DeepNorm": {"deepnorm": True},
     "post-LN": {"residual_norm": True},
     "SubLN": {"subln": True},
@@ -29,13 +30,13 @@ def depth_checks(quick: bool) -> list[Check]:
     if quick:
         return checks
     learnt = _learnt()
-    for name, bar, better in (
-        ("post-LN", 0.15, "lower"),
-        ("DeepNorm", 0.5, "higher"),
-        ("SubLN", 0.25, "higher"),
-    ):
-        checks.append(Check(f"1 share learnt at 96 layers, {name}", learnt[name], bar, better))
-    return checks
+    name = f"1 share learnt at {_DEEP} layers"
+    return [
+        *checks,
+        Check(f"{name}, post-LN", learnt["post-LN"], 0.15, "lower"),
+        Check(f"{name}, DeepNorm", learnt["DeepNorm"], 0.5, "higher"),
+        Check(f"{name}, SubLN", learnt["SubLN"], 0.5, "higher"),
+    ]
 
 
 def _growth(depths: list[int]) -> dict[str, float]:
@@ -71,6 +72,6 @@ def _learnt() -> dict[str, float]:
     return found
 
 
-def _model(layers: int, scheme: dict[str, object]):
+def _model(layers: int, scheme: dict[str, Any]):
     """Build a stack of width 64."""
     return build(tiny(layers, 64, embedding_scale=8.0, **scheme), seed=0)

@@ -1,6 +1,7 @@
 """What mixing experts costs: against dense models, masked loops and dispatch by masks."""
 
 from collections.abc import Callable
+from typing import Any, cast
 
 import torch
 from benchmarks.common import Check, alternate, ratio
@@ -9,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
+from steelyard.nn.layer import DecoderLayer
 from steelyard.nn.mixers.retention import retain_chunks, retain_parallel, retain_step
 from steelyard.nn.moe.dispatch import sort_by_expert
 from steelyard.nn.moe.experts import MixtureOfExperts
@@ -28,7 +30,7 @@ def cost_checks(quick: bool) -> list[Check]:
     layer, dense = _layer(_EXPERTS), _layer(0)
     rows = torch.randn(_TOKENS, _WIDTH, generator=torch.Generator().manual_seed(0))
 
-    def step(compute: Callable[[Tensor], Tensor]) -> Callable[[], None]:
+    def step(compute: Callable[[Tensor], Tensor]) -> Callable[[], object]:
         def work() -> None:
             inputs = rows.clone().requires_grad_()
             compute(inputs).sum().backward()
@@ -37,12 +39,13 @@ def cost_checks(quick: bool) -> list[Check]:
 
         return work
 
+    up, down = dense.up.weight, dense.down.weight
     experts = layer.experts
     assert isinstance(experts, MixtureOfExperts)
     rivals = {
         "sorted": step(experts),
         "masked": step(lambda x: _masked(experts, x)),
-        "dense": step(lambda x: dense.down(activate("gelu", dense.up(x)))),
+        "dense": step(lambda x: F.linear(activate("gelu", F.linear(x, up)), down)),
     }
     seconds = alternate(rivals, rounds=rounds)
     faster = ratio(seconds["masked"], seconds["sorted"])
@@ -65,11 +68,12 @@ def parity_checks() -> list[Check]:
     parts = [torch.randn(2, 256, 4, 16, generator=generator) for _ in range(3)]
     parallel, state, steps = retain_parallel(*parts), None, []
     for place in range(256):
-        step, state = retain_step(*(part[:, place] for part in parts), state)
+        now = [part[:, place] for part in parts]
+        step, state = retain_step(now[0], now[1], now[2], state)
         steps.append(step)
     error = max(
         float((other - parallel).abs().max() / parallel.abs().max())
-        for other in (torch.stack(steps, 1), retain_chunks(*parts, 48))
+        for other in (torch.stack(steps, 1), retain_chunks(parts[0], parts[1], parts[2], 48))
     )
     scores = torch.randn(4096, 32, generator=generator)
     plan = balanced_plan(scores)
@@ -87,7 +91,7 @@ def parity_checks() -> list[Check]:
     ]
 
 
-def _layer(experts: int):
+def _layer(experts: int) -> DecoderLayer:
     """Build one layer."""
     sizes = {"hidden_size": _WIDTH, "intermediate_size": _INNER, "mlp_bias": False, "mlp": "gelu"}
     routed = {
@@ -96,7 +100,8 @@ def _layer(experts: int):
         "moe_intermediate_size": _INNER,
         "router": "sinkhorn",
     }
-    return build(tiny(1, _WIDTH, **(sizes | (routed if experts else {}))), seed=0).layers[0]
+    arch = tiny(1, _WIDTH, **(sizes | (routed if experts else {})))
+    return cast(DecoderLayer, build(arch, seed=0).layers[0])
 
 
 def _masked(experts: MixtureOfExperts, rows: Tensor) -> Tensor:
@@ -148,7 +153,8 @@ def _peak_bytes(work: Callable[[], Tensor]) -> int:
     """Return the most bytes that tensors made by some work took at once."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
         work()
-    events = record.profiler.kineto_results.events()  # pyright: ignore[reportOptionalMemberAccess]
+    # What tensors take and give back is not among the public events of the profiler.
+    events: list[Any] = list(record.profiler.kineto_results.events())  # pyright: ignore[reportOptionalMemberAccess]
     taken = sorted(
         (event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]"
     )

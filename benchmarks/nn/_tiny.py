@@ -1,6 +1,7 @@
 """Tiny models and sources of tokens for the checks that train."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from steelyard.nn.transformer import Transformer
 __all__ = ["Chain", "Markov", "tiny", "train_steps"]
 
 
-def tiny(layers: int, hidden: int, **changes: object) -> Architecture:
+def tiny(layers: int, hidden: int, **changes: Any) -> Architecture:
     """Make a small decoder with LayerNorm, biases and ReLU, as in the first Transformer.
 
     Args:
@@ -26,7 +27,7 @@ def tiny(layers: int, hidden: int, **changes: object) -> Architecture:
     Returns:
         The architecture.
     """
-    fields: dict = {
+    fields: dict[str, Any] = {
         "name": f"tiny-{layers}x{hidden}",
         "hidden_size": hidden,
         "num_layers": layers,

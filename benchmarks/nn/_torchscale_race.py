@@ -6,6 +6,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,7 +48,7 @@ class _Case:
 def _cases(layers: int, hidden: int) -> list[_Case]:
     """Return decoders and an encoder of each norm scheme."""
 
-    def case(name: str, theirs: dict, **changes: object) -> _Case:
+    def case(name: str, theirs: dict, **changes: Any) -> _Case:
         arch = tiny(layers, hidden, **changes)
         prefix = arch.kind
         config = {
@@ -128,7 +129,7 @@ def _start(
     interpreter: Path, case: _Case, model: Transformer, tokens: Tensor, folder: Path
 ) -> subprocess.Popen[str]:
     """Start the peer on our weights, and wait until it has written its result."""
-    arrays = {name: part.numpy() for name, part in _their_weights(model).items()}
+    arrays: dict[str, Any] = {name: part.numpy() for name, part in _their_weights(model).items()}
     np.savez(folder / "weights.npz", tokens=tokens.numpy(), **arrays)
     description = {
         "kind": case.arch.kind,

@@ -7,8 +7,8 @@ import pytest
 import torch
 from tests.nn.wide_models import WIDE
 
-from steelyard.nn.stability.probe import growth_exponent, probe
-from steelyard.nn.stability.schemes import deepnorm_constants, subln_gain
+from steelyard.nn.initial.schemes import deepnorm_constants, subln_gain
+from steelyard.nn.stability import growth_exponent, probe
 from steelyard.nn.transformer import build
 
 

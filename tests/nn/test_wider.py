@@ -21,7 +21,7 @@ def tokens_of(batch: int, length: int, seed: int = 1) -> torch.Tensor:
     return torch.randint(0, 97, (batch, length), generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.fixture(params=WIDE.values(), ids=WIDE)
+@pytest.fixture(params=WIDE.values(), ids=list(WIDE))
 def wide(request):
     return request.param
 

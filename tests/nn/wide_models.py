@@ -2,23 +2,13 @@
 
 import dataclasses
 
-from steelyard.catalog.architecture import Architecture
+from tests.nn.conftest import LLAMA
 
-_BASE = Architecture(
-    name="tiny",
-    hidden_size=48,
-    num_layers=3,
-    num_heads=6,
-    num_kv_heads=2,
-    head_dim=8,
-    intermediate_size=80,
-    vocab_size=97,
-    max_positions=64,
-)
+from steelyard.catalog.architecture import Architecture
 
 
 def _wide(**changes) -> Architecture:
-    return dataclasses.replace(_BASE, **changes)
+    return dataclasses.replace(LLAMA, **changes)
 
 
 def _experts(**changes) -> Architecture:

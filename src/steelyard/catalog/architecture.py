@@ -42,9 +42,9 @@ class Architecture:
         residual_norm: the norms of a layer stand after the residual add, and none before attention
             and MLP; there is no norm after the layers (BERT, the first Transformer).
         deepnorm: the same, with the residual stream weighted by a constant that grows with depth
-            and initial weights that shrink with it (`nn.schemes`).
+            and initial weights that shrink with it (`nn.initial.schemes`).
         subln: besides the norm before, attention and MLP have one before their output projection,
-            and initial weights grow with the logarithm of the depth (`nn.schemes`).
+            and initial weights grow with the logarithm of the depth (`nn.initial.schemes`).
         embedding_norm: a norm of the embeddings, before the first layer (BERT, BLOOM).
         unit_offset_norm: RMSNorms multiply by 1 plus their stored gain (Gemma).
         num_token_types: rows of a token-type table (BERT), 0 for none.

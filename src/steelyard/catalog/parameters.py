@@ -184,12 +184,23 @@ def _moe(arch: Architecture, experts: int) -> int:
 
 
 def _router(arch: Architecture) -> int:
-    """Count what decides where tokens go."""
+    """Count what decides where tokens go: matrices, a temperature, an offset, balancing biases."""
+    single = arch.router in ("cosine", "reinforce")
+    return router_matrices(arch) + single + arch.num_experts * arch.router_bias
+
+
+def router_matrices(arch: Architecture) -> int:
+    """Count the matrix parameters of one router.
+
+    Args:
+        arch: of a mixture of experts.
+
+    Returns:
+        Hidden size times experts; nothing for hash routers, more with a policy's baseline, and for
+        cosines the projection to few dimensions with a direction per expert there.
+    """
     if arch.router == "hash":
         return 0
     if arch.router == "cosine":
-        # A projection to few dimensions, a direction per expert there, and a temperature.
-        return ROUTER_DIM * (arch.hidden_size + arch.num_experts) + 1
-    # The policy's baseline is one more column, with an offset.
-    baseline = (arch.hidden_size + 1) * (arch.router == "reinforce")
-    return arch.hidden_size * arch.num_experts + baseline + arch.num_experts * arch.router_bias
+        return ROUTER_DIM * (arch.hidden_size + arch.num_experts)
+    return arch.hidden_size * (arch.num_experts + (arch.router == "reinforce"))

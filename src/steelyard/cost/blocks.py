@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from steelyard.catalog.architecture import Architecture
+from steelyard.catalog.parameters import router_matrices
 from steelyard.cost.memory import kv_bytes_per_token
 
 __all__ = ["PassShape", "Row", "backward", "forward"]
@@ -204,7 +205,8 @@ def _mlp_block(arch: Architecture, shape: PassShape, *, sparse: bool) -> list[Ro
     routed = _mlp_rows(
         arch, shape, arch.moe_intermediate_size, name="expert", rows=visits, experts=touched
     )
-    router = _matmul("router", shape, shape.rows, arch.num_experts, arch.hidden_size)
+    columns = router_matrices(arch) / arch.hidden_size
+    router = _matmul("router", shape, shape.rows, columns, arch.hidden_size)
     width = arch.moe_intermediate_size * arch.num_shared_experts
     shared = _mlp_rows(arch, shape, width, name="shared", rows=shape.rows) if width else []
     return [norm, router, *routed, *shared, residual]

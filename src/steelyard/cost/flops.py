@@ -3,7 +3,7 @@
 from typing import Literal
 
 from steelyard.catalog.architecture import Architecture
-from steelyard.catalog.parameters import attention_matrices
+from steelyard.catalog.parameters import attention_matrices, router_matrices
 from steelyard.errors import ConfigError
 
 __all__ = [
@@ -35,7 +35,7 @@ def active_matrix_parameters(arch: Architecture) -> int:
     matrix = (3 if arch.is_gated else 2) * arch.hidden_size
     dense = arch.num_layers - arch.num_expert_layers
     visited = arch.experts_per_token + arch.num_shared_experts
-    sparse = arch.hidden_size * arch.num_experts + matrix * arch.moe_intermediate_size * visited
+    sparse = router_matrices(arch) + matrix * arch.moe_intermediate_size * visited
     attention = arch.num_layers * attention_matrices(arch)
     stack = attention + dense * matrix * arch.intermediate_size + (arch.num_layers - dense) * sparse
     if arch.kind == "encoder-decoder":

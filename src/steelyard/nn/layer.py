@@ -8,13 +8,13 @@ from torch.nn import functional as F
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.nn.attention import Attend
+from steelyard.nn.initial.schemes import residual_weight
 from steelyard.nn.moe.experts import MixtureOfExperts
 from steelyard.nn.parts.activation import activate
 from steelyard.nn.parts.linear import linear
 from steelyard.nn.parts.noise import Noise, drop_path
 from steelyard.nn.parts.norm import make_norm, rms_norm
 from steelyard.nn.rotary import rotate
-from steelyard.nn.stability.schemes import residual_weight
 
 __all__ = ["DecoderLayer", "Rotation", "SideInputs"]
 

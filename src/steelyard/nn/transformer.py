@@ -9,6 +9,7 @@ from steelyard.catalog.parameters import RELATIVE_BUCKETS
 from steelyard.catalog.validate import validate_architecture
 from steelyard.errors import ConfigError
 from steelyard.nn.attention import Attend, causal_attention
+from steelyard.nn.initial.fill import fill
 from steelyard.nn.layer import DecoderLayer, Rotation, SideInputs
 from steelyard.nn.mixers.dilated import attend_dilated
 from steelyard.nn.mixers.retention import retain_parallel
@@ -19,7 +20,6 @@ from steelyard.nn.parts.norm import make_norm
 from steelyard.nn.positions.bias import alibi_bias, relative_buckets
 from steelyard.nn.positions.xpos import decay_scales, spread_decayed
 from steelyard.nn.rotary import RotaryScaling, rotary_tables, spread
-from steelyard.nn.stability.initial import fill
 from steelyard.nn.traits import unsupported_traits
 
 __all__ = ["Transformer", "build"]
@@ -37,7 +37,7 @@ def build(
     Weights are normal with standard deviation sqrt(2 / (5 width)), 0.02 at usual widths and more
     for narrow models, which would otherwise start on a plateau; projections that write into the
     residual stream are narrower by sqrt(2 layers), so that its variance does not grow with depth.
-    Norm schemes have draws of their own (`nn.stability.initial.fill`). Draws are made on the CPU in
+    Norm schemes have draws of their own (`nn.initial.fill.fill`). Draws are made on the CPU in
     float32, so a seed gives the same weights on every device.
 
     Args:

@@ -25,9 +25,7 @@ class BalancedPlan:
 
 
 @torch.no_grad()
-def balanced_plan(
-    scores: Tensor, *, tolerance: float = 0.01, max_rounds: int = 20
-) -> BalancedPlan:
+def balanced_plan(scores: Tensor, *, tolerance: float = 0.01, max_rounds: int = 20) -> BalancedPlan:
     """Scale the exponentials of scores until every token and every expert has its even share.
 
     Rows and columns are normalized in turn, in logarithms, so that no score overflows.

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from steelyard.catalog.architecture import Architecture
+from steelyard.nn.initial.schemes import weight_gain
 from steelyard.nn.moe.routers import CosineRouter
-from steelyard.nn.stability.schemes import weight_gain
 
 __all__ = ["fill"]
 
@@ -31,7 +31,7 @@ def fill(model: nn.Module, arch: Architecture, generator: torch.Generator) -> No
         generator: of the draws, on the CPU.
 
     Source: Nguyen and Salazar 2019 (arXiv 1910.05895), section 2.2 (small initialization); Radford
-        et al. 2019 (GPT-2), section 2.3 (scaling of residual layers); `stability.schemes`.
+        et al. 2019 (GPT-2), section 2.3 (scaling of residual layers); `initial.schemes`.
     """
     spread = math.sqrt(2 / (5 * arch.hidden_size))
     residual_spread = spread / math.sqrt(2 * arch.num_layers)

@@ -1,0 +1,1 @@
+"""Initial weights, and the constants of norm schemes that they depend on."""

@@ -1,1 +1,0 @@
-"""Where norms stand, how initial weights follow from it, and whether it keeps training stable."""
