@@ -2,10 +2,10 @@
 
 1 compares casts with PyTorch's on every bfloat16. 2 trains one model of bytes in bf16 and in FP8
 with several scalings, on the same batches, and fine-tunes it in both. 3 seeks the interval of
-constants (FP8-CSCALE) that keeps 99.5 % of the bytes guessed right, for two sizes, in inference and
-in fine-tuning. 4 multiplies weights of one byte with a vector, beside PyTorch in bf16, where the
-matrix is larger than the caches. 5 measures what part of a training step is spent on maxima, and on
-a GPU with FP8 products their speed.
+constants (FP8-CSCALE) that keeps 99.5 % of the right bytes' mean probability after fine-tuning, for
+two sizes, in inference and in training. 4 multiplies weights of one byte with a vector, beside
+PyTorch in bf16, where the matrix is larger than the caches. 5 measures what part of a training step
+is spent on maxima, and on a GPU with FP8 products their speed.
 """
 
 import math
@@ -50,8 +50,8 @@ from steelyard.nn.transformer import build
 
 PAPER = ["81-fp8-llm"]
 _SHARE = 0.995
-_QUICK_SIZES = (Size(64, 2, 40, 8, 40, 40), Size(128, 2, 40, 8, 40, 40))
-_FULL_SIZES = (Size(128, 4, 400, 60, 200), Size(320, 4, 300, 60, 200))
+_QUICK_SIZES = (Size(64, 2, 80, 16, 40, 40), Size(128, 2, 40, 16, 40, 40))
+_FULL_SIZES = (Size(128, 4, 400, 60, 200), Size(256, 4, 300, 60, 200))
 
 
 def _casts() -> list[Check]:
@@ -125,12 +125,13 @@ def _fine_tuning(size: Size, quick: bool) -> list[Check]:
     return [Check("2 fine-tuned metric, FP8 over bf16", ours / plain, _SHARE, "higher")]
 
 
-def _widths(size: Size, quick: bool) -> dict[str, int]:
-    """Return how many constants keep enough of the metric, in inference and in training."""
+def _widths(size: Size, quick: bool, trains: bool) -> dict[str, int]:
+    """Return how many constants keep enough of the metric, in inference and at wish in training."""
     text = logs()
 
     def measured(model: nn.Module, recipe: Recipe | None) -> float:
-        return evaluate(model, text, size.windows, recipe)[1]
+        # Geometric mean of the probability of the right byte: smoother than a count.
+        return math.exp(-evaluate(model, text, size.windows, recipe)[0])
 
     def tuned_with(recipe: Recipe | None) -> nn.Module:
         return continued(size, text, size.more, recipe)
@@ -139,7 +140,7 @@ def _widths(size: Size, quick: bool) -> dict[str, int]:
         model = tuned_with(None)
         reference = measured(model, None)
         return {
-            str(bias): measured(model, ConstantBias(bias)) / reference for bias in range(-8, 18)
+            str(bias): measured(model, ConstantBias(bias)) / reference for bias in range(-8, 14)
         }
 
     def training() -> dict[str, float]:
@@ -154,9 +155,11 @@ def _widths(size: Size, quick: bool) -> dict[str, int]:
         }
 
     constants = kept(f"{size.name}-inference", inference, keep=not quick)
-    tuned = kept(f"{size.name}-training", training, keep=not quick)
+    swept = {"inference": constants}
+    if trains:
+        swept["training"] = kept(f"{size.name}-training", training, keep=not quick)
     widths = {}
-    for name, found in (("inference", constants), ("training", tuned)):
+    for name, found in swept.items():
         interval = _interval(found)
         print(f"{size.name}, {name}: constants {interval} keep {_SHARE:.1%}; " + _listed(found))
         widths[name] = interval[1] - interval[0] + 1 if interval else 0
@@ -175,23 +178,22 @@ def _listed(shares: dict[str, float]) -> str:
 
 def _constants(sizes: tuple[Size, Size], quick: bool) -> list[Check]:
     """Compare the intervals of constants over sizes, and of inference with training."""
-    small, large = (_widths(size, quick) for size in sizes)
+    # Training with each constant takes too long for the larger one in a minute.
+    small = _widths(sizes[0], quick, trains=True)
+    large = _widths(sizes[1], quick, trains=not quick)
     checks = []
     for size, widths in zip(sizes, (small, large), strict=True):
-        checks += [
-            Check(f"3 constants in inference, {size.name}", widths["inference"], 1, "higher"),
-            Check(
-                f"3 constants in training less inference, {size.name}",
-                widths["training"] - widths["inference"],
-                -1,
-                "lower",
-            ),
-        ]
-    for name in ("inference", "training"):
+        for name, count in widths.items():
+            checks.append(Check(f"3 constants, {name}, {size.name}", count, 1, "higher"))
+        if "training" in widths:
+            less = widths["training"] - widths["inference"]
+            label = f"3 constants of training less inference, {size.name}"
+            checks.append(Check(label, less, -1, "lower"))
+    # Models that were trained for seconds are too alike to tell sizes apart.
+    for name in () if quick else ("inference", "training"):
         less = large[name] - small[name]
-        checks.append(
-            Check(f"3 constants of the larger less the smaller, {name}", less, -1, "lower")
-        )
+        label = f"3 constants of the larger less the smaller, {name}"
+        checks.append(Check(label, less, -1, "lower"))
     return checks
 
 
