@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from steelyard.data.convert import EncoderDecoder, LanguageModel, PrefixLanguageModel, batch
-from steelyard.data.loader import Loader
+from steelyard.data.loader import Loader, TensorBatches
 from steelyard.data.rows import PackedRows
 from steelyard.data.tasks import (
     ByteVocabulary,
@@ -276,6 +276,13 @@ def test_worker_processes_change_nothing(cached):
     with pytest.raises(ConfigError, match="cannot be sent"):
         local = texts(steps=(lambda record: record,))
         next(Loader(local, LanguageModel(length=9), 1).batches(workers=1))
+
+
+def test_a_trainer_gets_tensors_of_the_same_batch(cached):
+    loader = Loader(cached, LanguageModel(length=128), 4, pack=True)
+    tensors = TensorBatches(loader).batch(3)
+    assert equal({name: tensor.numpy() for name, tensor in tensors.items()}, loader.batch(3))
+    assert {str(tensors[name].dtype) for name in ("inputs", "targets")} == {"torch.int64"}
 
 
 def test_a_mixture_keeps_its_rates_of_examples_when_rows_hold_several(cached, tmp_path):
