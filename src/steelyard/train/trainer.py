@@ -236,7 +236,7 @@ def _claim(
 ) -> None:
     """Write down what the folder's run is, or refuse a folder that holds another one."""
     path = directory / "config.json"
-    data = {
+    data: dict[str, object] = {
         "vocab_size": source.vocab_size,
         "num_tokens": source.num_tokens,
         "num_heldout_tokens": len(source.heldout_tokens),
