@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from steelyard.data.convert import EncoderDecoder, LanguageModel, PrefixLanguageModel, batch
-from steelyard.data.loader import Loader
+from steelyard.data.loader import Loader, TensorBatches
 from steelyard.data.rows import PackedRows
 from steelyard.data.tasks import (
     ByteVocabulary,
@@ -20,6 +20,7 @@ from steelyard.data.tasks import (
     Records,
     Task,
     TaskMixture,
+    TextLines,
     read_info,
     write_cache,
 )
@@ -130,6 +131,22 @@ def test_other_preprocessing_and_other_shards_are_refused(cached, tmp_path):
     dropping = texts(prepare=(lambda record: None,))
     with pytest.raises(DataError, match="no example of task 'texts' is left of 700"):
         write_cache(dropping, tmp_path / "none")
+
+
+def test_a_cache_can_be_read_where_its_source_is_not(tmp_path):
+    path = tmp_path / "lines.txt"
+    path.write_text("one\ntwo\n")
+    task = Task(name="t", source=TextLines(path), features=TARGETS, prepare=NAMED)
+    write_cache(task, tmp_path / "out")
+    path.unlink()
+    moved = Task(name="t", source=TextLines(path), features=TARGETS, prepare=NAMED)
+    with pytest.raises(DataError, match="no such file"):
+        CachedTask(moved, tmp_path / "out")
+    found = CachedTask(moved, tmp_path / "out", check_source=False)
+    assert BYTES.decode(found.read(1)["targets"]) == "two"
+    other = Task(name="t", source=TextLines(path), features=TARGETS)
+    with pytest.raises(DataError, match="of another preprocessing"):
+        CachedTask(other, tmp_path / "out", check_source=False)
 
 
 def test_a_flipped_byte_is_named_and_its_shard_can_be_skipped(tmp_path):
@@ -259,6 +276,13 @@ def test_worker_processes_change_nothing(cached):
     with pytest.raises(ConfigError, match="cannot be sent"):
         local = texts(steps=(lambda record: record,))
         next(Loader(local, LanguageModel(length=9), 1).batches(workers=1))
+
+
+def test_a_trainer_gets_tensors_of_the_same_batch(cached):
+    loader = Loader(cached, LanguageModel(length=128), 4, pack=True)
+    tensors = TensorBatches(loader).batch(3)
+    assert equal({name: tensor.numpy() for name, tensor in tensors.items()}, loader.batch(3))
+    assert {str(tensors[name].dtype) for name in ("inputs", "targets")} == {"torch.int64"}
 
 
 def test_a_mixture_keeps_its_rates_of_examples_when_rows_hold_several(cached, tmp_path):

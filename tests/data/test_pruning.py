@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 
 from steelyard.data.convert import LanguageModel
 from steelyard.data.difficulty import (
-    ForgettingCounts,
     el2n,
     entropy,
+    forgetting,
     margin,
     prototype_distance,
     stability,
@@ -26,22 +26,27 @@ def blobs(count, spread, seed=0, classes=4):
     return centers[labels] + spread * rng.standard_normal((count, 8)), labels
 
 
-def trained(points, labels, seed, counts, passes=8):
-    """A linear softmax classifier, trained with small batches; returns its EL2N half-way."""
+def trained(points, labels, seed, passes=8):
+    """A linear softmax classifier trained with small batches: its EL2N half-way, and forgetting."""
     rng = np.random.default_rng(seed)
     weights = 0.01 * rng.standard_normal((points.shape[1], labels.max() + 1))
+    was_right, learned = np.zeros((2, len(points)), dtype=bool)
+    forgotten = np.zeros(len(points), dtype=int)
     scores = None
     for number in range(passes):
         for part in np.array_split(rng.permutation(len(points)), len(points) // 16):
             logits = points[part] @ weights
-            counts.record(part, logits, labels[part])
+            right = logits.argmax(axis=1) == labels[part]
+            forgotten[part] += was_right[part] & ~right
+            was_right[part] = right
+            learned[part] |= right
             shares = np.exp(logits - logits.max(axis=1, keepdims=True))
             shares /= shares.sum(axis=1, keepdims=True)
             shares[np.arange(len(part)), labels[part]] -= 1
             weights -= 0.1 * points[part].T @ shares / len(part)
         if number == passes // 2:
             scores = el2n(points @ weights, labels)
-    return scores
+    return scores, forgetting(forgotten, learned)
 
 
 def test_metrics_of_one_training_agree_and_find_wrong_labels():
@@ -49,18 +54,14 @@ def test_metrics_of_one_training_agree_and_find_wrong_labels():
     wrong = np.random.default_rng(1).choice(800, 40, replace=False)
     given_labels = labels.copy()
     given_labels[wrong] = (labels[wrong] + 1) % 4
-    histories = [ForgettingCounts(800) for _ in range(4)]
-    scores = np.stack(
-        [trained(points, given_labels, seed, counts) for seed, counts in enumerate(histories)]
-    )
-    forgetting = np.mean([counts.scores for counts in histories], axis=0)
+    runs = [trained(points, given_labels, seed) for seed in range(4)]
+    scores, forgot = (np.stack(column) for column in zip(*runs, strict=True))
     mean = scores.mean(axis=0)
-    ranks = [np.argsort(np.argsort(values)) for values in (mean, forgetting)]
+    ranks = [np.argsort(np.argsort(values)) for values in (mean, forgot.mean(axis=0))]
     assert np.corrcoef(*ranks)[0, 1] > 0.5
     assert stability(scores) > 0.8
     # Wrong labels are the hardest: what the hard side keeps first.
-    hardest = prune(mean, keep=0.1)
-    assert np.isin(wrong, hardest).mean() > 0.8
+    assert np.isin(wrong, prune(mean, keep=0.1)).mean() > 0.8
     distance = prototype_distance(points, labels=given_labels)
     assert np.isin(wrong, prune(distance, keep=0.2)).mean() > 0.7
 
@@ -76,22 +77,12 @@ def test_scores_of_known_logits():
     assert el2n(1e5 * logits, labels) == pytest.approx([0, np.sqrt(2)])
 
 
-def test_forgetting_counts_falls_from_right_to_wrong():
-    counts = ForgettingCounts(3)
-    right, wrong = [2.0, 0.0], [0.0, 2.0]
-    labels = np.zeros(3, dtype=int)
-    for rows in ([right, wrong, right], [wrong, wrong, right], [right, wrong, right]):
-        counts.record(np.arange(3), np.array(rows), labels)
-    counts.record(np.array([0]), np.array([wrong]), labels[:1])
-    assert counts.scores.tolist() == [2, 3, 0]
-    with pytest.raises(DataError, match="3 examples, 2 of them different"):
-        counts.record(np.array([1, 1, 2]), np.zeros((3, 2)), labels)
-    with pytest.raises(DataError, match="example 3 of 3"):
-        counts.record(np.array([3]), np.zeros((1, 2)), labels[:1])
-    with pytest.raises(DataError, match="2 examples were never seen"):
-        fresh = ForgettingCounts(3)
-        fresh.record(np.array([1]), np.zeros((1, 2)), labels[:1])
-        _ = fresh.scores
+def test_what_was_never_learned_is_harder_than_what_was_forgotten():
+    scores = forgetting(np.array([2, 0, 0]), np.array([True, False, True]))
+    assert scores.tolist() == [2, 3, 0]
+    for forgotten, learned in (([1, 2], [True]), ([-1], [True])):
+        with pytest.raises(DataError, match="are not counts"):
+            forgetting(np.array(forgotten), np.array(learned))
 
 
 @settings(max_examples=80, deadline=None)

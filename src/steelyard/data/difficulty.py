@@ -9,7 +9,7 @@ import numpy as np
 from steelyard.data.kmeans import kmeans, nearest, unit_rows
 from steelyard.errors import ConfigError, DataError
 
-__all__ = ["ForgettingCounts", "el2n", "entropy", "margin", "prototype_distance", "stability"]
+__all__ = ["el2n", "entropy", "forgetting", "margin", "prototype_distance", "stability"]
 
 
 def el2n(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -71,65 +71,30 @@ def entropy(logits: np.ndarray) -> np.ndarray:
     return -np.sum(shares * np.log(np.maximum(shares, 1e-300)), axis=1)
 
 
-class ForgettingCounts:
-    """Counts how often each example was answered rightly and then wrongly again.
+def forgetting(forgotten: np.ndarray, learned: np.ndarray) -> np.ndarray:
+    """Return how hard examples are by how often a training forgot them.
+
+    Args:
+        forgotten: times each was answered rightly at one visit and wrongly at the next, integers
+            [N].
+        learned: whether it was ever answered rightly, bool [N].
+
+    Returns:
+        float64 [N]; one that was never learned is harder than all that were.
+
+    Raises:
+        DataError: counts are negative, or the two have different shapes.
 
     Source: Toneva et al. 2019 (arXiv 1812.05159), section 3.
     """
-
-    def __init__(self, size: int) -> None:
-        """Start with nothing seen.
-
-        Args:
-            size: number of examples.
-        """
-        self._right = np.zeros(size, dtype=bool)
-        self._learned = np.zeros(size, dtype=bool)
-        self._forgotten = np.zeros(size, dtype=np.int64)
-        self._seen = np.zeros(size, dtype=np.int64)
-
-    def record(self, examples: np.ndarray, logits: np.ndarray, labels: np.ndarray) -> None:
-        """Take note of a batch; may be called at every step of training.
-
-        Args:
-            examples: numbers of the examples, integers [B], each once.
-            logits: finite numbers [B, C].
-            labels: right classes, integers [B].
-
-        Raises:
-            DataError: an example stands twice or does not exist, or the sizes differ.
-        """
-        examples = np.asarray(examples)
-        size = len(self._seen)
-        if len(np.unique(examples)) != len(examples) or not len(examples) == len(logits):
-            raise DataError(
-                f"{len(examples)} examples, {len(np.unique(examples))} of them different, with "
-                f"{len(logits)} rows of logits",
-                hint="give each example of a batch once, and a row of logits for it",
-            )
-        if len(examples) and not (examples.min() >= 0 and examples.max() < size):
-            raise DataError(f"example {examples.max()} of {size}", hint="count examples from 0")
-        shares = _probabilities(logits)
-        right = shares.argmax(axis=1) == _labels(labels, shares)
-        self._forgotten[examples] += self._right[examples] & ~right
-        self._right[examples] = right
-        self._learned[examples] |= right
-        self._seen[examples] += 1
-
-    @property
-    def scores(self) -> np.ndarray:
-        """Times each was forgotten, float64 [N]; never learned counts as more than any other.
-
-        Raises:
-            DataError: an example was not seen yet.
-        """
-        if not self._seen.all():
-            raise DataError(
-                f"{int((self._seen == 0).sum())} examples were never seen",
-                hint="record at least one whole pass",
-            )
-        most = int(self._forgotten.max(initial=0)) + 1
-        return np.where(self._learned, self._forgotten, most).astype(np.float64)
+    forgotten, learned = np.asarray(forgotten), np.asarray(learned, dtype=bool)
+    if forgotten.ndim != 1 or forgotten.shape != learned.shape or (forgotten < 0).any():
+        raise DataError(
+            f"forgotten {list(forgotten.shape)} and learned {list(learned.shape)} are not counts "
+            "[N] and whether [N]",
+            hint="give both for the same examples",
+        )
+    return np.where(learned, forgotten, forgotten.max(initial=0) + 1).astype(np.float64)
 
 
 def prototype_distance(

@@ -23,9 +23,11 @@ from steelyard.data.tasks.task import Examples
 from steelyard.errors import ConfigError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from steelyard.data.rows import PackedRows
 
-__all__ = ["LoadedRow", "Loader"]
+__all__ = ["LoadedRow", "Loader", "TensorBatches"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +197,31 @@ class Loader:
     def _per_row(self, part: int) -> float:
         """Return how many examples an average row of a task holds."""
         return len(self._tasks[part]) / len(self._packed[part]) if self._packed else 1.0
+
+
+class TensorBatches:
+    """The global batches of a loader as torch tensors, by the step alone: what a trainer reads."""
+
+    def __init__(self, loader: Loader) -> None:
+        """Keep the loader.
+
+        Args:
+            loader: makes the batches.
+        """
+        self.loader = loader
+
+    def batch(self, index: int, /) -> "dict[str, Tensor]":
+        """Return the batch of a step.
+
+        Args:
+            index: number of the step, from 0.
+
+        Returns:
+            Tensors [B, length] by name; see `convert.batch`.
+        """
+        import torch
+
+        return {name: torch.from_numpy(array) for name, array in self.loader.batch(index).items()}
 
 
 def _check_features(tasks: list[Examples], converter: Converter) -> None:

@@ -23,9 +23,9 @@ def prune(
 ) -> np.ndarray:
     """Choose the hardest or the easiest examples.
 
-    Hard ones pay where data are plenty, easy ones where they are scarce. With labels every class
-    keeps at least a share of what classes keep on average, or all it has: else the hard side may
-    drop classes whole.
+    The paper found that hard ones pay where data are plenty and easy ones where they are scarce;
+    wrong labels are among the hardest. With labels every class keeps at least a share of what
+    classes keep on average, or all it has: else the hard side may drop classes whole.
 
     Args:
         scores: how hard examples are, finite and not all equal, [N]; higher is harder.

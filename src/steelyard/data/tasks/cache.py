@@ -72,11 +72,13 @@ class CacheInfo:
 
     Attributes:
         key: hash of the task's source, preparation and vocabularies.
+        preparation_key: the same without the source.
         task: name of the task.
         shards: files in order; examples are counted through them.
     """
 
     key: str
+    preparation_key: str
     task: str
     shards: list[CacheShard]
 
@@ -172,7 +174,7 @@ def write_cache(
             made += parallel_map(work, some, workers=workers, cluster=cluster)
             if progress is not None:
                 progress(len(made) / count)
-        info = CacheInfo(key=key, task=task.name, shards=made)
+        info = CacheInfo(key=key, preparation_key=task.preparation_key, task=task.name, shards=made)
         _refuse_uneven(task, info)
         write_json(folder / CACHE, info)
         for shard in made:

@@ -42,7 +42,13 @@ class CachedTask:
     """
 
     def __init__(
-        self, task: Task, folder: Path | str, *, check: bool = True, skip: Collection[str] = ()
+        self,
+        task: Task,
+        folder: Path | str,
+        *,
+        check: bool = True,
+        check_source: bool = True,
+        skip: Collection[str] = (),
     ) -> None:
         """Map the files.
 
@@ -50,6 +56,8 @@ class CachedTask:
             task: the task that the cache was made of.
             folder: folder that `write_cache` finished.
             check: whether every file is compared with its hash first.
+            check_source: whether the source must be there and unchanged; False reads a cache where
+                its source is not.
             skip: names of shards that are left out, such as damaged ones; the order of what is left
                 is another.
 
@@ -60,10 +68,12 @@ class CachedTask:
         """
         self.task, self.name, self.folder = task, task.name, Path(folder)
         self.info: CacheInfo = read_info(self.folder)
-        if self.info.key != task.key:
+        stored = self.info.key if check_source else self.info.preparation_key
+        wanted = task.key if check_source else task.preparation_key
+        if stored != wanted:
             raise DataError(
                 f"{self.folder} holds the cache of another preprocessing (task {self.info.task!r}, "
-                f"key {self.info.key[:12]}, now {task.key[:12]})",
+                f"key {stored[:12]}, now {wanted[:12]})",
                 hint=f"delete the folder {self.folder} and cache the task again",
             )
         unknown = sorted(set(skip) - {shard.name for shard in self.info.shards})
@@ -136,7 +146,7 @@ class CachedTask:
 
 def _open_again(task: Task, folder: Path, skip: tuple[str, ...]) -> CachedTask:
     """Open a cache that was verified before."""
-    return CachedTask(task, folder, check=False, skip=skip)
+    return CachedTask(task, folder, check=False, check_source=False, skip=skip)
 
 
 def verify_cache(folder: Path, shards: list[CacheShard]) -> None:

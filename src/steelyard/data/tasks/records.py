@@ -49,16 +49,21 @@ class _Files:
     """Files in an order that depends on nothing but their names."""
 
     def __init__(self, *paths: Path | str, max_bytes: int | None = None) -> None:
-        """List the files.
+        """Keep the names; files are listed when they are first asked for.
+
+        A path that does not exist or holds no text file raises DataError then, so that a cache can
+        be read where its source is not.
 
         Args:
             *paths: files, and folders whose text files are taken.
             max_bytes: stop once the files listed hold this much; None for all.
-
-        Raises:
-            DataError: a path does not exist, or holds no text file.
         """
-        self._files: list[TextFile] = list_files([Path(path) for path in paths], max_bytes)
+        self._paths, self._max_bytes = [Path(path) for path in paths], max_bytes
+
+    @cached_property
+    def _files(self) -> list[TextFile]:
+        """The files, in the order of their numbers."""
+        return list_files(self._paths, self._max_bytes)
 
     @property
     def key(self) -> str:

@@ -122,8 +122,13 @@ class Task:
     @property
     def key(self) -> str:
         """Hash of everything that a cache of this task depends on."""
+        return key_of(self.preparation_key, self.source.key)
+
+    @property
+    def preparation_key(self) -> str:
+        """Hash of what is done to records before they are cached, whatever the source."""
         encoders = {name: feature.vocabulary.key for name, feature in self.features.items()}
-        return key_of(_VERSION, self.source.key, list(self.prepare), encoders)
+        return key_of(_VERSION, list(self.prepare), encoders)
 
     def prepared(self, index: int) -> list[Record]:
         """Return what becomes of one record of the source before `steps`.
