@@ -82,6 +82,13 @@ _ROWS: tuple[tuple[str, str, Literal["lower", "higher", "neither"], str], ...] =
     ),
     ("train.tokens", "token", "neither", "Tokens trained on, repeats counted."),
     (
+        "train.noise_scale",
+        "count",
+        "neither",
+        "Trace of the covariance of one example's gradient over the squared norm of the mean "
+        "gradient, towards the end of a run, in examples.",
+    ),
+    (
         "model.parameters",
         "parameter",
         "neither",

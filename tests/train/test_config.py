@@ -8,7 +8,7 @@ from steelyard.errors import ConfigError, DataError
 from steelyard.train import TrainConfig
 from steelyard.train.source import check_source
 
-RECIPE = Path(__file__).resolve().parents[2] / "recipes" / "train-tiny.toml"
+RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 
 
 @pytest.mark.parametrize(
@@ -36,13 +36,14 @@ def test_config_survives_json(config, tmp_path):
     assert configs.load(tmp_path / "config.json", TrainConfig) == config
 
 
-def test_recipe_names_every_field():
+@pytest.mark.parametrize("name", ["train-tiny", "byte-lm"])
+def test_recipes_name_every_field(name):
     import tomllib
 
-    recipe = configs.load(RECIPE, TrainConfig)
-    assert recipe.architecture.name == "tiny"
+    path = RECIPES / f"{name}.toml"
+    assert configs.load(path, TrainConfig).architecture.name in ("tiny", "bytes")
     # TOML has no word for "as the schedule has it".
-    named = set(tomllib.loads(RECIPE.read_text())) | {"final_fraction"}
+    named = set(tomllib.loads(path.read_text())) | {"final_fraction"}
     assert named == set(TrainConfig.__dataclass_fields__)
 
 

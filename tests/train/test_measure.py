@@ -193,6 +193,8 @@ def test_measuring_changes_no_bit_and_survives_a_kill(kind, config, source, tmp_
     assert parts.reports == whole.reports
     noise = whole.reports["noise-scale" + ("" if kind == "accumulation" else f"-{kind}")]
     assert noise["measured"] == 6 and len(noise["layers"]) == (5 if kind == "norm-layers" else 14)
+    measured = {item.quantity: item.value for item in whole.measurements()}
+    assert noise["is_lower_bound"] or measured["train.noise_scale"] == noise["value"]
     sizes = whole.reports["update-sizes"]
     assert [step for step, _ in sizes["curve"]] == [0, 3, 6, 9]
     assert 1e-5 < sizes["curve"][-1][1] < 1

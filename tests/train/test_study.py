@@ -10,7 +10,7 @@ from steelyard.train.trainer import train
 def test_branches_equal_runs_made_alone_and_cost_less(config, source, tmp_path):
     config = replace(config, eval_every=0, checkpoint_every=0)
     steps_seen = []
-    lengths = [60, 30, 45]
+    lengths = [42, 30, 36]
     results = study.run_ladder_rung(
         config,
         lengths,
@@ -19,7 +19,7 @@ def test_branches_equal_runs_made_alone_and_cost_less(config, source, tmp_path):
         cooldown_fraction=1 / 3,
         on_step=steps_seen.append,
     )
-    assert [result.steps for result in results] == [30, 45, 60]
+    assert [result.steps for result in results] == [30, 36, 42]
     for result in results:
         cooldown = result.steps // 3
         alone = train(

@@ -105,7 +105,13 @@ class EstimatorResult:
 
     def quantities(self) -> dict[str, float | None]:
         """Return measured values by quantity; None where one was not measured."""
+        scales = [
+            report["value"]
+            for name, report in self.reports.items()
+            if name.startswith("noise-scale") and not report["is_lower_bound"]
+        ]
         return {
+            "train.noise_scale": scales[0] if scales else None,
             "eval.loss": self.eval_loss,
             "train.step_time": self.step_time_s,
             "train.total_time": self.total_time_s,

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from steelyard.train.gradients import with_gradients
+
 __all__ = ["ScheduleFree"]
 
 
@@ -37,10 +39,8 @@ class ScheduleFree(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:
         """Update every parameter that has a gradient."""
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._update(parameter, parameter.grad, group)
+        for parameter, gradient, group in with_gradients(self):
+            self._update(parameter, gradient, group)
 
     def _update(self, weight: nn.Parameter, gradient: Tensor, group: dict[str, Any]) -> None:
         """Update one parameter."""

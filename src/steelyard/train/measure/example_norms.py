@@ -199,14 +199,13 @@ class ExampleNorms(TorchFunctionMode):
     ) -> None:
         """Watch a layer norm."""
         entered, width = input.detach(), len(normalized_shape)
-        self._expect_vector(
+        self._expect_gain(
             output,
             weight,
-            lambda back: self._features(
-                back * F.layer_norm(_full(entered), normalized_shape, eps=eps), width
-            ),
+            bias,
+            lambda back: self._features(back, width),
+            lambda: F.layer_norm(_full(entered), normalized_shape, eps=eps),
         )
-        self._expect_vector(output, bias, lambda back: self._features(back, width))
 
     def _watch_rms_norm(
         self,
@@ -218,12 +217,12 @@ class ExampleNorms(TorchFunctionMode):
     ) -> None:
         """Watch a root mean square norm."""
         entered, width = input.detach(), len(normalized_shape)
-        self._expect_vector(
+        self._expect_gain(
             output,
             weight,
-            lambda back: self._features(
-                back * F.rms_norm(_full(entered), normalized_shape, eps=eps), width
-            ),
+            None,
+            lambda back: self._features(back, width),
+            lambda: F.rms_norm(_full(entered), normalized_shape, eps=eps),
         )
 
     def _watch_group_norm(
@@ -237,14 +236,25 @@ class ExampleNorms(TorchFunctionMode):
     ) -> None:
         """Watch a group norm, whose gains belong to the second axis."""
         entered = input.detach()
-        self._expect_vector(
+        self._expect_gain(
             output,
             weight,
-            lambda back: self._places(back * F.group_norm(_full(entered), num_groups, eps=eps)).sum(
-                2
-            ),
+            bias,
+            lambda back: self._places(back).sum(2),
+            lambda: F.group_norm(_full(entered), num_groups, eps=eps),
         )
-        self._expect_vector(output, bias, lambda back: self._places(back).sum(2))
+
+    def _expect_gain(
+        self,
+        output: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        reduce: Callable[[Tensor], Tensor],
+        normed: Callable[[], Tensor],
+    ) -> None:
+        """Wait for the gradient of a norm's output: the gain multiplied what was normed."""
+        self._expect_vector(output, weight, lambda back: reduce(back * normed()))
+        self._expect_vector(output, bias, reduce)
 
     def _expect_matrix(
         self, output: Tensor, weight: Tensor, make: Callable[[Tensor], Factors]
