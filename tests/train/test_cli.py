@@ -36,3 +36,11 @@ def test_recipe_runs_and_prints_what_was_measured(config, data, tmp_path, capsys
 def test_recipe_that_is_not_there_is_named(data, tmp_path):
     with pytest.raises(ConfigError, match="cannot read"):
         cli.run(tmp_path / "none.toml", data=data, out=tmp_path / "run")
+
+
+def test_processes_that_share_a_run_start_no_others(config, tmp_path, monkeypatch):
+    recipe = tmp_path / "recipe.json"
+    configs.dump(config, recipe)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="share the steps of one run"):
+        cli.run(recipe, data=tmp_path, out=tmp_path / "run", subprocess=True)

@@ -1,6 +1,7 @@
 """`steelyard train`: train a model from a recipe."""
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from steelyard.cli.output import Switch, print_json
 from steelyard.cli.study import study
 from steelyard.cost import model_flops_per_token
 from steelyard.data.shards import TokenShards
+from steelyard.errors import ConfigError
 from steelyard.quantity import QUANTITIES
 from steelyard.runs.progress import progress
 from steelyard.runs.report import Cell, Column, Report, Section, Table
@@ -56,6 +58,11 @@ def run(
     config = configs.load(recipe, TrainConfig)
     wanted = dict.fromkeys((*config.measure, *(measure or ())))
     config = dataclasses.replace(config, measure=tuple(wanted))
+    if subprocess and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError(
+            "--subprocess was given to processes that share the steps of one run",
+            hint="leave --subprocess out under torchrun: each process is the run's own already",
+        )
     if subprocess:
         with _shown(config, quiet=json) as on_step:
             result = train_in_subprocess(config, data, out, on_step=on_step)

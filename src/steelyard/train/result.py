@@ -111,13 +111,13 @@ class EstimatorResult:
             if name.startswith("noise-scale") and not report["is_lower_bound"]
         ]
         return {
-            "train.noise_scale": scales[0] if scales else None,
             "eval.loss": self.eval_loss,
             "train.step_time": self.step_time_s,
             "train.total_time": self.total_time_s,
             "train.throughput": self.tokens_per_s,
             "train.peak_memory": self.peak_memory_bytes,
             "train.tokens": self.tokens,
+            "train.noise_scale": scales[0] if scales else None,
         }
 
     def to_plain(self) -> dict[str, Any]:

@@ -1,0 +1,248 @@
+"""Large minibatches by SGD: workers, momentum and the scaling rule at equal epochs.
+
+Rules and numbers of checks are those of Goyal et al. 2017 (arXiv 1706.02677). Workers are processes
+over gloo; their gradient is held against one process's on the same samples. The scaling rule is
+tried on generated images with a small convolution network, at equal epochs, with batch statistics
+over 32 images whatever the batch is (micro-batches are virtual workers): the base batch, and eight
+times it with a gradual warm-up, without, with the root rule, and at the base's rate.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from benchmarks.common import Check
+from benchmarks.train._gradient_rank import Points, classify, gradient, network
+from torch import Tensor, nn
+
+from steelyard.errors import ConfigError
+from steelyard.train import EstimatorConfig
+from steelyard.train.batches import Batch
+from steelyard.train.estimator import Estimator
+from steelyard.train.optimizer import make_optimizers
+from steelyard.train.scale_recipe import check_normalisation, scale_recipe
+
+PAPER = ["56-large-minibatch-sgd"]
+
+_EXAMPLES, _EPOCHS = 2048, 12
+_BASE = EstimatorConfig(
+    steps=_EPOCHS * _EXAMPLES // 32,
+    batch_size=32,
+    optimizer="sgd",
+    learning_rate=0.1,
+    weight_decay=1e-4,
+    cooldown_steps=_EPOCHS * _EXAMPLES // 64,
+    schedule="linear",
+    clip=0.0,
+    threads=1,
+)
+
+
+def run(quick: bool) -> list[Check]:
+    """Check the gradient of workers, the forms of momentum, and the rules at equal epochs."""
+    return [*_workers(), *_momentum(), *_rules(2 if quick else 8)]
+
+
+def _workers() -> list[Check]:
+    """Compare the gradient of 2 and 4 processes with that of one on the same samples."""
+    whole, tree = gradient(1), gradient(4)
+    checks = []
+    for count in (2, 4):
+        shared = _by_processes(count)
+        error = float(np.linalg.norm(shared - whole) / np.linalg.norm(whole))
+        checks += [
+            Check(
+                f"2 gradient of {count} processes against the whole batch's", error, 1e-6, "lower"
+            ),
+            Check(
+                f"2 elements that differ in any bit from one process's tree, {count} processes",
+                float((shared != tree).sum()),
+                0.0,
+                "lower",
+            ),
+        ]
+    config = replace(_BASE, batch_size=256, accumulation=4)
+    check_normalisation(network(), classify, Points(), config)
+
+    def summed(module: nn.Module, batch: Batch) -> Tensor:
+        assert isinstance(batch, tuple)
+        return F.cross_entropy(module(batch[0]), batch[1], reduction="sum")
+
+    try:
+        check_normalisation(network(), summed, Points(), config)
+        found = 0.0
+    except ConfigError:
+        found = 1.0
+    return [*checks, Check("2 a loss that is no mean is found", found, 1.0, "higher")]
+
+
+def _by_processes(count: int) -> np.ndarray:
+    """Start processes that share a step; return the gradient of the first."""
+    with tempfile.TemporaryDirectory() as folder:
+        environment = os.environ | {
+            "WORLD_SIZE": str(count),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(29000 + os.getpid() % 1000 + count),
+            "OMP_NUM_THREADS": "1",
+        }
+        command = [sys.executable, "-m", "benchmarks.train._gradient_rank"]
+        children = [
+            subprocess.Popen(
+                [*command, str(Path(folder) / f"{rank}.npy"), "4"],
+                env=environment | {"RANK": str(rank)},
+            )
+            for rank in range(count)
+        ]
+        codes = [child.wait() for child in children]
+        if any(codes):
+            raise RuntimeError(f"the processes ended with {codes}")
+        return np.load(Path(folder) / "0.npy")
+
+
+def _momentum() -> list[Check]:
+    """Run both forms of momentum over a drop of the rate, and the inner one without correction."""
+    config = replace(_BASE, clip=0.0, weight_decay=0.0)
+    module = network().double()
+    optimizer = make_optimizers(module, config)[0]
+    for group in optimizer.param_groups:
+        group["nesterov"] = False  # the paper's equations 9 and 10 are without
+    weights = torch.nn.utils.parameters_to_vector(module.parameters()).detach()
+    inner = {name: (weights.clone(), torch.zeros_like(weights)) for name in ("corrected", "not")}
+    rates = [0.1] * 20 + [0.01] * 20
+    probe = network().double()
+    for step, rate in enumerate(rates):
+        x, y = Points().batch(step)
+        batch = (x.double(), y)
+        for name, (place, speed) in inner.items():
+            torch.nn.utils.vector_to_parameters(place, probe.parameters())
+            parts = torch.autograd.grad(classify(probe, batch), list(probe.parameters()))
+            factor = rate / rates[max(0, step - 1)] if name == "corrected" else 1.0
+            speed = 0.9 * factor * speed + rate * torch.cat([part.flatten() for part in parts])
+            inner[name] = (place - speed, speed)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.zero_grad()
+        classify(module, batch).backward()
+        optimizer.step()
+    ours = torch.nn.utils.parameters_to_vector(module.parameters()).detach()
+    errors = {
+        name: float((ours - place).norm() / ours.norm()) for name, (place, _) in inner.items()
+    }
+    return [
+        Check(
+            "3 form with the rate inside and correction, against ours",
+            errors["corrected"],
+            1e-6,
+            "lower",
+        ),
+        Check("3 the same without correction", errors["not"], 1e-3, "higher"),
+    ]
+
+
+class _Images:
+    """Ten smooth patterns, moved, scaled and noisy; epochs are permutations of 2048 examples."""
+
+    def __init__(self, seed: int) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self._patterns = torch.randn(10, 1, 5, 5, generator=generator)
+        self.images, self.classes = self._draw(_EXAMPLES, generator)
+        self.held = self._draw(4096, generator)
+        self._seed, self._size = seed, 32
+
+    def of(self, batch_size: int) -> "_Images":
+        """Cut batches of a size."""
+        self._size = batch_size
+        return self
+
+    def _draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draw images [N, 1, 12, 12] and their classes."""
+        classes = torch.randint(0, 10, (count,), generator=generator)
+        large = F.interpolate(self._patterns, size=12, mode="bilinear")[classes]
+        shifts = torch.randint(-2, 3, (count,), generator=generator)
+        moved = torch.stack([row.roll(int(by), -1) for row, by in zip(large, shifts, strict=True)])
+        gains = 0.5 + torch.rand(count, 1, 1, 1, generator=generator)
+        return gains * moved + 1.2 * torch.randn(moved.shape, generator=generator), classes
+
+    def batch(self, index: int, /) -> tuple[Tensor, Tensor]:
+        """Cut a batch from the permutation of its epoch."""
+        per_epoch = _EXAMPLES // self._size
+        generator = torch.Generator().manual_seed(1000 * self._seed + index // per_epoch)
+        order = torch.randperm(_EXAMPLES, generator=generator)
+        part = order[index % per_epoch * self._size :][: self._size]
+        return self.images[part], self.classes[part]
+
+    def error(self, module: nn.Module) -> float:
+        """Return the share of held-out images that are classified wrongly."""
+        return float((module(self.held[0]).argmax(1) != self.held[1]).float().mean())
+
+
+def _convolutions(seed: int) -> nn.Module:
+    """Make a small network with batch norms."""
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1, bias=False),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1, bias=False),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(128, 10),
+    )
+
+
+def _rules(seeds: int) -> list[Check]:
+    """Train the arms at equal epochs and compare their errors."""
+    warmup = 3 * _EXAMPLES
+    large = scale_recipe(_BASE, 256, rule="linear", warmup_examples=warmup)
+    arms: dict[str, EstimatorConfig] = {
+        "base": _BASE,
+        "gradual": large,
+        "no warm-up": replace(large, warmup_steps=0, warmup_from=0.0),
+        "root": scale_recipe(_BASE, 256, rule="sqrt", warmup_examples=warmup),
+        "unscaled": scale_recipe(_BASE, 256, rule="none"),
+    }
+    errors = {
+        name: [_error(config, seed) for seed in range(seeds)] for name, config in arms.items()
+    }
+    means = {name: statistics.mean(found) for name, found in errors.items()}
+    for name, found in errors.items():
+        spread = statistics.stdev(found) / len(found) ** 0.5
+        print(
+            f"  {name:<11} error {100 * means[name]:5.2f} +- {100 * spread:.2f} % of {seeds} seeds"
+        )
+    noise = max(statistics.stdev(found) for found in errors.values()) * (2 / seeds) ** 0.5
+
+    def gap(one: str, other: str) -> float:
+        return means[one] - means[other]
+
+    return [
+        Check(
+            "1 gradual less base, in standard errors", gap("gradual", "base") / noise, 2.0, "lower"
+        ),
+        Check("1 unscaled less gradual, error", gap("unscaled", "gradual"), 0.0, "higher"),
+        Check("1 unscaled less root, error", gap("unscaled", "root"), 0.0, "higher"),
+        Check("1 root less gradual, error", gap("root", "gradual"), 0.0, "higher"),
+        Check("1 no warm-up less gradual, error", gap("no warm-up", "gradual"), 0.0, "higher"),
+    ]
+
+
+def _error(config: EstimatorConfig, seed: int) -> float:
+    """Train once and return the held-out error."""
+    images = _Images(seed).of(config.batch_size)
+    with tempfile.TemporaryDirectory() as folder:
+        estimator = Estimator(
+            _convolutions(seed), classify, replace(config, seed=seed), evaluate=images.error
+        )
+        found = estimator.fit(images, Path(folder)).eval_loss
+    assert found is not None
+    return found
