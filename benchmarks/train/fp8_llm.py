@@ -50,7 +50,7 @@ from steelyard.nn.transformer import build
 
 PAPER = ["81-fp8-llm"]
 _SHARE = 0.995
-_QUICK_SIZES = (Size(64, 2, 80, 16, 40, 40), Size(128, 2, 40, 16, 40, 40))
+_QUICK_SIZES = (Size(64, 2, 80, 16, 40, 24), Size(128, 2, 32, 16, 32, 24))
 _FULL_SIZES = (Size(128, 4, 400, 60, 200), Size(256, 4, 300, 60, 200))
 
 
