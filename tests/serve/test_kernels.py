@@ -251,9 +251,9 @@ def test_the_native_kernel_takes_any_shape(
 def test_prompts_of_any_shape_equal_the_gathered_batch(
     seed, chunks, heads, width, block_size, dtype, window, softcap
 ):
-    lengths, befores = (np.array(part) for part in zip(*chunks, strict=True))
+    lengths, before = (np.array(part) for part in zip(*chunks, strict=True))
     shape = {"lengths": lengths, "width": width, "block_size": block_size, "dtype": dtype}
-    case = Case(seed, lengths + befores, heads=heads[0], kv_heads=heads[1], **shape)
+    case = Case(seed, lengths + before, heads=heads[0], kv_heads=heads[1], **shape)
     tolerance = error_of(dtype, prompt=True)
     case.assert_equals(attend_natively, tolerance=tolerance, window=window, softcap=softcap)
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from steelyard.errors import ConfigError, DataError, DivergedError
+from steelyard.nn.parts.noise import Noise
 from steelyard.train import optimizer as optimizers
 from steelyard.train import schedules
 from steelyard.train.averages import Averages, swapped
@@ -73,6 +74,7 @@ class Session:
         self.module.zero_grad(set_to_none=True)
         self.history = History()
         self._loss = loss
+        self._noises = [item for item in module.modules() if isinstance(item, Noise)]
         self._batches = batches
         self._schedule = schedules.for_config(config)
         self.averages = Averages(config.averages)
@@ -239,6 +241,8 @@ class Session:
         seed = hash((self.config.seed, state.step, number)) & 0xFFFFFFFF
         # `torch.manual_seed` seeds every kind of device there may be, which takes .6 ms.
         torch.default_generator.manual_seed(seed)
+        for number, noise in enumerate(self._noises):
+            noise.reseed(seed + number)
         if self.config.device.startswith("cuda"):
             torch.cuda.manual_seed(seed)
 

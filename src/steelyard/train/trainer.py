@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from steelyard import files
+from steelyard.nn.moe.losses import auxiliary_loss
 from steelyard.nn.transformer import Transformer, build
 from steelyard.train.batches import Batch
 from steelyard.train.callback import Callback
@@ -50,13 +51,22 @@ class TokenBatches:
         return torch.from_numpy(self._source.batch(index, *self._what))
 
 
-def next_token_loss(module: nn.Module, tokens: Batch) -> Tensor:
-    """Return the mean cross-entropy of predicting each of tokens [B, T + 1] from those before."""
+def next_token_loss(module: nn.Module, tokens: Batch) -> Tensor | tuple[Tensor, Tensor]:
+    """Return the mean cross-entropy of predicting each of tokens [B, T + 1] from those before.
+
+    Of a mixture of experts in training, a second number is what its routers add to the loss.
+    """
     assert isinstance(tokens, Tensor)
     logits = module(tokens[:, :-1])
     # Logits go to float32 first: a log-softmax over a vocabulary in bfloat16 loses what a small
     # step of the loss consists of.
-    return F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+    logits, wanted = logits.flatten(0, 1).float(), tokens[:, 1:].flatten()
+    if not (
+        isinstance(module, Transformer) and module.architecture.num_experts and module.training
+    ):
+        return F.cross_entropy(logits, wanted)
+    losses = F.cross_entropy(logits, wanted, reduction="none")
+    return losses.mean(), auxiliary_loss(module, losses.detach())
 
 
 def open_session(config: TrainConfig, source: TokenSource) -> Session:
