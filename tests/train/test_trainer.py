@@ -1,3 +1,4 @@
+import json
 import math
 from dataclasses import replace
 
@@ -155,6 +156,14 @@ def test_another_run_in_the_folder_is_refused(config, source, tmp_path):
     source.num_tokens -= 1
     with pytest.raises(ConfigError, match=r"data\.num_tokens"):
         train(config, source, tmp_path)
+
+
+def test_a_folder_older_than_a_field_of_the_architecture_is_still_its_run(config, source, tmp_path):
+    first = train(config, source, tmp_path)
+    claim = json.loads((tmp_path / "config.json").read_text())
+    del claim["config"]["architecture"]["deepnorm"]
+    (tmp_path / "config.json").write_text(json.dumps(claim))
+    assert train(config, source, tmp_path) == first
 
 
 def test_start_from_must_fit(config, source, tmp_path):

@@ -123,7 +123,7 @@ def _norm(arch: Architecture, width: int) -> int:
 
 def _layer(arch: Architecture, experts: int | None, cross: bool) -> int:
     """Count one layer with its norms and `experts` routed experts, None for a dense MLP."""
-    norms = (4 if arch.sandwich_norm else 2) + (1 if cross else 0)
+    norms = (2 if arch.sandwich_norm else 1) * (3 if cross else 2)
     attention = _attention(arch) * (2 if cross else 1)
     if experts is None:
         inner, feed_forward = arch.intermediate_size, _mlp(arch, arch.intermediate_size)

@@ -13,11 +13,20 @@ from steelyard.catalog import Architecture, to_huggingface
 from steelyard.catalog.huggingface import read_architecture, text_values
 from steelyard.errors import ConfigError, DataError
 from steelyard.files import read_json, sha256_file, write_json
+from steelyard.nn.encoder_decoder import EncoderDecoder
 from steelyard.nn.gguf.model import load_gguf
 from steelyard.nn.hashes import HASHES, check_hashes, identity_of
 from steelyard.nn.mapped import DTYPES, Weights, write_tensors
 from steelyard.nn.names import Slot, slots
-from steelyard.nn.own_folder import OWN_TYPE, own_architecture, own_config, read_state
+from steelyard.nn.own_folder import (
+    INDEX,
+    OWN_TYPE,
+    WEIGHTS,
+    fill_from,
+    own_architecture,
+    own_config,
+    own_state,
+)
 from steelyard.nn.quantized.folder import replace_packed
 from steelyard.nn.rotary import RotaryScaling
 from steelyard.nn.rotary_config import read_scaling, scaling_fields, within_factors
@@ -28,7 +37,6 @@ from steelyard.nn.transformer import Transformer
 
 __all__ = ["finish_folder", "load", "save", "shard_names"]
 
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 _BUFFERS = ("rotary_emb.inv_freq", "attn.bias", "attn.masked_bias")
 """Endings of tensors that older files hold beside the weights and that follow from the
 configuration."""
@@ -144,13 +152,15 @@ def _load_own(
     if not is_checked:
         check_hashes(directory)
     model = Transformer(arch)
-    state = read_state(model, Weights(directory, WEIGHTS, INDEX), directory, dtype)
-    model.load_state_dict(state, assign=True)
+    fill_from(model, Weights(directory, WEIGHTS, INDEX), directory, dtype)
     return model
 
 
 def save(
-    model: Transformer, directory: Path | str, *, max_shard_bytes: int = 5_000_000_000
+    model: Transformer | EncoderDecoder,
+    directory: Path | str,
+    *,
+    max_shard_bytes: int = 5_000_000_000,
 ) -> None:
     """Save a model as a Hugging Face folder that `transformers` and `load` read.
 
@@ -159,7 +169,7 @@ def save(
     hashes come last.
 
     Args:
-        model: model of `nn.transformer`.
+        model: model of `nn.transformer` or `nn.encoder_decoder`.
         directory: folder to write; made if missing, and files of an earlier save are replaced.
         max_shard_bytes: weights beyond it are split into several files with an index.
 
@@ -180,11 +190,12 @@ def save(
     finish_folder(directory, config, places, total)
 
 
-def _stored_form(model: Transformer) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _stored_form(model: Transformer | EncoderDecoder) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return the configuration and the tensors of a folder."""
-    arch, state = model.architecture, model.state_dict()
-    if unserved_traits(arch):
-        return own_config(arch), {name: part.contiguous() for name, part in state.items()}
+    arch = model.architecture
+    if isinstance(model, EncoderDecoder) or unserved_traits(arch):
+        return own_config(arch), own_state(model)
+    state = model.state_dict()
     config = to_huggingface(arch) | {
         "_name_or_path": arch.name,
         "torch_dtype": str(model.embedding.weight.dtype).removeprefix("torch."),

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.nn.attention import Attend
+from steelyard.nn.cross import CrossAttention
 from steelyard.nn.initial.schemes import residual_weight
 from steelyard.nn.moe.experts import MixtureOfExperts
 from steelyard.nn.parts.activation import activate
@@ -37,9 +38,9 @@ class SideInputs:
     split: int = 0
 
     def rows(self, wanted: Tensor) -> "SideInputs":
-        """Return the tokens of some rows of the first axis."""
-        tokens = None if self.tokens is None else self.tokens[wanted]
-        return SideInputs(tokens, self.memory, self.split)
+        """Return what belongs to some rows of the first axis."""
+        parts = (None if part is None else part[wanted] for part in (self.tokens, self.memory))
+        return SideInputs(*parts, split=self.split)
 
 
 _NONE = SideInputs()
@@ -61,6 +62,7 @@ class DecoderLayer(nn.Module):
         attention_post_norm: norm of what attention adds to the residual stream, or None.
         attention_sum_norm: norm after it was added, or None.
         cross: attention over an encoder's results, or None.
+        cross_norm: norm before it; the two after it are `cross_post_norm` and `cross_sum_norm`.
         mlp_norm: norm before the MLP, None with norms after it alone.
         experts: mixture of experts, None where `up` and `down` are there.
         up: input projection of the MLP; with a gated MLP the gate's rows come first, then the
@@ -109,7 +111,11 @@ class DecoderLayer(nn.Module):
         self.out = linear(inner, width, arch.output_bias)
         self.attention_post_norm = make_norm(arch, width) if has_post else None
         self.attention_sum_norm = make_norm(arch, width) if has_sum else None
-        self.cross = None
+        has_cross = arch.kind == "encoder-decoder" and part == "decoder"
+        self.cross = CrossAttention(arch) if has_cross else None
+        self.cross_norm = make_norm(arch, width) if has_cross and has_pre else None
+        self.cross_post_norm = make_norm(arch, width) if has_cross and has_post else None
+        self.cross_sum_norm = make_norm(arch, width) if has_cross and has_sum else None
         self.mlp_norm = make_norm(arch, width) if has_pre else None
         self.experts = MixtureOfExperts(arch) if arch.has_experts(index) else None
         self.mlp_inner_norm = None
@@ -181,9 +187,17 @@ class DecoderLayer(nn.Module):
             mixed = self.attention_inner_norm(mixed)
         norms = self.attention_post_norm, self.attention_sum_norm
         hidden = self._add(hidden, self.out(mixed), *norms)
+        if self.cross is not None and sides.memory is not None:
+            hidden = self._attend_memory(self.cross, hidden, sides.memory)
         normed = hidden if self.mlp_norm is None else self.mlp_norm(hidden)
         update = self._feed_forward(normed, sides.tokens)
         return self._add(hidden, update, self.mlp_post_norm, self.mlp_sum_norm)
+
+    def _attend_memory(self, cross: CrossAttention, hidden: Tensor, memory: Tensor) -> Tensor:
+        """Add what attention over an encoder's results finds."""
+        normed = hidden if self.cross_norm is None else self.cross_norm(hidden)
+        update = cross(normed, memory, self.query_scale)
+        return self._add(hidden, update, self.cross_post_norm, self.cross_sum_norm)
 
     def _feed_forward(self, normed: Tensor, tokens: Tensor | None) -> Tensor:
         """Return what the MLP or the experts add."""

@@ -15,8 +15,18 @@ from steelyard.config import convert, to_plain
 from steelyard.errors import DataError
 from steelyard.nn.mapped import Weights
 
-__all__ = ["OWN_TYPE", "own_architecture", "own_config", "read_state"]
+__all__ = [
+    "INDEX",
+    "OWN_TYPE",
+    "WEIGHTS",
+    "fill_from",
+    "own_architecture",
+    "own_config",
+    "own_state",
+]
 
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+"""Files of a folder's weights: all of them, or where each stands."""
 OWN_TYPE = "steelyard"
 """`model_type` of such a folder."""
 
@@ -50,9 +60,24 @@ def own_architecture(config: Mapping[str, Any], directory: Path) -> Architecture
     return convert(config.get("architecture", {}), Architecture, where=where)
 
 
-def read_state(
+def own_state(model: nn.Module) -> dict[str, Tensor]:
+    """Return what a model's files hold.
+
+    Args:
+        model: any module.
+
+    Returns:
+        Tensors by name, of modules that stand in two places the first alone.
+    """
+    found: dict[int, tuple[str, Tensor]] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        found.setdefault(id(tensor), (name, tensor))
+    return {name: tensor.detach().contiguous() for name, tensor in found.values()}
+
+
+def fill_from(
     model: nn.Module, weights: Weights, directory: Path, dtype: torch.dtype | None
-) -> dict[str, Tensor]:
+) -> None:
     """Read the parameters of a model.
 
     Args:
@@ -61,13 +86,10 @@ def read_state(
         directory: their folder, for messages.
         dtype: type of the result; None for that of each tensor as stored.
 
-    Returns:
-        Tensors by the model's own names.
-
     Raises:
         DataError: a tensor is missing, left over, or has another shape.
     """
-    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    wanted = {name: tuple(tensor.shape) for name, tensor in own_state(model).items()}
     found = {name: tuple(weights.entry(name).shape) for name in weights.files}
     if wanted != found:
         names = sorted(
@@ -79,5 +101,6 @@ def read_state(
             f"{found.get(first, 'none')}, but config.json asks for {wanted.get(first, 'none')}",
             hint="config.json and weights must belong to the same model",
         )
-    state = {name: weights.files[name].read(name) for name in wanted}
-    return {name: tensor.to(dtype).clone() for name, tensor in state.items()}
+    state = {name: weights.files[name].read(name).to(dtype).clone() for name in wanted}
+    # What is missing stands in two places; nothing else is, as compared above.
+    model.load_state_dict(state, strict=False, assign=True)

@@ -22,9 +22,10 @@ def unsupported_traits(arch: Architecture) -> list[str]:
     """
     windowed = arch.sliding_window > 0 or arch.attention_softcap > 0
     traits = {
-        f"kind = {arch.kind!r}": arch.kind == "encoder-decoder",
         f"kv_lora_rank = {arch.kv_lora_rank} (latent attention)": arch.kv_lora_rank > 0,
         "router_bias": arch.router_bias,
+        "experts, multiway or qk_norm with kind = 'encoder-decoder'": arch.kind == "encoder-decoder"
+        and (arch.num_experts > 0 or arch.multiway or arch.qk_norm),
         "mlp_bias with shared experts": arch.mlp_bias and arch.num_shared_experts > 0,
         f"mlp = {arch.mlp!r}": arch.mlp not in ("swiglu", "geglu", "gelu", "relu"),
         f"num_token_types = {arch.num_token_types}": arch.num_token_types > 0,

@@ -65,6 +65,7 @@ class Transformer(nn.Module):
     Attributes:
         architecture: the record it was built from.
         scaling: scaling of the rotary wavelengths, or None.
+        part: "decoder" or "encoder".
         embedding: token table [V, C]; also the output head when it is tied.
         position_embedding: learned positions [P, C], or None.
         embedding_norm: norm before the first layer, or None.
@@ -88,7 +89,9 @@ class Transformer(nn.Module):
     local_sines: Tensor | None
     xpos_scales: Tensor | None
 
-    def __init__(self, arch: Architecture, scaling: RotaryScaling | None = None) -> None:
+    def __init__(
+        self, arch: Architecture, scaling: RotaryScaling | None = None, part: str = ""
+    ) -> None:
         """Lay out the parameters in float32 on the CPU, not yet filled.
 
         `build` or `checkpoint.load` fills them.
@@ -96,6 +99,7 @@ class Transformer(nn.Module):
         Args:
             arch: a decoder or an encoder.
             scaling: scaling of the rotary wavelengths, or None.
+            part: "encoder" or "decoder", which half of an encoder-decoder it is.
 
         Raises:
             ConfigError: the architecture has a trait this model does not have.
@@ -104,6 +108,12 @@ class Transformer(nn.Module):
         super().__init__()
         refuse_unsupported(arch)
         self.architecture = arch
+        self.part = part or arch.kind
+        if self.part == "encoder-decoder":
+            raise ConfigError(
+                f"{arch.name} is of kind 'encoder-decoder', which is two stacks",
+                hint="build it with nn.encoder_decoder.build",
+            )
         self.scaling = scaling
         self.identity = ""
         self.embedding = _table(arch.vocab_size, arch.hidden_size)
@@ -117,10 +127,10 @@ class Transformer(nn.Module):
         self.relative_bias = _table(RELATIVE_BUCKETS, arch.num_heads) if relative else None
         layer = MultiwayLayer if arch.multiway else DecoderLayer
         self.layers = nn.ModuleList(
-            layer(arch, index, arch.kind) for index in range(arch.num_layers)
+            layer(arch, index, self.part) for index in range(arch.num_layers)
         )
         self.norm = nn.Identity() if arch.norms_sums else make_norm(arch, width)
-        has_head = not arch.tied_embeddings and arch.kind == "decoder"
+        has_head = not arch.tied_embeddings and self.part == "decoder"
         self.output = linear(width, arch.vocab_size, bias=False) if has_head else None
         is_turned = arch.position in ("rope", "xpos")
         rows, width = arch.max_positions if is_turned else 0, arch.rotary_dim or arch.head_dim
@@ -144,7 +154,7 @@ class Transformer(nn.Module):
         positions: Tensor,
         attend: Attend,
         wanted: Tensor | None = None,
-        split: int = 0,
+        sides: SideInputs | None = None,
     ) -> Tensor:
         """Compute the last hidden states with attention of the caller's choice.
 
@@ -155,13 +165,13 @@ class Transformer(nn.Module):
             attend: attention; its queries and keys are normed and turned already.
             wanted: int64 [N] rows of the first axis to return; the last layer then computes no
                 more than keys and values of the others.
-            split: tokens of each sequence that the first branch of multiway layers computes.
+            sides: what some layers read besides; by default the tokens.
 
         Returns:
             Hidden states after the last norm, [..., C] or [N, ..., C].
         """
         hidden, rotations = self.enter(tokens, positions)
-        sides = SideInputs(tokens, split=split)
+        sides = sides or SideInputs(tokens)
         for layer, rotation in zip(self.layers[:-1], rotations[:-1], strict=True):
             hidden = layer(hidden, rotation, attend, None, sides)
         return self.norm(self.layers[-1](hidden, rotations[-1], attend, wanted, sides))
@@ -224,7 +234,7 @@ class Transformer(nn.Module):
             return retain_parallel(*parts)
         if arch.mixer == "dilated":
             return attend_dilated(*parts, arch.dilated_segments, arch.dilated_rates)
-        causal, bias = arch.kind == "decoder", self.bias
+        causal, bias = self.part == "decoder", self.bias
         if bias is not None or not causal:
             return attend_sequence(*parts, causal=causal, bias=bias)
         window, softcap = arch.window_of(layer), arch.attention_softcap
@@ -235,7 +245,7 @@ class Transformer(nn.Module):
         """What positions add to the scores, by the distance of key and query."""
         arch, table = self.architecture, self.relative_bias
         if table is not None:
-            both_ways = arch.kind == "encoder"
+            both_ways = self.part == "encoder"
             return lambda d: table(relative_buckets(d, both_ways=both_ways)).permute(2, 0, 1)
         if arch.position == "alibi":
             return lambda d: alibi_bias(d, arch.num_heads)
@@ -253,7 +263,9 @@ class Transformer(nn.Module):
         logits = logits if divisor == 1.0 else logits / divisor
         return softcap * torch.tanh(logits / softcap) if softcap else logits
 
-    def forward(self, tokens: Tensor, *, block: int = 0, split: int = 0) -> Tensor:
+    def forward(
+        self, tokens: Tensor, *, block: int = 0, split: int = 0, memory: Tensor | None = None
+    ) -> Tensor:
         """Return next-token logits, of an encoder its last hidden states.
 
         Args:
@@ -262,6 +274,7 @@ class Transformer(nn.Module):
                 many tokens and the one before, so that half the length of training carries a model
                 over longer sequences; 0 for all tokens before.
             split: tokens of each sequence that the first branch of multiway layers computes.
+            memory: [B, S, C] of an encoder, for the decoder of an encoder-decoder.
 
         Returns:
             Logits [B, T, V], or hidden states [B, T, C].
@@ -283,15 +296,15 @@ class Transformer(nn.Module):
             )
         positions = torch.arange(length, device=tokens.device)
         attend = self._attend_blocks(block) if block else self.attend
-        hidden = self.run(tokens, positions, attend, split=split)
-        return hidden if arch.kind == "encoder" else self.head(hidden)
+        hidden = self.run(tokens, positions, attend, sides=SideInputs(tokens, memory, split))
+        return hidden if self.part == "encoder" else self.head(hidden)
 
     def _attend_blocks(self, block: int) -> Attend:
         """Return attention in blocks."""
         arch, bias = self.architecture, self.bias
         if (
             block < 0
-            or arch.kind != "decoder"
+            or self.part != "decoder"
             or arch.mixer != "attention"
             or (arch.position == "learned" or arch.sliding_window or arch.attention_softcap)
         ):

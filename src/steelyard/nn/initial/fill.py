@@ -13,6 +13,7 @@ __all__ = ["fill"]
 
 _RESIDUAL = ("out.weight", "down.weight", "experts.down")
 _SCALED = (*_RESIDUAL, "up.weight", "experts.up")
+_STEERING = ("qkv.weight", "gate.weight", "cross.queries.weight", "cross.keys_values.weight")
 """Endings of the names of matrices by what their draws depend on."""
 
 
@@ -41,7 +42,7 @@ def fill(model: nn.Module, arch: Architecture, generator: torch.Generator) -> No
         # One generator and one order of draws: the seed then fixes every weight.
         if parameter.ndim == 1 or name.endswith("bias"):
             parameter.fill_(gain if "norm" in name and name.endswith("weight") else 0.0)
-        elif is_scaled and name.endswith((*_SCALED, "qkv.weight", "gate.weight")):
+        elif is_scaled and name.endswith((*_SCALED, *_STEERING)):
             parameter.normal_(0.0, 1.0, generator=generator)
             parameter.mul_(_deviations(arch, name, parameter))
         else:
@@ -64,6 +65,8 @@ def _deviations(arch: Architecture, name: str, parameter: Tensor) -> Tensor:
         keys = arch.num_kv_heads * arch.head_dim
         # Queries and keys only steer a softmax: their scale does not enter the update's.
         outputs, gains = (rows - 2 * keys, keys, keys), (1.0, 1.0, gain)
+    elif name.endswith("keys_values.weight"):
+        outputs, gains = (rows // 2,) * 2, (1.0, gain)
     elif name.endswith(("up.weight", "experts.up")) and arch.is_gated:
         outputs, gains = (rows // 2,) * 2, (gain, gain)
     else:
