@@ -49,7 +49,9 @@ class EstimatorConfig:
         betas: decay of AdamW's two moments; "schedule-free" likes (.95, .99).
         clip: largest global gradient norm; 0 turns clipping off.
         averages: averages of the weights to keep and to evaluate beside them.
-        dtype: "fp32", or "bf16" for bfloat16 matrix products over fp32 weights.
+        dtype: "fp32"; "bf16" for bfloat16 matrix products over fp32 weights; "fp8" for linear maps
+            whose operands are rounded to eight bits, scaled by their largest value, beside
+            bfloat16 for the rest (Perez et al. 2023, arXiv 2309.17224, FP8-AMAX).
         seed: makes the order of the data, and the initial weights where the run makes them.
         device: torch device, such as "cpu", "cuda" or "cuda:1".
         checkpoint_every: steps between checkpoints; 0 keeps only the last.
@@ -76,7 +78,7 @@ class EstimatorConfig:
     betas: tuple[float, float] = (0.9, 0.95)
     clip: float = 1.0
     averages: tuple[WeightAverage, ...] = ()
-    dtype: Literal["fp32", "bf16"] = "fp32"
+    dtype: Literal["fp32", "bf16", "fp8"] = "fp32"
     seed: int = 0
     device: str = "cpu"
     checkpoint_every: int = 0

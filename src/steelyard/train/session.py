@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from steelyard.errors import ConfigError, DataError, DivergedError
+from steelyard.nn.fp8.convert import convert
+from steelyard.nn.fp8.recipes import Amax
 from steelyard.nn.parts.noise import Noise
 from steelyard.train import optimizer as optimizers
 from steelyard.train import schedules
@@ -70,6 +72,8 @@ class Session:
             ConfigError: a callback cannot watch this run, or the processes cannot share its steps.
         """
         self.config = config
+        if config.dtype == "fp8":
+            convert(module, Amax())
         self.module = module.to(config.device).train()
         self.module.zero_grad(set_to_none=True)
         self.history = History()
@@ -136,8 +140,8 @@ class Session:
 
     @property
     def precision(self) -> Callable[[], AbstractContextManager[object]]:
-        """Makes the context of a forward pass: autocast for bf16, nothing for fp32."""
-        if self.config.dtype == "bf16":
+        """Makes the context of a forward pass: autocast for bf16 and fp8, nothing for fp32."""
+        if self.config.dtype != "fp32":
             return lambda: torch.autocast(self.config.device.split(":")[0], dtype=torch.bfloat16)
         return contextlib.nullcontext
 

@@ -20,7 +20,7 @@ from steelyard.train.measure import GradientNoiseScale, UpdateSizes
 from steelyard.train.reducer import AloneReducer, Reducer
 from steelyard.train.result import EstimatorResult, TrainResult
 from steelyard.train.run_folder import claimed
-from steelyard.train.session import Session
+from steelyard.train.session import Loss, Session
 from steelyard.train.source import TokenSource, check_source
 
 __all__ = ["TokenBatches", "next_token_loss", "open_session", "train"]
@@ -51,27 +51,35 @@ class TokenBatches:
         return torch.from_numpy(self._source.batch(index, *self._what))
 
 
-def next_token_loss(module: nn.Module, tokens: Batch) -> Tensor | tuple[Tensor, Tensor]:
-    """Return the mean cross-entropy of predicting each of tokens [B, T + 1] from those before.
+def next_token_loss(module: nn.Module, tokens: Batch) -> Tensor:
+    """Return the mean cross-entropy of predicting each of tokens [B, T + 1] from those before."""
+    return _cross_entropy(module, tokens, "mean")
 
-    Of a mixture of experts in training, a second number is what its routers add to the loss.
-    """
+
+def routed_loss(module: nn.Module, tokens: Batch) -> tuple[Tensor, Tensor]:
+    """Return the same of a mixture of experts, and what its routers add to it in training."""
+    losses = _cross_entropy(module, tokens, "none")
+    return losses.mean(), auxiliary_loss(module, losses.detach())
+
+
+def _cross_entropy(module: nn.Module, tokens: Batch, reduction: str) -> Tensor:
+    """Return the cross-entropy of predicted tokens, each [B T] or their mean."""
     assert isinstance(tokens, Tensor)
     logits = module(tokens[:, :-1])
     # Logits go to float32 first: a log-softmax over a vocabulary in bfloat16 loses what a small
     # step of the loss consists of.
     logits, wanted = logits.flatten(0, 1).float(), tokens[:, 1:].flatten()
-    if not (
-        isinstance(module, Transformer) and module.architecture.num_experts and module.training
-    ):
-        return F.cross_entropy(logits, wanted)
-    losses = F.cross_entropy(logits, wanted, reduction="none")
-    return losses.mean(), auxiliary_loss(module, losses.detach())
+    return F.cross_entropy(logits, wanted, reduction=reduction)
 
 
 def open_session(config: TrainConfig, source: TokenSource) -> Session:
     """Make a session of a decoder that stands before step 0, with neither folder nor files."""
-    return Session(_build(config), next_token_loss, TokenBatches(config, source), config)
+    return Session(_build(config), _loss_of(config), TokenBatches(config, source), config)
+
+
+def _loss_of(config: TrainConfig) -> Loss:
+    """Return the loss of a decoder."""
+    return routed_loss if config.architecture.num_experts else next_token_loss
 
 
 def train(
@@ -120,7 +128,7 @@ def train(
             model = _build(config)
             estimator = Estimator(
                 model,
-                next_token_loss,
+                _loss_of(config),
                 config,
                 evaluate=_heldout_loss(config, shards),
                 callbacks=[
