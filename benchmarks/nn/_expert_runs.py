@@ -134,9 +134,9 @@ def clip_checks(quick: bool) -> list[Check]:
     ]
 
 
-def sinkhorn_checks(quick: bool) -> list[Check]:
+def sinkhorn_checks() -> list[Check]:
     """Train an S-BASE layer, and see how evenly it routes when it no longer balances."""
-    batches = _batches(60 if quick else 400, 0)
+    batches = _batches(400, 0)
     model = build(_experts(16, 1, "sinkhorn"), seed=0)
     train_steps(model, batches, 3e-3)
     model.eval()

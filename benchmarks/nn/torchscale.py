@@ -24,5 +24,6 @@ def run(quick: bool) -> list[Check]:
         *parity_checks(),
         *peer_checks(quick),
         *cost_checks(quick),
-        *sinkhorn_checks(quick),
+        # Few steps leave a router as it was drawn.
+        *([] if quick else sinkhorn_checks()),
     ]

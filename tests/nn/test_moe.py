@@ -1,5 +1,6 @@
 """Mixtures of experts against a loop over tokens, and what keeps them balanced."""
 
+import copy
 import dataclasses
 import math
 
@@ -201,6 +202,7 @@ def test_balance_is_1_when_even_and_counts_what_is_dropped():
 def test_auxiliary_loss_sums_layers_once_and_reinforce_needs_losses():
     model, tokens = build(WIDE["softmax"]), rows_of(24)[1][None]
     model(tokens)
+    assert auxiliary_loss(copy.deepcopy(model)).item() == 0
     first = auxiliary_loss(model)
     assert first.requires_grad
     assert 0.02 < first.item() < 0.12

@@ -128,8 +128,11 @@ def _projections(arch: Architecture, shape: PassShape) -> list[Row]:
     heads = arch.num_heads / shape.tensor
     if not arch.kv_lora_rank:
         keys = 2 * np.maximum(arch.num_kv_heads / shape.tensor, 1) * arch.head_dim
+        width = heads * arch.head_dim
+        gates = arch.mixer == "retention"
         return [
-            _matmul("qkv", shape, shape.rows, heads * arch.head_dim + keys, hidden),
+            _matmul("qkv", shape, shape.rows, width + keys, hidden),
+            *([_matmul("gate", shape, shape.rows, width, hidden)] if gates else []),
             _matmul("output", shape, shape.rows, hidden, heads * arch.head_dim),
         ]
     rank = arch.q_lora_rank

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -112,6 +112,10 @@ class MixtureOfExperts(nn.Module):
         if self.shared_up is not None and self.shared_down is not None:
             added = added + self.shared_down(activate(self.form, self.shared_up(rows)))
         return added.view_as(hidden)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the last choices out of copies: their graph cannot be copied."""
+        return self.__dict__ | {"routing": None}
 
     def _capacity(self, num_rows: int) -> int:
         """Return the visits that an expert takes, 0 for all."""
