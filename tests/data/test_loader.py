@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from steelyard.data.convert import EncoderDecoder, LanguageModel, PrefixLanguageModel, batch
+from steelyard.data.convert import LanguageModel, PrefixLanguageModel, SequenceToSequence, batch
 from steelyard.data.loader import Loader, TensorBatches
 from steelyard.data.rows import PackedRows
 from steelyard.data.tasks import (
@@ -307,7 +307,7 @@ def test_wrong_loaders_are_refused(cached):
     with pytest.raises(ConfigError, match="not cached"):
         Loader(texts(), model, 4, pack=True)
     with pytest.raises(ConfigError, match="'texts' lacks 'inputs'"):
-        Loader(texts(), EncoderDecoder(inputs=5, targets=5), 4)
+        Loader(texts(), SequenceToSequence(inputs=5, targets=5), 4)
     with pytest.raises(ConfigError, match="batch of 0"):
         Loader(texts(), model, 0)
     loader = Loader(texts(), model, 4)
@@ -353,7 +353,7 @@ def test_a_prefix_is_seen_both_ways_and_only_targets_count():
 
 def test_encoder_and_decoder_number_segments_alike():
     rows = [[record(inputs=[5, 6, 7], targets=[8]), record(inputs=[2], targets=[3, 4])]]
-    made = batch(EncoderDecoder(inputs=4, targets=3), rows)
+    made = batch(SequenceToSequence(inputs=4, targets=3), rows)
     assert made["encoder_inputs"].tolist() == [[5, 6, 7, 2]]
     assert made["encoder_segments"].tolist() == [[1, 1, 1, 2]]
     assert made["decoder_inputs"].tolist() == [[0, 0, 3]]
@@ -371,7 +371,9 @@ def test_two_streams_are_packed_together(tmp_path):
 
     task = Task(name="pairs", source=Generated(make=pair, size=300), features=PAIR)
     write_cache(task, tmp_path, shards=2)
-    loader = Loader(CachedTask(task, tmp_path), EncoderDecoder(inputs=64, targets=32), 5, pack=True)
+    loader = Loader(
+        CachedTask(task, tmp_path), SequenceToSequence(inputs=64, targets=32), 5, pack=True
+    )
     rows = loader.packed["pairs"]
     assert sorted(np.concatenate([rows.examples(r) for r in range(len(rows))])) == list(range(300))
     made = loader.batch(0)
@@ -381,7 +383,7 @@ def test_two_streams_are_packed_together(tmp_path):
 def test_spans_are_cut_anew_at_every_pass_and_equally_by_all_readers(cached):
     steps = (functools.partial(corrupt_spans, size=BYTES.size),)
     task = texts("spans", features=PAIR, steps=steps)
-    loader = Loader(task, EncoderDecoder(inputs=100, targets=60), 10)
+    loader = Loader(task, SequenceToSequence(inputs=100, targets=60), 10)
     whole = loader.batch(3)
     halves = [loader.batch(3, rank, 2) for rank in (0, 1)]
     assert equal({key: np.concatenate([h[key] for h in halves]) for key in whole}, whole)

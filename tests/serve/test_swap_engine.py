@@ -107,7 +107,8 @@ def test_int8_keys_and_values_are_the_same_after_swaps_and_in_shared_prefixes(mo
     shared = [prompts()[0][:9] + prompt for prompt in prompts()]
     limits = config(preemption="recompute", host_blocks=0, num_blocks=96)
     expected = LLM(model, limits, kv_dtype=torch.int8).generate(shared, ask)
-    tight = config(prefix_caching=True, keep_turns=True)
+    # Room for every swap: what was generated and is computed again, as a prompt, rounds otherwise.
+    tight = config(prefix_caching=True, keep_turns=True, host_blocks=400)
     llm = LLM(model, tight, kv_dtype=torch.int8, make_policy=lambda: RandomPriorities(seed=0))
     for _ in range(2):
         done = llm.generate(shared, ask)

