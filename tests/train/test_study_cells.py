@@ -40,6 +40,7 @@ def in_process(monkeypatch):
         return train(config, source, directory, start_from=start_from, on_step=on_step)
 
     monkeypatch.setattr(TrainProcesses, "train", launch)
+    monkeypatch.setattr(TrainProcesses, "warm", lambda self: None)
     return asked
 
 
@@ -164,6 +165,9 @@ def test_study_equals_its_runs_alone_and_goes_on(recipe, data, in_process, tmp_p
     in_process.clear()
     again = run_study(recipe, data, tmp_path / "study", jobs=1)
     assert again.results == found.results and not in_process
+    assert again.forecast == found.forecast
+    fewer = run_study(replace(recipe, lengths=(1.0,), shapes=((64, 2),)), data, tmp_path / "study")
+    assert fewer.wall_s < again.wall_s and len(fewer.results) == 1
 
 
 def test_changed_recipe_in_the_same_folder_is_refused(recipe, data, in_process, tmp_path):
@@ -200,6 +204,7 @@ def test_command_keeps_runs_that_laws_read(recipe, data, in_process, tmp_path, c
     assert len(json.loads(capsys.readouterr().out)["runs"]) == 4
     with RunStore.existing(tmp_path / "out" / "runs").database.read():
         table = RunTable.from_store(RunStore.existing(tmp_path / "out" / "runs"))
+    assert [run.kind for run in RunStore(tmp_path / "out" / "runs").list(kind="study")] == ["study"]
     assert len(table["loss"]) == 4 and len({*table["parameters"]}) == 2  # kept once each
 
 
@@ -208,6 +213,14 @@ def test_price_trains_nothing_of_the_study(recipe, data, in_process, tmp_path, c
     configs.dump(recipe, path)
     cli.study(path, data=data, out=tmp_path / "out", jobs=1, price=True)
     assert "6 runs" in capsys.readouterr().out
+    timed = len(in_process)
+    cli.study(path, data=data, out=tmp_path / "out", jobs=1, price=True)
+    assert len(in_process) == timed == 2
+    configs.dump(replace(recipe, train=replace(recipe.train, batch_size=2)), path)
+    cli.study(path, data=data, out=tmp_path / "out", jobs=1, price=True, json=True)
+    assert len(in_process) == 4  # another batch has another time
+    with pytest.raises(ConfigError, match="-1 jobs"):
+        cli.study(path, data=data, out=tmp_path / "out", jobs=-1)
     assert all("probe" in folder for folder in in_process)
 
 

@@ -1,9 +1,7 @@
 """`steelyard train study`: the runs of a recipe over sizes, lengths, rates and seeds."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING, Any
 
 from steelyard import config as configs
 from steelyard.cli.following import say_next
@@ -13,7 +11,7 @@ from steelyard.runs.report import Block, Cell, Checks, Column, Report, Section, 
 from steelyard.units import pretty, pretty_duration
 
 if TYPE_CHECKING:
-    from steelyard.quantity import Check, Forecast
+    from steelyard.quantity import Check, Forecast, Measurement
     from steelyard.train.study import CellOutcome, StudyOutcome, StudyRecipe
 
 __all__ = ["study"]
@@ -24,7 +22,7 @@ def study(
     *,
     data: Path,
     out: Path,
-    jobs: Annotated[int, Parameter(name="--jobs")] = 0,
+    jobs: int = 0,
     price: Switch = False,
     json: Switch = False,
 ) -> None:
@@ -40,24 +38,25 @@ def study(
         price: time a few steps, print what the study would take, and stop.
         json: print the results as JSON.
     """
-    from steelyard.train.study import StudyRecipe, run_study
+    from steelyard.train.study import StudyRecipe, price_study, run_study
     from steelyard.weigh.held_out import best_points, forecast_largest
 
     wanted = configs.load(recipe, StudyRecipe)
-    if price:
-        _price(wanted, data, out, jobs, json)
+    # The price comes first, on a line of its own: whoever finds it too dear stops here.
+    with progress("timing a few steps", quiet=json):
+        said, left = price_study(wanted, data, out, jobs=jobs)
+    tokens = sum(cell.steps * cell.config.tokens_per_step for cell in left)
+    if price and json:
+        print_json({"forecast": configs.to_plain(said), "runs": len(left), "tokens": tokens})
         return
-    keep = _keeper(out)
+    if not json:
+        words = f"{len(left)} runs of {pretty(tokens, 'token')} take {_span(said)}"
+        print(f"{words} ({said.provenance}: {said.source})", flush=True)
+    if price:
+        return
     with progress(f"study {recipe.stem}", quiet=json) as advance:
-        found = run_study(
-            wanted,
-            data,
-            out,
-            jobs=jobs,
-            on_forecast=lambda said: advance(0.0, f"{_span(said)} forecast"),
-            on_cell=keep,
-            advance=advance,
-        )
+        found = run_study(wanted, data, out, jobs=jobs, on_cell=_keeper(out), advance=advance)
+    _keep_time(wanted, out, found)
     check = forecast_largest(best_points(found.cells))
     if json:
         print_json(_plain(found, check))
@@ -66,21 +65,28 @@ def study(
     say_next("laws", "compare", out / "runs")
 
 
-def _price(recipe: "StudyRecipe", data: Path, out: Path, jobs: int, json: bool) -> None:
-    """Say what a study would take."""
-    from steelyard.train.study import price_study
+def _keep_time(recipe: "StudyRecipe", out: Path, found: "StudyOutcome") -> None:
+    """Write the study's time beside its forecast into the store, where the ledger reads it."""
+    from steelyard.runs.store import RunStore
+    from steelyard.weigh.stages import Stages
 
-    with progress("timing a few steps", quiet=json):
-        said, cells = price_study(recipe, data, out, jobs=jobs)
-    tokens = sum(cell.steps * cell.config.tokens_per_step for cell in cells)
-    if json:
-        print_json({"forecast": configs.to_plain(said), "runs": len(cells), "tokens": tokens})
-        return
-    words = (
-        f"{len(cells)} runs of {pretty(tokens, 'token')} take {_span(said)} "
-        f"({said.provenance}: {said.source})."
-    )
-    Report(f"Study {recipe.train.architecture.name}", "", [Section("", [Text(words)])]).print()
+    def work() -> str:
+        store = RunStore(out / "runs")
+        plain = configs.to_plain(recipe)
+        with store.create("study", plain, seed=recipe.train.seed, name=out.resolve().name) as run:
+            run.forecast(found.forecast)
+            run.measure(_wall(found))
+        return run.id
+
+    # Once for each list of cells: a later call of a finished study measures nothing.
+    Stages(out / "stages").run("study", [item.cell.folder for item in found.cells], str, work)
+
+
+def _wall(found: "StudyOutcome") -> "Measurement":
+    """Return the time that all calls of a study took."""
+    from steelyard.quantity import Measurement
+
+    return Measurement(quantity="study.wall_time", value=found.wall_s, spread=0.0, count=1)
 
 
 def _span(said: "Forecast") -> str:
@@ -96,6 +102,7 @@ def _keeper(out: Path) -> Any:
 
     def keep(outcome: "CellOutcome") -> None:
         result, config = outcome.result, outcome.cell.config
+        # A run that diverged has no loss to fit a law to; the page names it.
         if result is None:
             return
 
@@ -136,7 +143,7 @@ def _plain(found: "StudyOutcome", check: "Check | None") -> dict[str, Any]:
 
 def _page(name: str, out: Path, found: "StudyOutcome", check: "Check | None") -> Report:
     """Show every run, and how the largest model was foreseen."""
-    from steelyard.quantity import Check, Measurement
+    from steelyard.quantity import Check
 
     rows: list[list[Cell]] = []
     for item in found.cells:
@@ -163,8 +170,7 @@ def _page(name: str, out: Path, found: "StudyOutcome", check: "Check | None") ->
             ("speed", 1),
         )
     ]
-    wall = Measurement(quantity="study.wall_time", value=found.wall_s, spread=0.0, count=1)
-    checks = [Check(found.forecast, wall), *([check] if check else [])]
+    checks = [Check(found.forecast, _wall(found)), *([check] if check else [])]
     words = (
         "The loss is that of the largest model's longest run, forecast from the smaller models."
         if check

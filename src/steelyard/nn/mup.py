@@ -116,7 +116,7 @@ def _ratio(shape: torch.Size, base: torch.Size, is_table: bool) -> WidthRatio:
 
 @torch.no_grad()
 def initialize(model: nn.Module, base: nn.Module) -> None:
-    """Give every matrix of a model the size that transfers from its base.
+    """Scale every matrix of a model to the size that transfers from its base.
 
     Its draws stay; they are scaled to the standard deviation of the base times `WidthRatio.spread`.
     Vectors stay as they are, and so do matrices of zeros.
@@ -184,7 +184,7 @@ def parameter_groups(
 
 
 def transferable(arch: Architecture, base: Architecture) -> Architecture:
-    """Give a transformer the two scalings in its forward pass that transfer needs.
+    """Return a transformer with the two scalings in its forward pass that transfer needs.
 
     Scores are divided by the width of a head and not by its root, and logits of a head that is tied
     to the embedding table by the ratio of widths: the table's own size belongs to the embedding.

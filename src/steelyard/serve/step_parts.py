@@ -138,7 +138,7 @@ def pass_over(llm: LLM) -> StepPlan | None:
 
 @contextmanager
 def _metered(llm: LLM) -> Iterator[Callable[[], StepParts]]:
-    """Give a function that runs one step and returns the seconds of its parts."""
+    """Yield a function that runs one step and returns the seconds of its parts."""
     native = _native(llm)
     llm.reset()
     runner = _TimedRunner(llm.driver.runner)  # pyright: ignore[reportArgumentType]

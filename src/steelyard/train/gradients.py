@@ -1,12 +1,11 @@
 """The sum of a step's gradients in one fixed tree of micro-batches, whoever computes them."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["GradientTree", "with_gradients"]
+__all__ = ["GradientTree"]
 
 _MOST_GROUPS = 4
 """Groups are what extra copies of the gradients are held for: one for 2, two for 4."""
@@ -100,20 +99,3 @@ def _add(left: _Gradients, right: _Gradients) -> _Gradients:
         ones, twos = zip(*both, strict=True)
         torch._foreach_add_(ones, twos)  # pyright: ignore[reportPrivateImportUsage]
     return [two if one is None else one for one, two in zip(left, right, strict=True)]
-
-
-def with_gradients(
-    optimizer: torch.optim.Optimizer,
-) -> Iterator[tuple[nn.Parameter, Tensor, dict[str, Any]]]:
-    """List the parameters of an optimizer that have a gradient.
-
-    Args:
-        optimizer: any.
-
-    Yields:
-        Parameter, its gradient, and the options of its group.
-    """
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if parameter.grad is not None:
-                yield parameter, parameter.grad, group

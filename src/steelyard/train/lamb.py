@@ -1,46 +1,21 @@
 """LAMB: Adam's direction, each matrix's step scaled to its own norm, for very large batches."""
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from steelyard.train.gradients import with_gradients
+from steelyard.train.weightwise import Weightwise
 
 __all__ = ["Lamb"]
 
 
-class Lamb(torch.optim.Optimizer):
+class Lamb(Weightwise):
     """AdamW whose step of a matrix has the norm lr * |w|; vectors step as in AdamW.
 
     Source: You et al. 2020 (arXiv 1904.00962), algorithm 2 with phi(z) = z; vectors are left out of
         the scaling as in the authors' code.
     """
-
-    def __init__(
-        self,
-        params: Iterable[dict[str, Any]],
-        *,
-        lr: float,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-6,
-    ) -> None:
-        """Take groups of parameters.
-
-        Args:
-            params: groups with "params" and "weight_decay".
-            lr: learning rate; about the square root of the batch size is its usual growth.
-            betas: decay of the two moments.
-            eps: added to the root of the second moment.
-        """
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0})
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:
-        """Update every parameter that has a gradient."""
-        for parameter, gradient, group in with_gradients(self):
-            self._update(parameter, gradient, group)
 
     def _update(self, weight: nn.Parameter, gradient: Tensor, group: dict[str, Any]) -> None:
         """Update one parameter."""

@@ -53,7 +53,7 @@ def make_optimizers(module: nn.Module, config: EstimatorConfig) -> list[torch.op
         momentum = config.momentum
         return [torch.optim.SGD(groups, lr=rate, momentum=momentum, nesterov=momentum > 0)]
     if config.optimizer == "lamb":
-        return [Lamb(groups, lr=rate, betas=betas)]
+        return [Lamb(groups, lr=rate, betas=betas, eps=1e-6)]
     if config.optimizer == "schedule-free":
         return [ScheduleFree(groups, lr=rate, betas=betas)]
     turned = _inner_matrices(module) if config.optimizer == "muon" else []

@@ -1,46 +1,21 @@
 """Schedule-free AdamW: gradients between a fast and an averaged iterate, and no cooldown."""
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from steelyard.train.gradients import with_gradients
+from steelyard.train.weightwise import Weightwise
 
 __all__ = ["ScheduleFree"]
 
 
-class ScheduleFree(torch.optim.Optimizer):
+class ScheduleFree(Weightwise):
     """AdamW on z; the weights hold y = (1 - b1) z + b1 x; the model to evaluate is the average x.
 
     Source: Defazio et al. 2024 (arXiv 2405.15682), algorithm 1 and section 4.1: averages weighted
         by the squared rate.
     """
-
-    def __init__(
-        self,
-        params: Iterable[dict[str, Any]],
-        *,
-        lr: float,
-        betas: tuple[float, float] = (0.95, 0.99),
-        eps: float = 1e-8,
-    ) -> None:
-        """Take groups of parameters.
-
-        Args:
-            params: groups with "params" and "weight_decay".
-            lr: learning rate after its warm-up, constant.
-            betas: place of y between z and x, above 0, and decay of the second moment.
-            eps: added to the root of the second moment.
-        """
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0})
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:
-        """Update every parameter that has a gradient."""
-        for parameter, gradient, group in with_gradients(self):
-            self._update(parameter, gradient, group)
 
     def _update(self, weight: nn.Parameter, gradient: Tensor, group: dict[str, Any]) -> None:
         """Update one parameter."""

@@ -116,6 +116,18 @@ class TrainProcess:
         self.stop()
         self._complaints.close()
 
+    def start(self) -> None:
+        """Start the process, and wait until it has loaded what runs need.
+
+        Raises:
+            BackendError: it died before that.
+        """
+        if self._child is None:
+            child = self._child = self._start()
+            assert child.stdout is not None
+            if not child.stdout.readline():
+                raise _died(child.wait(), self._complaints)
+
     def stop(self) -> None:
         """End the process; a later call of `train` starts another."""
         if self._child is not None:
@@ -141,7 +153,9 @@ class TrainProcess:
             start_from=str(start_from.resolve()) if start_from else "",
             peak_flops_per_s=peak_flops_per_s or 0.0,
         )
-        child = self._child = self._child or self._start()
+        self.start()
+        child = self._child
+        assert child is not None
         is_whole = False
         try:
             _send(child, job)
@@ -232,6 +246,7 @@ def main() -> int:
         # Loaded once, before the first job and by no thread but this one: forks find it there.
         for name in ("steelyard.data.shards", "steelyard.train.trainer"):
             importlib.import_module(name)
+    _say({"ready": True})
     for line in sys.stdin:
         if can_fork:
             _train_in_fork(line)

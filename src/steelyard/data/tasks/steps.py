@@ -31,7 +31,7 @@ def documents(
 
 
 def rename(record: Record, *, fields: Mapping[str, str]) -> dict[str, Any]:
-    """Give fields other names and drop those that are not named.
+    """Rename fields, and drop those that are not named.
 
     Args:
         record: has the old names.

@@ -79,7 +79,7 @@ def sort_by_expert(
 
 
 def padded(dispatch: Dispatch) -> Dispatch:
-    """Give every expert equally many rows where that costs little and pays: on several CPU cores.
+    """Return equally many rows for every expert where that costs little and pays: on CPU cores.
 
     Args:
         dispatch: from `sort_by_expert`.

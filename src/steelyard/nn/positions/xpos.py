@@ -35,7 +35,7 @@ def decay_scales(num_positions: int, width: int) -> Tensor:
 def spread_decayed(
     rotation: tuple[Tensor, Tensor], scales: Tensor, heads: tuple[int, int]
 ) -> tuple[Tensor, Tensor]:
-    """Give each query head and each key head its own scaled rotation.
+    """Return the scaled rotation of each query head and each key head.
 
     Args:
         rotation: what `rotary.spread` returned, each [..., 1, R].

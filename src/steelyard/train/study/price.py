@@ -1,5 +1,6 @@
 """What a study will take: a few steps of each model are timed, in the way the study runs them."""
 
+import hashlib
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -8,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import msgspec
+
 from steelyard import files
 from steelyard.config import convert, to_plain
 from steelyard.quantity import Forecast
@@ -15,6 +18,7 @@ from steelyard.train.config import TrainConfig
 from steelyard.train.result import TrainResult
 from steelyard.train.study.cells import Cell
 from steelyard.train.study.order import makespan
+from steelyard.train.study.processes import TrainProcesses
 
 __all__ = ["CellPace", "forecast_time", "probe"]
 
@@ -60,41 +64,43 @@ def _evaluation_s(config: TrainConfig, step_s: float) -> float:
 
 
 def probe(
-    cells: Sequence[Cell], directory: Path, run: Probe, pool: Executor
+    cells: Sequence[Cell], directory: Path, processes: TrainProcesses, pool: Executor, *, jobs: int
 ) -> dict[str, CellPace]:
     """Time a few steps of every model, as many at once as the study will run.
 
     Args:
         cells: the study.
         directory: where the times are kept; a later call reads them.
-        run: trains a recipe in a folder.
-        pool: runs as many at once as the study does cells.
+        processes: what trains; they are started here where something is to be timed.
+        pool: runs `jobs` at once.
+        jobs: cells that the study runs at once.
 
     Returns:
         Pace by name of the architecture.
     """
-    models = {cell.config.architecture.name: cell.config for cell in cells}
+    models = {cell.config.architecture.name: _short(cell.config) for cell in cells}
+    # Other batches, types or numbers of threads have other times: they are timed anew.
+    keys = {name: f"{name} {_digest(config, jobs)}" for name, config in models.items()}
     kept = directory / "paces.json"
     known = (
         convert(files.read_json(kept), dict[str, CellPace], where=str(kept))
         if kept.exists()
         else {}
     )
-    missing = [name for name in models if name not in known]
-    timed = pool.map(lambda name: _timed(models[name], directory, run), missing)
-    found = known | dict(zip(missing, timed, strict=True))
-    # Every process loads PyTorch once, in its first run; what a run takes beside its steps is that
-    # of the runs after it.
-    overhead_s = min((pace.overhead_s for pace in found.values()), default=0.0)
-    found = {name: replace(pace, overhead_s=overhead_s) for name, pace in found.items()}
+    missing = [name for name in models if keys[name] not in known]
     if missing:
-        files.write_json(kept, to_plain(found))
-    return found
+        # What a process loads before its first run is no part of a run.
+        list(pool.map(lambda _: processes.warm(), range(jobs)))
+    timed = list(pool.map(lambda name: _timed(models[name], directory, processes.train), missing))
+    known |= {keys[name]: pace for name, pace in zip(missing, timed, strict=True)}
+    if missing:
+        files.write_json(kept, to_plain(known))
+    return {name: known[key] for name, key in keys.items()}
 
 
-def _timed(config: TrainConfig, directory: Path, run: Probe) -> CellPace:
-    """Time a few steps of one model."""
-    short = replace(
+def _short(config: TrainConfig) -> TrainConfig:
+    """Return a run of a few steps that computes each as the whole one does."""
+    return replace(
         config,
         steps=_PROBE_STEPS,
         warmup_steps=0,
@@ -104,6 +110,16 @@ def _timed(config: TrainConfig, directory: Path, run: Probe) -> CellPace:
         checkpoint_at=(),
         eval_every=0,
     )
+
+
+def _digest(config: TrainConfig, jobs: int) -> str:
+    """Return what tells one way to time from another."""
+    plain = msgspec.json.encode([to_plain(config), jobs], order="deterministic")
+    return hashlib.sha256(plain).hexdigest()[:16]
+
+
+def _timed(short: TrainConfig, directory: Path, run: Probe) -> CellPace:
+    """Time a few steps of one model."""
     # A folder of its own: one that a killed probe left would answer without training.
     with TemporaryDirectory(prefix="probe-", dir=directory) as folder:
         begin_s = time.perf_counter()

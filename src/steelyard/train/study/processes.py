@@ -36,6 +36,18 @@ class TrainProcesses:
         while not self._idle.empty():
             self._idle.get().close()
 
+    def warm(self) -> None:
+        """Start one more process, and wait until it is ready.
+
+        Raises:
+            BackendError: it died before that.
+        """
+        process = TrainProcess()
+        try:
+            process.start()
+        finally:
+            self._idle.put(process)
+
     def train(
         self,
         config: TrainConfig,

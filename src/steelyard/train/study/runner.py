@@ -4,13 +4,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from steelyard import files
-from steelyard.config import to_plain
+from steelyard.config import convert, to_plain
 from steelyard.data.shards import TokenShards
-from steelyard.errors import DivergedError
+from steelyard.errors import ConfigError, DivergedError
 from steelyard.quantity import Forecast
 from steelyard.runs.host import describe_machine
 from steelyard.train.result import RESULT_FILE, Progress, TrainResult
@@ -74,7 +74,6 @@ def run_study(
     directory: Path,
     *,
     jobs: int = 0,
-    on_forecast: Callable[[Forecast], None] = lambda forecast: None,
     on_cell: "Callable[[CellOutcome], None]" = lambda outcome: None,
     advance: Advance = lambda done, words: None,
 ) -> StudyOutcome:
@@ -88,7 +87,6 @@ def run_study(
         directory: the study's folder: a folder per model, one per run in it.
         jobs: cells at once; 0 for as many as the cores allow at the recipe's `threads` each, one
             where it leaves `threads` open.
-        on_forecast: told the wall time of all cells before the first one begins.
         on_cell: told each outcome when it is there, those of earlier calls too, trunks left out.
         advance: told the share of the work that is done, and a few words.
 
@@ -102,31 +100,31 @@ def run_study(
         CapacityError: the disk is full.
         BackendError: a cell's process died without a word.
     """
-    cells = study_cells(recipe)
-    directory = Path(directory)
-    at_once = jobs or _places(recipe)
+    cells, directory = study_cells(recipe), Path(directory)
+    at_once = _places(recipe, jobs)
     with (
         files.exclusive(directory),
         TrainProcesses(data) as processes,
         ThreadPoolExecutor(at_once) as pool,
     ):
         # One pool to the end: Linux ends a child with the thread that started it.
-        paces = probe(cells, directory, processes.train, pool)
-        books = _Books.open(directory, forecast_time(cells, paces, jobs=at_once))
-        on_forecast(books.forecast)
+        paces = probe(cells, directory, processes, pool, jobs=at_once)
+        path = directory / "study.json"
+        books = _open_books(path, cells, paces, at_once)
         begin_s = time.perf_counter()
         try:
             study = _Cells(cells, data, directory, processes, paces, on_cell, advance)
             outcomes = study.until_done(pool, at_once)
         finally:
-            books.add(time.perf_counter() - begin_s)
+            books = replace(books, wall_s=books.wall_s + time.perf_counter() - begin_s)
+            files.write_json(path, to_plain(books))
     return StudyOutcome(cells=tuple(outcomes), forecast=books.forecast, wall_s=books.wall_s)
 
 
 def price_study(
     recipe: StudyRecipe, data: Path, directory: Path, *, jobs: int = 0
 ) -> tuple[Forecast, list[Cell]]:
-    """Forecast what a study takes, from a few steps of each of its models.
+    """Forecast what is left of a study, from a few steps of each of its models.
 
     Args:
         recipe: the study.
@@ -135,51 +133,59 @@ def price_study(
         jobs: cells at once, as for `run_study`.
 
     Returns:
-        Wall time of all cells, and the cells.
+        Wall time of the cells that are not finished, and those cells.
 
     Raises:
-        ConfigError: lengths that some model cannot have.
+        ConfigError: lengths that some model cannot have, or fewer than 0 jobs.
         DataError: too little data.
         StoreError: another process works on this study.
     """
-    cells = study_cells(recipe)
-    at_once = jobs or _places(recipe)
+    cells, directory = study_cells(recipe), Path(directory)
+    at_once = _places(recipe, jobs)
     with (
-        files.exclusive(Path(directory)),
+        files.exclusive(directory),
         TrainProcesses(data) as processes,
         ThreadPoolExecutor(at_once) as pool,
     ):
-        paces = probe(cells, Path(directory), processes.train, pool)
-    return forecast_time(cells, paces, jobs=at_once), cells
+        paces = probe(cells, directory, processes, pool, jobs=at_once)
+    left = [cell for cell in cells if not _is_finished(directory, cell)]
+    return forecast_time(left, paces, jobs=at_once), left
 
 
-def _places(recipe: StudyRecipe) -> int:
-    """Return how many cells the cores allow at once."""
+def _is_finished(directory: Path, cell: Cell) -> bool:
+    """Return whether an earlier call brought a cell to its end."""
+    return (directory / cell.folder / RESULT_FILE).exists()
+
+
+def _places(recipe: StudyRecipe, jobs: int) -> int:
+    """Return how many cells run at once: those asked for, or what the cores allow."""
+    if jobs < 0:
+        raise ConfigError(f"{jobs} jobs cannot run", hint="give 1 or more, or 0 for the cores' own")
+    if jobs:
+        return jobs
     cores = int(describe_machine()["cores"])
     return max(cores // recipe.train.threads, 1) if recipe.train.threads else 1
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Books:
-    """What a study remembers from call to call: the first forecast, and the time spent."""
+    """What a study remembers from call to call: its cells, their forecast, and the time spent."""
 
-    path: Path
+    cells: list[str]
     forecast: Forecast
     wall_s: float = 0.0
 
-    @classmethod
-    def open(cls, directory: Path, forecast: Forecast) -> "_Books":
-        """Read them, or begin them with a forecast."""
-        path = directory / "study.json"
-        if not path.exists():
-            return cls(path, forecast)
-        kept = files.read_json(path)
-        return cls(path, Forecast(**kept["forecast"]), float(kept["wall_s"]))
 
-    def add(self, seconds: float) -> None:
-        """Add the time of a call."""
-        self.wall_s += seconds
-        files.write_json(self.path, {"forecast": to_plain(self.forecast), "wall_s": self.wall_s})
+def _open_books(path: Path, cells: list[Cell], paces: dict[str, CellPace], jobs: int) -> _Books:
+    """Read the books, or begin them with a forecast of the cells that are not finished."""
+    names = [cell.folder for cell in cells]
+    if path.exists():
+        kept = convert(files.read_json(path), _Books, where=str(path))
+        # A recipe that has grown since is forecast, and its time counted, from now on.
+        if kept.cells == names:
+            return kept
+    left = [cell for cell in cells if not _is_finished(path.parent, cell)]
+    return _Books(names, forecast_time(left, paces, jobs=jobs))
 
 
 class _Cells:
@@ -233,9 +239,7 @@ class _Cells:
 
     def _collect(self) -> None:
         """Take the results of cells that an earlier call finished."""
-        finished = [
-            cell for cell in self.cells if (self.directory / cell.folder / RESULT_FILE).exists()
-        ]
+        finished = [cell for cell in self.cells if _is_finished(self.directory, cell)]
         if not finished:
             return
         from steelyard.train.trainer import train
