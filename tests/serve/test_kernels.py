@@ -190,18 +190,17 @@ def has_pairs():
     return compiled_library().steelyard_level() == 3
 
 
-def error_of(dtype, *, prompt, level=3):
+def error_of(dtype, *, level=3):
     """Largest error: queries and shares are rounded where narrow types are multiplied."""
-    if level == 3 and (dtype == torch.bfloat16 or (dtype == torch.int8 and prompt)):
-        return 2e-2  # to 8 bits each
-    # Queries to 15 and shares to 16 bits.
-    return 3e-4 if dtype == torch.int8 and not prompt else 3e-6
+    if level == 3 and dtype == torch.bfloat16:
+        return 2e-2
+    return 5e-2 if level >= 2 and dtype == torch.int8 else 3e-6
 
 
 @needs_compiler
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
 def test_the_native_kernel_equals_the_gathered_batch(dtype):
-    tolerance = error_of(dtype, prompt=False)
+    tolerance = error_of(dtype)
     Case(0, [1, 8, 9, 2501, 2600], dtype=dtype).assert_equals(attend_natively, tolerance=tolerance)
 
 
@@ -230,7 +229,7 @@ def test_the_native_kernel_takes_any_shape(
         dtype=dtype,
     ).assert_equals(
         attend_natively,
-        tolerance=error_of(dtype, prompt=False),
+        tolerance=error_of(dtype),
         window=window,
         softcap=softcap,
     )
@@ -254,7 +253,7 @@ def test_prompts_of_any_shape_equal_the_gathered_batch(
     lengths, before = (np.array(part) for part in zip(*chunks, strict=True))
     shape = {"lengths": lengths, "width": width, "block_size": block_size, "dtype": dtype}
     case = Case(seed, lengths + before, heads=heads[0], kv_heads=heads[1], **shape)
-    tolerance = error_of(dtype, prompt=True)
+    tolerance = error_of(dtype)
     case.assert_equals(attend_natively, tolerance=tolerance, window=window, softcap=softcap)
 
 
@@ -270,13 +269,19 @@ def test_attention_of_narrower_processors_equals_the_gathered_batch(level):
             for lengths in (None, [1, 30, 140]):
                 shape = {"heads": 10, "width": width, "block_size": 16, "lengths": lengths}
                 case = Case(width, [1, 40, 300], dtype=dtype, **shape)
-                tolerance = error_of(dtype, prompt=lengths is not None, level=level)
+                tolerance = error_of(dtype, level=level)
                 case.assert_equals(attend, tolerance=tolerance)
                 case.assert_equals(attend, tolerance=tolerance, window=33, softcap=1.5)
 
 
+def in_bytes(x):
+    """Round to 127 steps of each row's largest."""
+    step = x.abs().amax(-1, keepdim=True).float() / 127
+    return (x / step.clamp(min=1e-30)).round() * step.double()
+
+
 def rounded_attention(case):
-    """Attention by pairs of bfloat16 in double precision, but for what is rounded: [T, H, D]."""
+    """Attention in double precision, but for what narrow products round: [T, H, D]."""
     coded = case.pool.has_scales
     keys, values = case.pool.gather(0, torch.from_numpy(case.tables), torch.float64)
     scales = case.pool._coded[1][0, 1][:, :, :, None] if coded else None
@@ -286,23 +291,23 @@ def rounded_attention(case):
         for back in range(length - 1, -1, -1):
             k, v = (part[row, :, : context - back] for part in (keys, values))
             query = case.query[len(rows)] * np.float32(case.query.shape[2] ** -0.5 * np.log2(np.e))
-            query = query.bfloat16().double().unflatten(0, (k.shape[0], -1))
-            scores = query @ k.transpose(-2, -1)
-            shares = torch.exp2(scores - scores.amax(-1, keepdim=True).ceil())
-            by = torch.ones(1)
+            query = (in_bytes(query) if coded else query.bfloat16()).double()
+            scores = query.unflatten(0, (k.shape[0], -1)) @ k.transpose(-2, -1)
+            exact = torch.exp2(scores - scores.amax(-1, keepdim=True).ceil())
+            shares = exact if coded else exact.bfloat16().double()
+            mass = shares.sum(-1, keepdim=True)
             if coded:
-                by = (
-                    scales[case.tables[row]].transpose(0, 1).flatten(1, 2)[:, None, : k.shape[1], 0]
-                )
-                by = by.double()
-            shares = (shares * by).bfloat16().double() / by
-            rows.append((shares @ v / shares.sum(-1, keepdim=True)).flatten(0, 1))
+                by = scales[case.tables[row]].transpose(0, 1).flatten(1, 2)[:, None, :, 0].double()
+                by = by[..., : k.shape[1]]
+                blocks = (exact * by).split(64, dim=-1)
+                shares = torch.cat([in_bytes(block) for block in blocks], dim=-1) / by
+            rows.append((shares @ v / mass).flatten(0, 1))
     return torch.stack(rows).numpy()
 
 
 @needs_compiler
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8])
-def test_prompts_round_queries_and_shares_and_nothing_else(dtype):
+def test_queries_and_shares_are_rounded_and_nothing_else(dtype):
     if not has_pairs():
         pytest.skip("no products of bfloat16")
     shape = {"width": 64, "block_size": 16, "dtype": dtype}
@@ -311,29 +316,43 @@ def test_prompts_round_queries_and_shares_and_nothing_else(dtype):
     attend_natively(*case.arrays(), found, starts=case.starts)
     apart = np.abs(found - rounded_attention(case))
     # A share that lies in the middle of two numbers may go to either.
-    assert np.quantile(apart, 0.95) < 1e-6 and apart.max() < 4e-3
+    assert np.quantile(apart, 0.95) < 1e-6 and apart.max() < 1e-2
 
 
 @needs_compiler
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
 @pytest.mark.parametrize("window", [0, 40])
 def test_a_prompts_rows_are_the_same_bits_however_it_is_cut(dtype, window):
-    case = Case(4, [230], lengths=[230], heads=10, width=24, block_size=16, dtype=dtype)
+    case = Case(4, [830], lengths=[830], heads=10, width=24, block_size=16, dtype=dtype)
     query, *numbers, tables, contexts = case.arrays()
     whole, cut = np.empty((2, *query.shape), dtype=np.float32)
     attend_natively(query, *numbers, tables, contexts, whole, starts=case.starts, window=window)
-    for first, end in itertools.pairwise([0, 7, 64, 100, 229, 230]):
+    for first, end in itertools.pairwise([0, 7, 64, 100, 300, 829, 830]):
         part, found = query[first:end].copy(), np.empty_like(query[first:end])
         starts, ends = np.array([0, end - first]), np.array([end])
         attend_natively(part, *numbers, tables, ends, found, starts=starts, window=window)
         cut[first:end] = found
     np.testing.assert_array_equal(cut, whole)
-    # Decoding gives what the prompt's row has, where both run by the same products.
-    alone = np.empty_like(query[-1:])
-    attend_natively(query[-1:].copy(), *numbers, tables, contexts, alone, window=window)
-    if has_pairs() and dtype == torch.bfloat16:
-        np.testing.assert_array_equal(alone, whole[-1:])
-    np.testing.assert_allclose(alone, whole[-1:], atol=error_of(dtype, prompt=True))
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(2, 2), (8, 2), (14, 1)])
+@pytest.mark.parametrize(("width", "window"), [(24, 0), (64, 0), (80, 300)])
+def test_decoding_gives_the_bits_of_a_prompts_rows(dtype, heads, kv_heads, width, window):
+    """A request that goes on after it was computed again as a prompt goes on alike."""
+    shape = {"heads": heads, "kv_heads": kv_heads, "width": width, "block_size": 16, "dtype": dtype}
+    case = Case(5, [701], lengths=[701], **shape)
+    query, *numbers, tables, contexts = case.arrays()
+    whole = np.empty_like(query)
+    attend_natively(query, *numbers, tables, contexts, whole, starts=case.starts, window=window)
+    rows = np.array([0, 1, 17, 63, 64, 200, 255, 256, 257, 511, 512, 699, 700])
+    alone = np.empty_like(query[rows])
+    tables = np.repeat(tables, len(rows), axis=0)
+    attend_natively(query[rows], *numbers, tables, rows + 1, alone, window=window)
+    if compiled_library().steelyard_level() >= (3 if dtype == torch.bfloat16 else 2):
+        np.testing.assert_array_equal(alone, whole[rows])
+    np.testing.assert_allclose(alone, whole[rows], atol=error_of(dtype))
 
 
 @needs_compiler

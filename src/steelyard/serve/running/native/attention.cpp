@@ -3,8 +3,10 @@
 #include "panels.h"
 #include "registers.h"
 
-// Joins the pieces of one row and key head, `size` apart, in order.
-static void join(const float* parts, long size, long pieces, long group, long width, float* out) {
+// Joins the pieces of one row and key head, `size` apart, in order; peaks are powers of two where
+// it `doubles`, else of e.
+static void join(const float* parts, long size, long pieces, long group, long width, bool doubles,
+    float* out) {
     for (long g = 0; g < group; g++) {
         float peak = LOWEST, weight = 0;
         for (long piece = 0; piece < pieces; piece++)
@@ -12,7 +14,9 @@ static void join(const float* parts, long size, long pieces, long group, long wi
         std::fill(out + g * width, out + (g + 1) * width, 0.0f);
         for (long piece = 0; piece < pieces; piece++) {
             const float* part = parts + piece * size;
-            const float shrink = exponential(spread(part[group * width + g] - peak))[0];
+            const float apart = part[group * width + g] - peak;
+            const float shrink = doubles ? std::ldexp(1.0f, (int)std::max(apart, -300.0f))
+                                         : exponential(spread(apart))[0];
             weight += shrink * part[group * width + group + g];
             for (long i = 0; i < width; i++) out[g * width + i] += shrink * part[g * width + i];
         }
@@ -128,7 +132,7 @@ static void attend_rows(const View& v, const Unit& unit, const Chunks& c, const 
     const long begin = v.window ? std::max(position + 1 - v.window, 0L) / TILE * TILE : 0;
     for (long token = begin; token < context; token += TILE) {
         with_type(v.kind, [&]<class T>(T) {
-            if constexpr (!is_tiled(KV_KIND<T>, false))
+            if constexpr (!is_tiled(KV_KIND<T>))
                 unpack(Paged<T>(v), table, unit.head, token, std::min(TILE, context - token), wide,
                     keys, values);
         });
@@ -156,13 +160,12 @@ void attend(Team& team, const View& v, const Work& work, const Chunks& c, const 
         const Unit& row = work.rows[index];
         for (long head = 0; head < v.kv_heads; head++)
             join(parts + (row.first * v.kv_heads + head) * size, v.kv_heads * size, row.end, group,
-                width,
-                 out + row.sequence * out_row + head * group * width);
+                width, is_tiled(v.kind), out + row.sequence * out_row + head * group * width);
     };
     // What runs by tiles is not there for other processors.
     const auto attend_tile = [&](const Unit& unit) {
         if constexpr (TILED)
-            if (is_tiled(v.kind, false))
+            if (is_tiled(v.kind))
                 return attend_rows_tiled(v, unit, c, qkv, qkv_row, out, out_row);
         attend_rows(v, unit, c, qkv, qkv_row, out, out_row);
     };
@@ -170,7 +173,7 @@ void attend(Team& team, const View& v, const Work& work, const Chunks& c, const 
         const float* queries = qkv + unit.sequence * qkv_row;
         float* part = parts + unit.part * v.kv_heads * size;
         if constexpr (TILED)
-            if (is_tiled(v.kind, true))
+            if (is_tiled(v.kind))
                 return attend_unit_tiled(v, unit, c.contexts[unit.sequence], queries, part);
         attend_unit(v, unit, queries, scratch(heads * width), part);
     };

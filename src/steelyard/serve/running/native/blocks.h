@@ -1,4 +1,5 @@
-// Blocks of keys and values as the products read them, in words of one float32 or of two bfloat16.
+// Blocks of keys and values as the products read them, in words of one float32, of two bfloat16 or
+// of four bytes.
 #pragma once
 
 #include <array>
@@ -47,6 +48,12 @@ struct Side {
         while ((from += LINE / (long)sizeof(T)) < end);
     }
 
+    // The line of one row that holds a column.
+    void fetch_line(long token, long column) const {
+        __builtin_prefetch(next + next_places.numbers[token] + column, 0, 2);
+    }
+
+    // Those of places beyond the last token are its own.
     void read_scales(float* scales) const {
         for (long t = 0; t < TILE; t++) {
             scales[t] = *(const float*)(numbers + places.scales[t]);
@@ -56,25 +63,29 @@ struct Side {
 };
 
 // How the products read keys and values of a type.
-INLINE int64_t kind_of(int64_t kv_kind) { return kv_kind == KV_FP32 ? FP32 : BF16; }
+INLINE int64_t kind_of(int64_t kv_kind) {
+    return kv_kind == KV_FP32 ? FP32 : (kv_kind == KV_BF16 ? BF16 : INT8);
+}
 
 // Numbers of a word.
 template <class T>
-constexpr long NUMBERS = sizeof(T) == sizeof(float) ? 1 : 2;
+constexpr long NUMBERS = (long)(sizeof(int32_t) / sizeof(T));
 
 // Keys lie in panels of 16 tokens, a word's columns following each other; values in panels of 16
-// columns, a word's tokens following each other. Numbers in eight bits stand as their codes.
+// columns, a word's tokens following each other. Codes stand in the order of `turn_four`, plus 128
+// as the products take them.
 struct Block {
     int32_t *keys, *values;
-    alignas(64) float key_scales[TILE], value_scales[TILE], inverse_scales[TILE];
+    alignas(64) float key_scales[TILE], value_scales[TILE];
 
     Block(const View& v, float* memory)
         : keys((int32_t*)memory), values(keys + TILE * words(v)) {}
 
-    // Words of a key, whole registers; words of both sides.
+    // Words of a key, whole registers; columns of as many; words of both sides.
     static long words(const View& v) { return words_of(kind_of(v.kind), v.width); }
+    static long wide(const View& v) { return words(v) * weights_per_line(kind_of(v.kind)); }
     static long size(const View& v) {
-        return TILE * words(v) + TILE / weights_per_line(kind_of(v.kind)) * padded(v.width);
+        return TILE * words(v) + TILE / weights_per_line(kind_of(v.kind)) * wide(v);
     }
 };
 
@@ -82,17 +93,22 @@ struct Block {
 INLINE __m512i read_words(const float* p, __mmask16 words) {
     return _mm512_maskz_loadu_epi32(words, p);
 }
-#if defined(STEELYARD_BF16)
 INLINE __m512i read_words(const bf16* p, __mmask16 words) {
     return _mm512_maskz_loadu_epi32(words, p);
 }
 INLINE __m512i read_words(const int8* p, __mmask16 words) {
-    const __m256i codes = _mm256_maskz_loadu_epi16(words, p);  // exact in bfloat16
-    const __m512i low = _mm512_cvtepi8_epi32(_mm256_castsi256_si128(codes));
-    const __m512i high = _mm512_cvtepi8_epi32(_mm256_extracti128_si256(codes, 1));
-    return (__m512i)_mm512_cvtne2ps_pbh(_mm512_cvtepi32_ps(high), _mm512_cvtepi32_ps(low));
+    return _mm512_maskz_loadu_epi32(words, p);
 }
-#endif
+
+// total += the four unsigned bytes of each lane of x times the four signed ones of y.
+INLINE void add_signed(Words& total, Words x, Words y) {
+    total = (Words)_mm512_dpbusd_epi32((__m512i)total, (__m512i)x, (__m512i)y);
+}
+
+// Signed bytes plus 128.
+INLINE __m512i raised(__m512i codes) {
+    return _mm512_xor_si512(codes, _mm512_set1_epi8((char)BYTE_OFFSET));
+}
 
 // The first `count` of sixteen.
 INLINE __mmask16 leading(long count) {
@@ -102,7 +118,7 @@ INLINE __mmask16 leading(long count) {
 // Lays keys out, and fetches half of those that come next.
 template <class T>
 APART void pack_keys(const Side<T>& side, Block& block) {
-    const long words = words_of(NUMBERS<T> == 1 ? FP32 : BF16, side.width);
+    const long words = words_of(kind_of(KV_KIND<T>), side.width);
     if constexpr (is_coded<T>) side.read_scales(block.key_scales);
     for (long first = 0; first < side.places.count; first += PANEL)
         for (long word = 0; word < words; word += CHUNK) {
@@ -110,6 +126,7 @@ APART void pack_keys(const Side<T>& side, Block& block) {
             __m512i rows[16], turned[16];
             UNROLL for (int t = 0; t < 16; t++) {
                 rows[t] = read_words(side.row(first + t) + NUMBERS<T> * word, filled);
+                if constexpr (is_coded<T>) rows[t] = raised(rows[t]);
                 if (word == 0 && t % 2 == 0) side.fetch((first + t) / 2);
             }
             turn(rows, turned);
@@ -150,20 +167,43 @@ INLINE void pack_two(const Side<T>& side, long t, int32_t* to) {
     }
 }
 
+// Four rows of 64 bytes become registers of four rows each: columns 16 l + 4 j + k stand in
+// register j, quarter l.
+INLINE void turn_four(const __m512i (&rows)[4], __m512i (&out)[4]) {
+    const __m512i a = _mm512_unpacklo_epi8(rows[0], rows[1]);
+    const __m512i b = _mm512_unpackhi_epi8(rows[0], rows[1]);
+    const __m512i c = _mm512_unpacklo_epi8(rows[2], rows[3]);
+    const __m512i d = _mm512_unpackhi_epi8(rows[2], rows[3]);
+    out[0] = _mm512_unpacklo_epi16(a, c), out[1] = _mm512_unpackhi_epi16(a, c);
+    out[2] = _mm512_unpacklo_epi16(b, d), out[3] = _mm512_unpackhi_epi16(b, d);
+}
+
+// Where a column's total stands among those that `turn_four` made.
+INLINE long turned_place(long column) {
+    return column / 64 * 64 + column / 4 % 4 * 16 + column % 64 / 16 * 4 + column % 4;
+}
+
+// Lays the values of tokens t to t + 3 out: of those beyond the last one any, as their shares are 0.
+INLINE void pack_four(const Side<int8>& side, long t, int32_t* to) {
+    for (long column = 0; column < side.width; column += 64) {
+        const __mmask16 filled = leading((side.width - column) / 4);
+        __m512i rows[4], turned[4];
+        for (int i = 0; i < 4; i++) rows[i] = raised(read_words(side.row(t + i) + column, filled));
+        turn_four(rows, turned);
+        int32_t* panel = to + column * (TILE / 4) + t / 4 * PANEL;
+        for (int j = 0; j < 4; j++)
+            _mm512_storeu_si512(panel + j * TILE / 4 * PANEL, turned[j]);
+    }
+}
+
 // Lays values out, and fetches the other half of the keys that come next.
 template <class T>
 APART void pack_values(const Side<T>& side, const Side<T>& keys, Block& block) {
-    if constexpr (is_coded<T>) {
-        side.read_scales(block.value_scales);
-        for (long t = 0; t < TILE; t++) {
-            float& scale = block.value_scales[t];
-            if (scale == 0) scale = 1;  // codes are 0, but shares are not
-            block.inverse_scales[t] = 1 / scale;
-        }
-    }
+    if constexpr (is_coded<T>) side.read_scales(block.value_scales);
     for (long t = 0; t < side.places.count; t += 2) {
         keys.fetch((TILE + t) / 2);
-        pack_two(side, t, block.values);
+        if constexpr (!is_coded<T>) pack_two(side, t, block.values);
+        else if (t % 4 == 0) pack_four(side, t, block.values);
     }
 }
 

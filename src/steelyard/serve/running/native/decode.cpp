@@ -1,6 +1,6 @@
 // Attention of one query per sequence to its paged context, with a running softmax.
 #include "attention.h"
-#include "coded.h"
+#include "registers.h"
 
 // Tokens that pass through the softmax at once: as many bytes whatever their type, as those of the
 // next stretch are fetched meanwhile.
@@ -104,50 +104,6 @@ APART void weigh(const float* shares, const Run<T>* runs, long num_runs, long wi
         weigh_rows<L, L::PARTS, G>(shares, runs, num_runs, width, column, total, fetches);
 }
 
-#if defined(STEELYARD_WIDE)
-
-// As `score` of keys in eight bits and coded queries.
-template <int G>
-APART void score_codes(float* query, long width, const Run<int8>& run, const float* scales,
-    float* scores, bool fetches) {
-    for (long t = 0; t < run.count; t += 16) {
-        const long count = std::min(run.count - t, 16L);
-        if (fetches) fetch(run.next + t * width, count * width);
-        score_sixteen<G>(query, width, run.numbers + t * width, scales + t, count, scores + t,
-            STRETCH<int8>);
-    }
-}
-
-// As `weigh` of values in eight bits and coded shares.
-template <int G>
-APART void weigh_codes(const CodedShares<STRETCH<int8>>* shares, const Run<int8>* runs,
-    long num_runs, long width, float* total, bool fetches) {
-    for (long column = 0; column < width; column += COLUMNS) {
-        __m512i upper[G][4] = {}, lower[G][4] = {};
-        long done = 0;
-        for (long r = 0; r < num_runs; done += runs[r++].count)
-            for (long t = 0; t < runs[r].count; t += 4) {
-                const long left = std::min(runs[r].count - t, 4L), here = t * width + column;
-                for (long i = 0; fetches && i < left; i++) fetch(runs[r].next + here + i * width, 1);
-                const uint32_t counts = (uint32_t)((1ull << 8 * left) - 1);
-                __m512i values[4];
-                turn_four(runs[r].numbers + here, width, left, values);
-                for (int g = 0; g < G; g++) {
-                    const __m512i high = four_shares(shares[g].upper + done + t, counts);
-                    const __m512i low = four_shares(shares[g].lower + done + t, counts);
-                    for (int j = 0; j < 4; j++) {
-                        upper[g][j] = _mm512_dpbusd_epi32(upper[g][j], high, values[j]);
-                        lower[g][j] = _mm512_dpbusd_epi32(lower[g][j], low, values[j]);
-                    }
-                }
-            }
-        for (int g = 0; g < G; g++)
-            add_sums(upper[g], lower[g], shares[g].scale, total + g * width + column);
-    }
-}
-
-#endif
-
 // Scales of a stretch's keys and values in eight bits, and the cap of its scores.
 struct Scales {
     alignas(64) float keys[STRETCH<int8>], values[STRETCH<int8>];
@@ -192,32 +148,6 @@ struct Stretch {
 struct Part {
     float *total, *peak, *weight;
 };
-
-#if defined(STEELYARD_WIDE)
-// As `attend_stretch` of keys and values in eight bits and coded queries.
-static void attend_codes(const Stretch<int8>& s, long members, float* query, long width,
-    Part part) {
-    alignas(64) float scores[8 * STRETCH<int8>];
-    CodedShares<STRETCH<int8>> shares[8];
-    long done = 0;
-    for (long r = 0; r < s.num_runs; done += s.keys[r++].count)
-        in_groups<Sixteen>(members, [&](long g, auto count) {
-            score_codes<count>(query + g * width, width, s.keys[r], s.scales.keys + done,
-                scores + g * STRETCH<int8> + done, g == 0);
-        });
-    for (long g = 0; g < members; g++) {
-        soften_stretch<Sixteen, false>(scores + g * STRETCH<int8>, s.count, s.scales,
-            part.total + g * width, width, part.peak[g], part.weight[g]);
-        code_shares(scores + g * STRETCH<int8>, s.scales.values, s.count, shares[g]);
-    }
-    // Sums of two queries, in two halves, fill the registers that values leave free.
-    for (long g = 0; g < members; g += 2) {
-        float* total = part.total + g * width;
-        if (members - g > 1) weigh_codes<2>(shares + g, s.values, s.num_runs, width, total, g == 0);
-        else weigh_codes<1>(shares + g, s.values, s.num_runs, width, total, g == 0);
-    }
-}
-#endif
 
 // Attends from up to 8 queries that share a key head to a stretch.
 template <class L, class T>
@@ -309,10 +239,9 @@ static void attend_piece(const Paged<T>& p, const Unit& unit, float* query, floa
             float *peak = total + group * width, *weight = peak + group;
             for (long g = 0; g < group; g += 8) {
                 const long members = std::min(8L, group - g);
-                float* q = query + (head * group + g) * width;
+                const float* q = query + (head * group + g) * width;
                 const Part part = {total + g * width, peak + g, weight + g};
-                if constexpr (is_coded<T> && L::PARTS == 2) attend_codes(s, members, q, width, part);
-                else attend_stretch<L>(s, members, q, width, part);
+                attend_stretch<L>(s, members, q, width, part);
             }
         }
     }
@@ -336,12 +265,7 @@ static void attend_typed(const Paged<T>& p, const Unit& unit, float* query, floa
     const View& v = p.view;
 #if defined(STEELYARD_WIDE)
     const long heads = v.kv_heads * v.group;
-    if constexpr (is_coded<T>) {
-        if (v.width % COLUMNS == 0 && v.width <= MOST_COLUMNS) {
-            for (long head = 0; head < heads; head++) code_query(query + head * v.width, v.width);
-            return attend_piece<Sixteen>(p, unit, query, parts);
-        }
-    } else if (v.width % (Sixteen::PARTS * Sixteen::LANES) == 0) {
+    if (v.width % (Sixteen::PARTS * Sixteen::LANES) == 0) {
         const bool parted = sizeof(T) == sizeof(bf16);
         if (parted) part_pairs(query, heads * v.width, false);
         attend_piece<Sixteen>(p, unit, query, parts);
@@ -357,7 +281,7 @@ void attend_unit(const View& v, const Unit& unit, const float* queries, float* q
     float* parts) {
     for (long i = 0; i < v.kv_heads * v.group * v.width; i++) query[i] = queries[i] * v.scale;
     with_type(v.kind, [&]<class T>(T) {
-        if constexpr (!is_tiled(KV_KIND<T>, true))
+        if constexpr (!is_tiled(KV_KIND<T>))
             attend_typed(Paged<T>(v), unit, query, parts);
     });
 }

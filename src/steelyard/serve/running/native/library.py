@@ -23,7 +23,7 @@ _HEADERS = tuple(
         "activations",
         "attention",
         "blocks",
-        "coded",
+        "direct",
         "lanes",
         "linear",
         "model",

@@ -24,19 +24,18 @@ constexpr int64_t KV_FP32 = 0, KV_BF16 = 1, KV_INT8 = 2;
 template <class T>
 constexpr int64_t KV_KIND = is_coded<T> ? KV_INT8 : (sizeof(T) == sizeof(bf16) ? KV_BF16 : KV_FP32);
 
-// Whether attention may run by the products of tiles, and whether it does for a type: narrow types
-// are multiplied in pairs of bfloat16, but bytes as such where rows decode; decoding rows of float32
-// wait for memory, and are not laid out first.
+// Whether attention may run in registers of 16 words, and whether it does for a type: bfloat16 needs
+// its products.
 #if defined(STEELYARD_WIDE)
 constexpr bool TILED = true;
 #else
 constexpr bool TILED = false;
 #endif
-constexpr bool is_tiled(int64_t kind, bool decodes) {
+constexpr bool is_tiled(int64_t kind) {
 #if defined(STEELYARD_BF16)
-    return !decodes || kind == KV_BF16;
+    return TILED;
 #else
-    return TILED && !decodes && kind == KV_FP32;
+    return TILED && kind != KV_BF16;
 #endif
 }
 
