@@ -11,10 +11,11 @@
 #if defined(STEELYARD_WIDE)
 
 // Where the tokens of a block stand for the first key head, and their scales; places beyond the
-// last token are its own.
+// last token are its own. `runs`: sixteen tokens each lie one after the other.
 struct Places {
     long numbers[TILE], scales[TILE];
     long count;
+    bool runs;
 };
 
 template <class T>
@@ -23,7 +24,7 @@ static void find_places(const Paged<T>& p, const int64_t* table, long first, lon
     const View& v = p.view;
     const long head = p.head_numbers();
     long block = first / v.block_size, within = first % v.block_size;
-    out.count = std::min(TILE, end - first);
+    out.count = std::min(TILE, end - first), out.runs = v.block_size % PANEL == 0;
     for (long t = 0; t < TILE; t++) {
         const long begin = table[block] * v.kv_heads * head;
         out.numbers[t] = begin + within * v.width;
@@ -48,14 +49,23 @@ struct Side {
         while ((from += LINE / (long)sizeof(T)) < end);
     }
 
-    // The line of one row that holds a column.
-    void fetch_line(long token, long column) const {
-        __builtin_prefetch(next + next_places.numbers[token] + column, 0, 2);
+    // Sixteen rows, one after the other; `memory` takes them where they lie apart or are not all
+    // there, those beyond the last one being its own.
+    const T* sixteen(long first, T* memory) const {
+        if (places.runs && first + PANEL <= places.count) return row(first);
+        for (long t = 0; t < PANEL; t++)
+            memcpy(memory + t * width, row(first + t), width * sizeof(T));
+        return memory;
     }
 
     // Those of places beyond the last token are its own.
     void read_scales(float* scales) const {
-        for (long t = 0; t < TILE; t++) {
+        long t = 0;
+        for (; places.runs && t + PANEL <= places.count; t += PANEL) {
+            store(scales + t, load_floats((const float*)(numbers + places.scales[t])));
+            __builtin_prefetch(next + next_places.scales[t], 0, 2);
+        }
+        for (; t < TILE; t++) {
             scales[t] = *(const float*)(numbers + places.scales[t]);
             if (t % 16 == 0) __builtin_prefetch(next + next_places.scales[t], 0, 2);
         }
@@ -100,9 +110,9 @@ INLINE __m512i read_words(const int8* p, __mmask16 words) {
     return _mm512_maskz_loadu_epi32(words, p);
 }
 
-// total += the four unsigned bytes of each lane of x times the four signed ones of y.
-INLINE void add_signed(Words& total, Words x, Words y) {
-    total = (Words)_mm512_dpbusd_epi32((__m512i)total, (__m512i)x, (__m512i)y);
+// total += the four bytes of x, which are not negative, times the four signed ones of each lane.
+INLINE void add_shares(PlainWords& total, int32_t x, __m512i values) {
+    total = (PlainWords)_mm512_dpbusd_epi32((__m512i)total, _mm512_set1_epi32(x), values);
 }
 
 // Signed bytes plus 128.

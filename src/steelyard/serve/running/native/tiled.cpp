@@ -48,11 +48,12 @@ struct Lines {
     long count, first, wide, words;  // `first`: place of the first line's token
     float *totals, *masses, *peaks;
     int32_t* queries;  // tiles
+    bool decodes;
 
-    Lines(const View& v, long count, long first, float* memory)
+    Lines(const View& v, long count, long first, bool decodes, float* memory)
         : view(v), keys(keys_of(v)), count(count), first(first), wide(Block::wide(v)),
           words(Block::words(v)), totals(memory), masses(totals + count * wide),
-          peaks(masses + count * PANEL), queries((int32_t*)(peaks + padded(count))) {}
+          peaks(masses + count * PANEL), queries((int32_t*)(peaks + padded(count))), decodes(decodes) {}
 
     static Linear keys_of(const View& v) {
         return {.inputs = v.width, .kind = kind_of(v.kind), .group = v.width};
@@ -63,7 +64,11 @@ struct Lines {
             + padded((count + MOST_ROWS) * row_words(keys_of(v)));
     }
 
-    long height(long line) const { return tile_height(std::min(MOST_ROWS, count - line)); }
+    // Rows of the tile that begins at a line.
+    long height(long line) const {
+        const long rows = std::min(MOST_ROWS, count - line);
+        return decodes ? direct_height(rows) : tile_height(rows);
+    }
     int32_t* tile(long line) const { return queries + line * row_words(keys); }
 
     // Begins a line with its query.
@@ -87,9 +92,11 @@ struct Lines {
         return _mm512_reduce_add_ps(_mm512_loadu_ps(masses + line * PANEL));
     }
 
-    // Where a column's total stands.
-    long place(long column) const {
-        return view.kind == KV_INT8 ? turned_place(column) : column;
+    // Calls body(column, total, count) for a line's totals, `count` columns at a time.
+    template <class Body>
+    void each_total(const float* total, const Body& body) const {
+        if (view.kind != KV_INT8) return body(0, total, view.width);
+        for (long i = 0; i < view.width; i += 4) body(i, total + turned_place(i), 4);
     }
 };
 
@@ -141,6 +148,7 @@ INLINE Floats write_shares(const Floats (&share)[TILE_PANELS], int32_t* tile, lo
 
 // Writes shares times their values' scales in bytes, as `encode_bytes` does; gives the sum of what
 // they were.
+template <bool DECODES>
 INLINE Floats code_shares(const Floats (&share)[TILE_PANELS], const float* scales, int32_t* tile,
     long height, long row) {
     Floats part[TILE_PANELS], top = {}, sum = {};
@@ -150,15 +158,15 @@ INLINE Floats code_shares(const Floats (&share)[TILE_PANELS], const float* scale
         top = Sixteen::most(top, part[i]);
     }
     const float most = Sixteen::highest(top), inverse = most > 0 ? 127.0f / most : 0.0f;
-    __m512i codes = _mm512_setzero_si512();
+    __m512i sums = _mm512_setzero_si512();
     UNROLL for (int i = 0; i < TILE_PANELS; i++) {
         const __m512i code = _mm512_cvtps_epi32((__m512)(part[i] * inverse));
         _mm_storeu_si128((__m128i*)(tile + row * CHUNK) + i, _mm512_cvtepi32_epi8(code));
-        codes = _mm512_add_epi32(codes, code);
+        if (!DECODES) sums = _mm512_add_epi32(sums, code);
     }
     int32_t* scale = tile + height * CHUNK + row;
     *(float*)scale = most * (1.0f / 127);
-    scale[height] = -BYTE_OFFSET * _mm512_reduce_add_epi32(codes);
+    if (!DECODES) scale[height] = -BYTE_OFFSET * _mm512_reduce_add_epi32(sums);
     return sum;
 }
 
@@ -175,47 +183,57 @@ struct Sight {
     bool is_empty() const { return first >= end; }
 };
 
-// Takes the scores of a line into its softmax, and writes its shares as row `row` of a tile.
-template <class T>
-INLINE void soften_line(const Lines& lines, long line, const Block& block, const float* scores,
-    const Sight& sight, int32_t* tile, long height, long row) {
+// Caps the scores of a line, hides what it does not see, and raises its peak.
+INLINE void raise_peak(const Lines& lines, long line, const Sight& sight, float* scores) {
     const float softcap = lines.view.softcap;
-    Floats x[TILE_PANELS], top = Sixteen::all(LOWEST);
+    const bool whole = sight.end - sight.first == TILE;
+    Floats top = Sixteen::all(LOWEST);
     UNROLL for (int i = 0; i < TILE_PANELS; i++) {
-        x[i] = load_floats(scores + i * PANEL);
-        if (softcap > 0) x[i] = softcap * LOG2_E * tangent<Sixteen>(x[i] / softcap);
-        if (sight.end - sight.first < TILE) {
+        Floats x = load_floats(scores + i * PANEL);
+        if (softcap > 0) x = softcap * LOG2_E * tangent<Sixteen>(x / softcap);
+        if (!whole) {
             const __mmask16 seen =
                 leading(sight.end - i * PANEL) & ~leading(sight.first - i * PANEL);
-            x[i] = (Floats)_mm512_mask_blend_ps(seen, (__m512)Sixteen::all(LOWEST), (__m512)x[i]);
+            x = (Floats)_mm512_mask_blend_ps(seen, (__m512)Sixteen::all(LOWEST), (__m512)x);
         }
-        top = Sixteen::most(top, x[i]);
+        if (softcap > 0 || !whole) store(scores + i * PANEL, x);
+        top = Sixteen::most(top, x);
     }
     const float most = std::ceil(Sixteen::highest(top));
     float& peak = lines.peaks[line];
-    float* mass = lines.masses + line * PANEL;
-    if (most > peak) {
-        scale_by_power(lines.totals + line * lines.wide, lines.wide, peak - most);
-        scale_by_power(mass, PANEL, peak - most);
-        peak = most;
-    }
-    UNROLL for (int i = 0; i < TILE_PANELS; i++) x[i] = power_of_two(x[i] - peak);
-    Floats sum;
-    if constexpr (is_coded<T>) sum = code_shares(x, block.value_scales, tile, height, row);
+    if (most <= peak) return;
+    scale_by_power(lines.totals + line * lines.wide, lines.wide, peak - most);
+    scale_by_power(lines.masses + line * PANEL, PANEL, peak - most);
+    peak = most;
+}
+
+// Writes the shares of a line as row `row` of a tile, and adds them to its mass.
+template <class T, bool DECODES>
+INLINE void write_line(const Lines& lines, long line, const Block& block, const float* scores,
+    int32_t* tile, long height, long row) {
+    const float peak = lines.peaks[line];
+    Floats x[TILE_PANELS], sum;
+    UNROLL for (int i = 0; i < TILE_PANELS; i++)
+        x[i] = power_of_two(load_floats(scores + i * PANEL) - peak);
+    if constexpr (is_coded<T>) sum = code_shares<DECODES>(x, block.value_scales, tile, height, row);
     else sum = write_shares<T>(x, tile, height, row);
+    float* mass = lines.masses + line * PANEL;
     store(mass, load_floats(mass) + sum);
 }
 
 // Takes the scores of a tile of lines into their softmax.
-template <class T>
-INLINE void soften_tile(const Lines& lines, long line, long rows, long token, const Block& block,
+template <class T, bool DECODES>
+APART void soften_tile(const Lines& lines, long line, long rows, long token, const Block& block,
     Scratch& s) {
     const long height = lines.height(line);
+    // All peaks first: each one takes long, but none waits for another.
     for (long row = 0; row < rows; row++) {
         const Sight sight(lines, line + row, token);
-        if (!sight.is_empty()) {
-            soften_line<T>(lines, line + row, block, s.scores + row * TILE, sight, s.shares, height,
-                row);
+        if (!sight.is_empty()) raise_peak(lines, line + row, sight, s.scores + row * TILE);
+    }
+    for (long row = 0; row < rows; row++) {
+        if (!Sight(lines, line + row, token).is_empty()) {
+            write_line<T, DECODES>(lines, line + row, block, s.scores + row * TILE, s.shares, height, row);
             continue;
         }
         for (long i = 0; i < TILE / NUMBERS<T>; i += CHUNK)
@@ -239,7 +257,7 @@ APART void attend_tile(const Lines& lines, long line, long token, const Block& b
     multiply_panels<T>(map, lines.tile(line), rows, block.keys, lines.words * PANEL,
         (widest.end + PANEL - 1) / PANEL, (width + NUMBERS<T> - 1) / NUMBERS<T>, s.scores, TILE, true,
         [&](long pass) { return ahead(16 * pass); });
-    soften_tile<T>(lines, line, rows, token, block, s);
+    soften_tile<T, false>(lines, line, rows, token, block, s);
     const Linear values = {.scales = UNSCALED, .inputs = TILE, .kind = INT8};
     multiply_panels<T>(values, s.shares, rows, block.values, WORDS * PANEL, lines.wide / PANEL,
         (widest.end + NUMBERS<T> - 1) / NUMBERS<T>, lines.totals + line * lines.wide, lines.wide,
@@ -255,18 +273,19 @@ void attend_direct(const Lines& lines, long token, const Side<T>& keys, const Si
         keys.read_scales(block.key_scales);
         values.read_scales(block.value_scales);
     }
+    T* memory = (T*)block.keys;
     for (long line = 0; line < lines.count; line += MOST_ROWS) {
         const long rows = std::min(MOST_ROWS, lines.count - line);
         const bool fetches = line == 0;
-        at_height(rows, [&](auto height) {
+        at_direct_height(rows, [&](auto height) {
             constexpr int R = decltype(height)::value;
             float* totals = lines.totals + line * lines.wide;
             score_direct<T, R>(keys, lines.tile(line), lines.words / CHUNK, rows, block.key_scales,
-                s.scores, fetches);
-            soften_tile<T>(lines, line, rows, token, block, s);
+                s.scores, memory, fetches);
+            soften_tile<T, true>(lines, line, rows, token, block, s);
             if constexpr (is_coded<T>)
-                weigh_codes<R>(values, s.shares, rows, totals, lines.wide, fetches);
-            else weigh_direct<T, R>(values, s.shares, rows, totals, lines.wide, fetches);
+                weigh_codes<R>(values, s.shares, rows, totals, lines.wide, memory, fetches);
+            else weigh_direct<T, R>(values, s.shares, rows, totals, lines.wide, memory, fetches);
         });
     }
 }
@@ -353,7 +372,7 @@ void attend_rows_tiled(const View& v, const Unit& unit, const Chunks& c, const f
     const long count = (unit.end - unit.first) * v.group, heads = unit.head * v.group;
     const long block = Block::size(v), size = Lines::size(v, count);
     float* memory = scratch(block + size + Joined::size(v, count));
-    const Lines lines(v, count, position, memory + block);
+    const Lines lines(v, count, position, false, memory + block);
     const Joined joined(lines, memory + block + size);
     // Where a line's numbers stand in rows.
     const auto place = [&](long line, long row) {
@@ -376,7 +395,9 @@ void attend_rows_tiled(const View& v, const Unit& unit, const Chunks& c, const f
     for (long line = 0; line < count; line++) {
         const float mass = joined.masses[line], *total = joined.totals + line * lines.wide;
         float* to = out + place(line, out_row);
-        for (long i = 0; i < v.width; i++) to[i] = total[lines.place(i)] / mass;
+        lines.each_total(total, [&](long column, const float* from, long some) {
+            for (long i = 0; i < some; i++) to[column + i] = from[i] / mass;
+        });
     }
 }
 
@@ -385,7 +406,7 @@ void attend_unit_tiled(const View& v, const Unit& unit, long context, const floa
     const long group = v.group, width = v.width, size = Lines::size(v, group);
     float* memory = scratch(Block::size(v) + v.kv_heads * size);
     const auto at = [&](long head) {
-        return Lines(v, group, context - 1, memory + Block::size(v) + head * size);
+        return Lines(v, group, context - 1, true, memory + Block::size(v) + head * size);
     };
     for (long head = 0; head < v.kv_heads; head++)
         for (long g = 0; g < group; g++)
@@ -399,7 +420,9 @@ void attend_unit_tiled(const View& v, const Unit& unit, long context, const floa
         for (long g = 0; g < group; g++) {
             const Lines lines = at(head);
             const float* total = lines.totals + g * lines.wide;
-            for (long i = 0; i < width; i++) parts[g * width + i] = total[lines.place(i)];
+            lines.each_total(total, [&](long column, const float* from, long some) {
+                for (long i = 0; i < some; i++) parts[g * width + column + i] = from[i];
+            });
             parts[group * width + g] = lines.peaks[g];
             parts[group * (width + 1) + g] = lines.mass(g);
         }
