@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from benchmarks.common import Check, alternate, median_spread, ratio
+from benchmarks.serve import _decode_types
 from torch.nn import functional as F
 
 from steelyard.catalog.architecture import Architecture
@@ -162,4 +163,6 @@ def checks(quick: bool) -> list[Check]:
         found.append(
             Check(f"5 time paged over contiguous, context {label}", slower.median, 1.25, "lower")
         )
+    if name == "native":
+        found += _decode_types.checks(_stream(_decode_types.STREAM_BYTES), quick)
     return found

@@ -1,5 +1,6 @@
 import errno
 import random
+import shutil
 import time
 
 import numpy as np
@@ -11,7 +12,13 @@ from benchmarks.serve._drawn_order import RandomPriorities
 from steelyard.serve import SamplingParams, Scheduler, SchedulerConfig, TraceRequest, make_request
 from steelyard.serve.engine import LLM
 from steelyard.serve.kv.tiers import TieredKV, make_store
+from steelyard.serve.running.native.library import compiled_library
 from steelyard.serve.simulate import simulate
+
+
+def decodes_as_prompts():
+    """Whether the native kernels attend from decoding rows with the bits of prompts."""
+    return shutil.which("g++") is not None and compiled_library().steelyard_level() == 3
 
 
 class Unsteady:
@@ -107,13 +114,26 @@ def test_int8_keys_and_values_are_the_same_after_swaps_and_in_shared_prefixes(mo
     shared = [prompts()[0][:9] + prompt for prompt in prompts()]
     limits = config(preemption="recompute", host_blocks=0, num_blocks=96)
     expected = LLM(model, limits, kv_dtype=torch.int8).generate(shared, ask)
-    # Room for every swap: what was generated and is computed again, as a prompt, rounds otherwise.
     tight = config(prefix_caching=True, keep_turns=True, host_blocks=400)
     llm = LLM(model, tight, kv_dtype=torch.int8, make_policy=lambda: RandomPriorities(seed=0))
     for _ in range(2):
         done = llm.generate(shared, ask)
         assert [item.tokens for item in done] == [item.tokens for item in expected]
     assert llm.stats().swaps > 0 and llm.stats().cached_prompt_tokens > 0
+    llm.close()
+
+
+@pytest.mark.skipif(not decodes_as_prompts(), reason="decoding rounds otherwise than prompts do")
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.int8])
+def test_narrow_keys_and_values_are_the_same_after_they_are_computed_again(model, kind):
+    ask = SamplingParams(max_tokens=14, ignore_end=True)
+    limits = config(preemption="recompute", host_blocks=0, num_blocks=96)
+    expected = LLM(model, limits, kv_dtype=kind).generate(prompts(), ask)
+    tight = config(preemption="recompute", host_blocks=0)
+    llm = LLM(model, tight, kv_dtype=kind, make_policy=lambda: RandomPriorities(seed=0))
+    done = llm.generate(prompts(), ask)
+    assert [item.tokens for item in done] == [item.tokens for item in expected]
+    assert llm.stats().preemptions > 0
     llm.close()
 
 
