@@ -35,6 +35,7 @@ _HEADERS = tuple(
         "registers",
         "rows",
         "shares",
+        "softmax",
         "threads",
         "tiles",
         "timing",
