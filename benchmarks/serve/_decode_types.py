@@ -10,7 +10,7 @@ from steelyard.catalog.architecture import Architecture
 from steelyard.serve.running.native.library import Team, compiled_library
 from steelyard.serve.running.pool import KVPool
 
-__all__ = ["STREAM_BYTES", "checks"]
+__all__ = ["STREAM_BYTES", "checks", "layer_shape"]
 
 _KV_HEADS, _WIDTH, _BLOCK = 4, 64, 16
 _KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
@@ -52,8 +52,8 @@ def _attend_call(
     return run
 
 
-def _shape(heads: int) -> Architecture:
-    """Return one layer's shape."""
+def layer_shape(heads: int) -> Architecture:
+    """Return the shape of one layer with some query heads."""
     return Architecture(
         name="layer",
         num_layers=1,
@@ -92,7 +92,7 @@ def checks(streams: dict[str, Callable[[], object]], quick: bool) -> list[Check]
         name = str(dtype).removeprefix("torch.")
         for label, (sequences, context) in contexts.items():
             blocks = sequences * context // _BLOCK
-            pool = KVPool(_shape(_KV_HEADS), blocks, _BLOCK, dtype, torch.device("cpu"))
+            pool = KVPool(layer_shape(_KV_HEADS), blocks, _BLOCK, dtype, torch.device("cpu"))
             _fill(pool, blocks)
             order = np.random.default_rng(0).permutation(blocks)
             tables, lengths = order.reshape(sequences, -1), np.full(sequences, context)

@@ -8,7 +8,6 @@ from benchmarks.common import Check, alternate, median_spread, ratio
 from benchmarks.serve import _decode_types
 from torch.nn import functional as F
 
-from steelyard.catalog.architecture import Architecture
 from steelyard.errors import BackendError
 from steelyard.serve.running.kernels import paged_decode
 from steelyard.serve.running.native.library import Team, compiled_library
@@ -45,20 +44,6 @@ def _native_decode() -> Decode:
     return decode
 
 
-def _shape() -> Architecture:
-    """Return one layer's shape."""
-    return Architecture(
-        name="layer",
-        num_layers=1,
-        num_heads=_HEADS,
-        num_kv_heads=_KV_HEADS,
-        hidden_size=768,
-        intermediate_size=2048,
-        vocab_size=2,
-        head_dim=_WIDTH,
-    )
-
-
 class _Case:
     """Sequences of one context, in shuffled blocks and each in one piece."""
 
@@ -66,13 +51,17 @@ class _Case:
         generator = torch.Generator().manual_seed(0)
         self.contexts = np.full(sequences, context, dtype=np.int64)
         self.query = torch.randn(sequences, _HEADS, _WIDTH, generator=generator)
-        whole = self.whole = KVPool(_shape(), sequences, context, dtype, torch.device("cpu")).kv[0]
+        whole = self.whole = KVPool(
+            _decode_types.layer_shape(_HEADS), sequences, context, dtype, torch.device("cpu")
+        ).kv[0]
         whole.copy_(torch.randn(whole.shape, generator=generator))
         blocks = sequences * context // _BLOCK
         self.tables = (
             np.random.default_rng(0).permutation(blocks).reshape(sequences, -1).astype(np.int64)
         )
-        paged = KVPool(_shape(), blocks, _BLOCK, dtype, torch.device("cpu")).kv[0]
+        paged = KVPool(
+            _decode_types.layer_shape(_HEADS), blocks, _BLOCK, dtype, torch.device("cpu")
+        ).kv[0]
         split = whole.unflatten(3, (-1, _BLOCK)).transpose(2, 3).flatten(1, 2)
         paged[:, torch.from_numpy(self.tables.reshape(-1))] = split
         self.paged = paged
