@@ -83,6 +83,7 @@ class TaskRecipe:
             ConfigError: fields contradict each other; all violations are named.
         """
         self._check(name, vocabulary)
+        # Corruption makes inputs of targets, so features of both exist before any record has them.
         paired = bool(self.generate) or self.format == "json" or self.corrupt
         names = ("inputs", "targets") if paired else ("targets",)
         features = {item: Feature(vocabulary=vocabulary) for item in names}
@@ -207,6 +208,7 @@ class DataRecipe:
             )
         self._known(name, [*self.tasks, *self.mixtures], "task or mixture")
         if name in self.tasks:
+            # A mixture knows a task that is reached twice by its identity, so each is built once.
             if name not in opened:
                 task = self.task(name)
                 opened[name] = CachedTask(task, cache / name) if cache else task
