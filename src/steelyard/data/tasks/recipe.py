@@ -56,6 +56,7 @@ class TaskRecipe:
         max_bytes: amount of files to stop at, such as "4 MB"; empty for all.
         generate: "copy", "reverse" or "add" instead of files.
         examples: number of generated examples.
+        seed: seed of generated examples, 0 or more.
         piece: tokens after which a document is cut into pieces; 0 keeps it whole.
         corrupt: whether spans are cut out of the targets anew at every reading.
     """
@@ -66,6 +67,7 @@ class TaskRecipe:
     max_bytes: str = ""
     generate: Literal["", "copy", "reverse", "add"] = ""
     examples: int = 0
+    seed: int = 0
     piece: int = 0
     corrupt: bool = False
 
@@ -99,7 +101,7 @@ class TaskRecipe:
     def _source(self) -> RecordSource:
         """Return where records come from."""
         if self.generate:
-            return Generated(make=SYNTHETIC[self.generate], size=self.examples)
+            return Generated(make=SYNTHETIC[self.generate], size=self.examples, seed=self.seed)
         paths = [Path(path).expanduser() for path in self.files] or default_sources()
         limit = int(parse(self.max_bytes, "byte", where="max_bytes")) if self.max_bytes else None
         kind = {"documents": TextFiles, "lines": TextLines, "json": JsonLines}[self.format]
@@ -122,7 +124,8 @@ class TaskRecipe:
         text = not self.generate and self.format != "json"
         rules = {
             "generate needs examples of 1 or more": not self.generate or self.examples >= 1,
-            "examples is for generate only": bool(self.generate) or not self.examples,
+            "examples and seed are for generate only": bool(self.generate)
+            or not (self.examples or self.seed),
             "files are not read where records are generated": not (self.generate and self.files),
             "fields is for the format json only": self.format == "json" or not self.fields,
             'fields names "inputs" and "targets" only': set(self.fields) <= {"inputs", "targets"},
