@@ -36,39 +36,51 @@ def lay_out(
         The plan; its arrays are its own.
     """
     decoding = [(request, at) for request, length in chunks[:num_decodes] for at in range(length)]
-    requests = [request for request, _ in (*decoding, *chunks[num_decodes:])]
-    pieces = [1] * len(decoding) + [length for _, length in chunks[num_decodes:]]
-    lengths = np.array(pieces, dtype=np.int64)
-    starts = np.array([request.num_computed for request in requests], dtype=np.int64)
-    starts[: len(decoding)] += np.array([at for _, at in decoding], dtype=np.int64)
-    contexts = starts + lengths
-    ends = np.cumsum(lengths)
-    rows = np.repeat(np.arange(len(requests)), lengths)
-    positions = np.arange(len(rows)) + np.repeat(starts - ends + lengths, lengths)
-    tables = _tables(requests, int(-(-contexts.max(initial=0) // block_size)))
-    sampled, sample_rows = _sampled(chunks[num_decodes:], ends[len(decoding) :].tolist())
+    prompts = chunks[num_decodes:]
+    # In plain lists: for the few rows of most steps numpy's many calls take longer, each of whose
+    # code has to come from memory after a step that read all weights.
+    requests = [request for request, _ in decoding]
+    positions = [request.num_computed + at for request, at in decoding]
+    lengths, contexts = [1] * len(decoding), [position + 1 for position in positions]
+    slots = [
+        request.table.blocks[position // block_size] * block_size + position % block_size
+        for request, position in zip(requests, positions, strict=True)
+    ]
+    for request, length in prompts:
+        places = range(request.num_computed, request.num_computed + length)
+        blocks = request.table.blocks
+        requests.append(request)
+        lengths.append(length)
+        contexts.append(places.stop)
+        positions += places
+        slots += [blocks[at // block_size] * block_size + at % block_size for at in places]
+    sampled, sample_rows = _sampled(prompts, len(decoding))
     return StepPlan(
         request_ids=[request.id for request in requests],
         num_decodes=len(decoding),
-        token_ids=_token_ids(decoding, chunks[num_decodes:]),
-        positions=positions,
-        slot_mapping=tables[rows, positions // block_size] * block_size + positions % block_size,
-        query_lengths=lengths,
-        context_lengths=contexts,
-        block_tables=tables,
-        sample_rows=np.array([*range(len(decoding)), *sample_rows], dtype=np.int64),
+        token_ids=_token_ids(decoding, prompts),
+        positions=_array(positions),
+        slot_mapping=_array(slots),
+        query_lengths=_array(lengths),
+        context_lengths=_array(contexts),
+        block_tables=_tables(requests, -(-max(contexts, default=0) // block_size)),
+        sample_rows=_array([*range(len(decoding)), *sample_rows]),
         sampled=requests[: len(decoding)] + sampled,
-        output_positions=np.array(
+        output_positions=_array(
             [
                 len(request.output) + request.num_unknown + at
                 for request, at in (*decoding, *((request, 0) for request in sampled))
-            ],
-            dtype=np.int64,
+            ]
         ),
         feedback=_feedback(requests[: len(decoding)]),
         copies=copies,
         transfers=transfers,
     )
+
+
+def _array(numbers: list[int]) -> np.ndarray:
+    """Return numbers as int64."""
+    return np.array(numbers, dtype=np.int64)
 
 
 def _tables(requests: list[Request], width: int) -> np.ndarray:
@@ -88,7 +100,7 @@ def _token_ids(decoding: list[tuple[Request, int]], chunks: list[Chunk]) -> np.n
     ]
     for request, length in chunks:
         tokens += request.tokens(request.num_computed, request.num_computed + length)
-    return np.array(tokens, dtype=np.int64)
+    return _array(tokens)
 
 
 def _feedback(decoding: list[Request]) -> np.ndarray:
@@ -99,11 +111,12 @@ def _feedback(decoding: list[Request]) -> np.ndarray:
     return np.array(pairs, dtype=np.int64).reshape(-1, 2)
 
 
-def _sampled(chunks: list[Chunk], ends: list[int]) -> tuple[list[Request], list[int]]:
-    """Return the requests that get a token by prompt chunks, and the row of each."""
+def _sampled(chunks: list[Chunk], end: int) -> tuple[list[Request], list[int]]:
+    """Return the requests that get a token by prompt chunks behind a row, and the row of each."""
     sampled: list[Request] = []
     rows: list[int] = []
-    for (request, length), end in zip(chunks, ends, strict=True):
+    for request, length in chunks:
+        end += length
         if length != request.num_pending:
             continue
         # The step that completes a family's prompt yields the first token of every member from one
