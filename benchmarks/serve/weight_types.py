@@ -93,6 +93,9 @@ class _Shape:
             num_blocks=512, max_model_len=2048, token_budget=512, max_num_seqs=32
         )
         self.engines = {kind: LLM(model, config, weights=kind) for kind in _KINDS}
+        for kind in _KINDS:
+            # The first steps of an engine also take pages of the pool, one by one.
+            self._runner(kind).kv.zero_()
 
     def checks(self, quick: bool) -> list[Check]:
         """Print the table and return what has a bar."""
