@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, TypedDict, cast
 
 import numpy as np
-import torch
 from scipy.special import stdtrit
 from torch import Tensor
 

@@ -130,6 +130,7 @@ class ModelLayout:
         table: the embedding table, where its rows are read from a file step by step; None where
             the kernels read it.
         packed_bytes: bytes of the packed copies.
+        stored: how the matrices of each part are kept, one for each layer.
     """
 
     def __init__(
@@ -151,6 +152,7 @@ class ModelLayout:
         arch = model.architecture
         self._packed = PackedMaps(model, library, weights)
         self.packed_bytes = self._packed.num_bytes
+        self.stored = self._packed.stored()
         self._kept: list[Tensor] = []  # the structures hold addresses only
         self._rotations = self._rotary_tables(model)
         layers = [layer for layer in model.layers if isinstance(layer, DecoderLayer)]
