@@ -205,7 +205,7 @@ def _loss(weights: str, stored: str) -> WeightLoss:
 
 def _halves(arch: Architecture) -> dict[str, tuple[StoredWidth, ...]]:
     """Return matrices that are kept in float16, one for each layer."""
-    layers = {name: (_HALF,) * arch.num_layers for name in ("qkv", "out", "up", "down")}
+    layers = dict.fromkeys(("qkv", "out", "up", "down"), (_HALF,) * arch.num_layers)
     return layers | {"head": (_HALF,)}
 
 

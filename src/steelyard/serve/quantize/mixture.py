@@ -27,8 +27,9 @@ from steelyard.serve.quantize.shrinkage import shrunk
 
 __all__ = ["Mixture", "mixed_types"]
 
-_FOLDS = 16
-"""Most parts that the sequences to choose by are cut into."""
+_FOLDS = 4
+"""Parts that the sequences to choose by are cut into. More of them would choose by more sequences,
+but all by nearly the same, whose chance then is in every one of them."""
 
 Types = tuple[Mapping[str, StoredType], ...]
 """Type of each matrix, by name, for every layer."""
@@ -50,13 +51,10 @@ class Mixture:
         types: type of each matrix, by name, for every layer.
         rises: forecast rise of the loss of each sequence to choose by, nats per token; of types
             that the other sequences chose.
-        flattery: how much less the sequences lose with the types that they took part in choosing,
-            nats per token.
     """
 
-    types: tuple[Mapping[str, StoredType], ...]
+    types: Types
     rises: tuple[float, ...]
-    flattery: float = 0.0
 
     def forecast(self, before: float, count: int) -> Forecast:
         """Forecast the loss on other sequences of the same text.
@@ -66,12 +64,11 @@ class Mixture:
             count: number of the sequences.
 
         Returns:
-            The loss after rounding. Its interval holds the spread over sequences of both kinds, and
-            what the choice itself may be worth elsewhere.
+            The loss after rounding; its interval holds the spread over sequences of both kinds.
         """
         rises = np.array(self.rises)
         sampling = float(rises.std(ddof=1)) * math.sqrt(1 / len(rises) + 1 / max(1, count))
-        half = math.hypot(float(stdtrit(len(rises) - 1, 0.9)) * sampling, self.flattery)
+        half = float(stdtrit(len(rises) - 1, 0.9)) * sampling
         value = before + float(rises.mean())
         return Forecast(
             quantity="eval.loss",
@@ -107,8 +104,7 @@ def mixed_types(
     """
     if path.exists():
         stored = read_json(path)
-        types, rises = tuple(stored["types"]), tuple(stored["rises"])
-        return Mixture(types=types, rises=rises, flattery=stored["flattery"])
+        return Mixture(types=tuple(stored["types"]), rises=tuple(stored["rises"]))
     # Every matrix is rounded alone, so that trying all methods would take four times as long.
     is_auto = options.calibrate is not None and options.method == "auto"
     recipe = LayerRecipe(
@@ -130,7 +126,6 @@ def mixed_types(
     kept: dict[str, Any] = {
         "types": mixture.types,
         "rises": mixture.rises,
-        "flattery": mixture.flattery,
         "sensitivity": [
             [item.layer, item.matrix, item.kind, item.num_bytes, float(item.losses.mean())]
             for item in found
@@ -164,11 +159,10 @@ def _allocated(
     plain = uniform(len(types), "plain")
     apart = (losses(types) - losses(plain)).numpy() - added
     rises = np.empty(len(added))
-    for own in np.array_split(np.arange(len(added)), min(_FOLDS, len(added))):
-        others = np.setdiff1d(np.arange(len(added)), own)
-        rises[own] = _added(found, _chosen(found, others, model, options))[own]
-    flattery = max(0.0, float(rises.mean() - added.mean()))
-    return Mixture(types=types, rises=tuple((rises + apart).tolist()), flattery=flattery)
+    part = np.arange(len(added)) % _FOLDS
+    for own in (part == number for number in set(part.tolist())):
+        rises[own] = _added(found, _chosen(found, np.flatnonzero(~own), model, options))[own]
+    return Mixture(types=types, rises=tuple((rises + apart).tolist()))
 
 
 def _added(found: list[Sensitivity], types: Types) -> np.ndarray:
