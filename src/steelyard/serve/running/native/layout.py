@@ -12,6 +12,7 @@ from steelyard.nn.layer import DecoderLayer
 from steelyard.nn.parts.norm import UnitOffsetNorm
 from steelyard.nn.stored import StoredTable
 from steelyard.nn.transformer import Transformer
+from steelyard.parallel import torch_threads
 from steelyard.serve.running.native.maps import LINEARS, PackedMaps
 from steelyard.serve.running.native.packing import LinearMap
 from steelyard.serve.running.pages import trim
@@ -241,7 +242,9 @@ class ModelLayout:
         """
         if self.table is None:
             return token_ids, None
-        rows = self.table(torch.from_numpy(token_ids)).float()
+        # Threads of PyTorch's own go on spinning for milliseconds where those of the kernels run.
+        with torch_threads(1):
+            rows = self.table(torch.from_numpy(token_ids)).float()
         self.value.embedding = rows.data_ptr()
         return np.arange(len(token_ids)), rows
 
