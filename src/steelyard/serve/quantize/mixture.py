@@ -153,6 +153,9 @@ def _allocated(
         model: a decoder.
         options: with the budget.
         losses: rounds the model to such types, and returns the losses of the same sequences.
+
+    Returns:
+        The types, and what each sequence is forecast to lose by such a choice.
     """
     types = _chosen(found, np.arange(len(found[0].losses)), model, options)
     added = _added(found, types)
