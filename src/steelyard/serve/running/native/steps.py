@@ -37,6 +37,7 @@ class NativeSteps:
 
     Attributes:
         packed_bytes: bytes of the packed weights.
+        stored: how the matrices of each part are kept, one for each layer.
         peaks: of the last step's logits.
         part_seconds: float64 [PARTS] to which each step adds what its parts took; None by default.
     """
@@ -70,6 +71,7 @@ class NativeSteps:
         self._library = library
         self._layout = ModelLayout(model, pool, library, weights)
         self.packed_bytes = self._layout.packed_bytes
+        self.stored = self._layout.stored
         self._vocab = arch.vocab_size
         self._model = self._layout.address
         self._team = Team(library, threads)
