@@ -2,36 +2,46 @@
 
 Three forecasts of each: by the calibrated parts of a step alone (`cost.EngineStepTime`), by the
 same in the simulator, and by the simulator with a table of this engine's own steps. The shape
-called _ASIDE was looked at by nobody who chose anything in them.
+called _ASIDE was looked at by nobody who chose anything in them. Files of float16 and of blocks are
+forecast by the rates of the products that read them, which were not measured on such files.
 """
 
 import itertools
 import math
 import statistics
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 from benchmarks.common import Check
+from benchmarks.serve._coded_folder import write_blocks
 from benchmarks.serve._shapes import llama_shape
 
+from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.engine_rates import EngineRates
 from steelyard.contention import LoadMeter
 from steelyard.cost.engine_step import EngineStepTime, decode_features
 from steelyard.errors import BackendError
+from steelyard.nn import checkpoint
 from steelyard.nn.transformer import Transformer, build
 from steelyard.serve import SchedulerConfig, TraceRequest
 from steelyard.serve.account import step_time_of
+from steelyard.serve.build import load_model
 from steelyard.serve.engine import LLM
 from steelyard.serve.engine_rates import measure_engine
 from steelyard.serve.forecast import StepTimes, forecast_replay
+from steelyard.serve.options import EngineOptions
 from steelyard.serve.profile import profile
 from steelyard.serve.step_parts import own_core
 
 PAPER: list[str] = []
 
 _KINDS = ("fp32", "bf16", "int8", "int4")
+_FILES = {"fp16": 1, "Q8_0": 32, "Q4_K": 256}
+"""Types of files, and the weights of a block, which divide the rows of matrices."""
 _BATCHES = (1, 8)
 _PROMPT, _OUTPUT = 64, 33
 _BAR = 0.15
@@ -116,6 +126,10 @@ class _Shape:
             for kind in _KINDS
             for cache in caches
         }
+        arch = self._model.architecture
+        for kind, block in _FILES.items():
+            if arch.hidden_size % block == arch.intermediate_size % block == 0:
+                engines[kind, None] = LLM(_from_file(arch, kind), self._config, weights="auto")
         forecasts = {
             (key, batch, by): found
             for key, llm in engines.items()
@@ -126,7 +140,8 @@ class _Shape:
         measured = self._measured(engines)
         for ((kind, cache), batch, by), (value, low, high) in forecasts.items():
             rounds = measured[(kind, cache), batch]
-            words = f"{kind}, {'bf16' if cache else 'fp32'} keys, batch {batch}"
+            held = engines[kind, cache].runner.kv.dtype
+            words = f"{kind}, {str(held).removeprefix('torch.')} keys, batch {batch}"
             case = _Case(
                 shape=self.name,
                 words=words,
@@ -173,6 +188,18 @@ class _Shape:
                 if turn:  # the first one warms up
                     seconds.setdefault((key, batch), []).append(found)
         return seconds
+
+
+def _from_file(arch: Architecture, kind: str) -> Transformer:
+    """Write a model of random weights to a file, and load it as the engine does."""
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / ("model" if kind == "fp16" else "model.gguf")
+        if kind == "fp16":
+            checkpoint.save(build(arch, dtype=torch.float16), path)
+        else:
+            write_blocks(path, arch, kind)
+        # What is mapped stays when its file is removed.
+        return load_model(path, EngineOptions())
 
 
 def _alone(model: EngineStepTime, batch: int) -> tuple[float, float, float]:

@@ -22,6 +22,7 @@ from benchmarks.common import Check
 from benchmarks.train._gradient_rank import Points, classify, gradient, network
 from torch import Tensor, nn
 
+from steelyard.data.images import GeneratedImages, ImageBatches
 from steelyard.errors import ConfigError
 from steelyard.train import EstimatorConfig
 from steelyard.train.batches import Batch
@@ -32,6 +33,7 @@ from steelyard.train.scale_recipe import check_normalisation, scale_recipe
 PAPER = ["56-large-minibatch-sgd"]
 
 _EXAMPLES, _EPOCHS = 2048, 12
+_IMAGES = GeneratedImages(channels=1, size=12, examples=_EXAMPLES, heldout=4096)
 _BASE = EstimatorConfig(
     steps=_EPOCHS * _EXAMPLES // 32,
     batch_size=32,
@@ -146,43 +148,6 @@ def _momentum() -> list[Check]:
     ]
 
 
-class _Images:
-    """Ten smooth patterns, moved, scaled and noisy; epochs are permutations of 2048 examples."""
-
-    def __init__(self, seed: int) -> None:
-        generator = torch.Generator().manual_seed(0)
-        self._patterns = torch.randn(10, 1, 5, 5, generator=generator)
-        self.images, self.classes = self._draw(_EXAMPLES, generator)
-        self.held = self._draw(4096, generator)
-        self._seed, self._size = seed, 32
-
-    def of(self, batch_size: int) -> "_Images":
-        """Cut batches of a size."""
-        self._size = batch_size
-        return self
-
-    def _draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Draw images [N, 1, 12, 12] and their classes."""
-        classes = torch.randint(0, 10, (count,), generator=generator)
-        large = F.interpolate(self._patterns, size=12, mode="bilinear")[classes]
-        shifts = torch.randint(-2, 3, (count,), generator=generator)
-        moved = torch.stack([row.roll(int(by), -1) for row, by in zip(large, shifts, strict=True)])
-        gains = 0.5 + torch.rand(count, 1, 1, 1, generator=generator)
-        return gains * moved + 1.2 * torch.randn(moved.shape, generator=generator), classes
-
-    def batch(self, index: int, /) -> tuple[Tensor, Tensor]:
-        """Cut a batch from the permutation of its epoch."""
-        per_epoch = _EXAMPLES // self._size
-        generator = torch.Generator().manual_seed(1000 * self._seed + index // per_epoch)
-        order = torch.randperm(_EXAMPLES, generator=generator)
-        part = order[index % per_epoch * self._size :][: self._size]
-        return self.images[part], self.classes[part]
-
-    def error(self, module: nn.Module) -> float:
-        """Return the share of held-out images that are classified wrongly."""
-        return float((module(self.held[0]).argmax(1) != self.held[1]).float().mean())
-
-
 def _convolutions(seed: int) -> nn.Module:
     """Make a small network with batch norms."""
     torch.manual_seed(seed)
@@ -236,12 +201,18 @@ def _rules(seeds: int) -> list[Check]:
     ]
 
 
+def _wrong_share(module: nn.Module) -> float:
+    """Return the share of held-out images that are classified wrongly."""
+    images, classes = map(torch.from_numpy, _IMAGES.held)
+    return float((module(images).argmax(1) != classes).float().mean())
+
+
 def _error(config: EstimatorConfig, seed: int) -> float:
     """Train once and return the held-out error."""
-    images = _Images(seed).of(config.batch_size)
+    images = ImageBatches(_IMAGES, config.batch_size, seed)
     with tempfile.TemporaryDirectory() as folder:
         estimator = Estimator(
-            _convolutions(seed), classify, replace(config, seed=seed), evaluate=images.error
+            _convolutions(seed), classify, replace(config, seed=seed), evaluate=_wrong_share
         )
         found = estimator.fit(images, Path(folder)).eval_loss
     assert found is not None

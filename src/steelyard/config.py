@@ -13,7 +13,7 @@ import msgspec
 from steelyard.errors import ConfigError, SteelyardError
 from steelyard.files import write_json
 
-__all__ = ["convert", "dump", "flatten", "load", "to_plain"]
+__all__ = ["convert", "dump", "flatten", "load", "read", "to_plain"]
 
 T = TypeVar("T")
 
@@ -81,6 +81,34 @@ def convert(value: Any, kind: type[T], *, where: str = "config") -> T:
         raise type(error)(f"{where}: {error}", hint=error.hint) from error
 
 
+def read(path: Path) -> Any:
+    """Read a TOML or JSON file as plain dicts, lists and scalars.
+
+    Args:
+        path: read as JSON when it ends in .json, else as TOML.
+
+    Returns:
+        What the file holds.
+
+    Raises:
+        ConfigError: the file is missing, or not TOML or JSON.
+    """
+    is_json = path.suffix.lower() == ".json"
+    try:
+        payload = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read {path}: {error.strerror}", hint="give the path of a TOML or JSON file"
+        ) from error
+    try:
+        return msgspec.json.decode(payload) if is_json else tomllib.loads(payload.decode())
+    except (msgspec.DecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{path}: not valid {'JSON' if is_json else 'TOML'}: {error}",
+            hint="correct the line shown",
+        ) from error
+
+
 def load(path: Path, kind: type[T]) -> T:
     """Read a TOML or JSON file into `kind`.
 
@@ -94,21 +122,7 @@ def load(path: Path, kind: type[T]) -> T:
     Raises:
         ConfigError: the file is missing, not TOML or JSON, or does not fit `kind`.
     """
-    is_json = path.suffix.lower() == ".json"
-    try:
-        payload = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(
-            f"cannot read {path}: {error.strerror}", hint="give the path of a TOML or JSON file"
-        ) from error
-    try:
-        value = msgspec.json.decode(payload) if is_json else tomllib.loads(payload.decode())
-    except (msgspec.DecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"{path}: not valid {'JSON' if is_json else 'TOML'}: {error}",
-            hint="correct the line shown",
-        ) from error
-    return convert(value, kind, where=str(path))
+    return convert(read(path), kind, where=str(path))
 
 
 def to_plain(value: Any) -> Any:

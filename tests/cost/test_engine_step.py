@@ -8,7 +8,7 @@ from steelyard.catalog import architecture_by_name
 from steelyard.cost import EngineStepTime, operators
 from steelyard.cost.engine_step import decode_features, part_works
 from steelyard.cost.step_time import step_features
-from steelyard.cost.weights import engine_bytes_per_weight, kv_element_bytes
+from steelyard.cost.weights import StoredWidth, engine_bytes_per_weight, kv_element_bytes
 from steelyard.cost.windows import attended_keys, attended_pairs
 
 ARCH = architecture_by_name("smollm-135m")
@@ -110,3 +110,24 @@ def _prompt(tokens):
         decode_tokens=0,
         decode_kv=0,
     )
+
+
+def test_matrices_that_are_kept_otherwise_take_time_by_their_bytes():
+    def down(width, tokens=1):
+        stored = {"down": (StoredWidth("int8", 1 + 4 / ARCH.intermediate_size), width)}
+        stored["down"] += stored["down"][:1] * (ARCH.num_layers - 2)
+        parts = timed(stored=stored).parts(decode_features(tokens, 64))
+        return next(part for part in parts if part.name == "down")
+
+    same = down(StoredWidth("int8", 1 + 4 / ARCH.intermediate_size))
+    plain = next(p for p in timed().parts(decode_features(1, 64)) if p.name == "down")
+    assert same == plain
+    more = down(StoredWidth("int8", 2 + 8 / ARCH.intermediate_size))
+    assert more.num_bytes - same.num_bytes == pytest.approx(
+        ARCH.hidden_size * (ARCH.intermediate_size + 4)
+    )
+    assert more.seconds / same.seconds == pytest.approx(1 + 1 / ARCH.num_layers, rel=0.05)
+    # Few bytes make no product faster than it is with full caches.
+    few, none = (down(StoredWidth("int8", size), tokens=64) for size in (0.01, 0.0))
+    assert few.seconds == none.seconds > 0.5 * down(StoredWidth("int8", 1.0), 64).seconds
+    assert down(StoredWidth("fp32", 2.0)).seconds > same.seconds

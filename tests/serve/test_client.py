@@ -603,6 +603,7 @@ def test_lists_of_concurrencies(text, levels):
     assert bench_command._levels(bench_command.BenchOptions(), 3.0) == [0]
 
 
+@pytest.mark.slow
 def test_bench_with_a_rate_prints_a_report(server, capsys):
     assert (
         run(

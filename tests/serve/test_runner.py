@@ -186,7 +186,7 @@ def test_narrow_weights_equal_the_reference_codecs(name, kind, kernels):
             for kind in ("bf16", "int8", "int4")
         ),
         # One type stands for all that PyTorch multiplies.
-        pytest.param("int8", *KERNELS[1].values, id="int8-numba"),
+        pytest.param("int8", *KERNELS[1].values, marks=pytest.mark.slow, id="int8-numba"),
     ],
 )
 def test_preemption_and_prefix_hits_change_no_token_of_narrow_weights(kind, kernels):

@@ -84,7 +84,7 @@ def test_long_contexts_are_covered_without_computing_them(model):
 
 def test_the_same_seed_times_the_same_steps(llm):
     first, second = (
-        profile(llm, generator=np.random.default_rng(3), rounds=1, limit_s=0.5).features
+        profile(llm, generator=np.random.default_rng(3), rounds=1, limit_s=0.25).features
         for _ in range(2)
     )
     rows = min(len(first), len(second), 10)

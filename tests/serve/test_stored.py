@@ -25,6 +25,7 @@ from steelyard.serve.running import packed_model
 from steelyard.serve.running.linear import PackedLinear, can_pack
 from steelyard.serve.running.native import maps, packed_cache
 from steelyard.serve.running.native.library import compiled_library
+from steelyard.serve.running.native.maps import LINEARS, PackedMaps
 from steelyard.serve.running.native.trial import step_difference
 from steelyard.serve.running.weights import chosen_weights
 from steelyard.serve.scheduling.params import SamplingParams
@@ -98,6 +99,18 @@ def test_a_native_step_over_blocks_equals_plain_products_of_their_numbers(kind, 
         assert torch.equal(item.codes().dequantize(), item.weight)
     # Sums in another order may turn a number of a row to its next step.
     assert step_difference(loaded, compiled_library(), 2, weights) < 0.15
+    # Forecasts count the bytes that are kept.
+    packed = PackedMaps(loaded, compiled_library(), weights)
+    stored = packed.stored()
+    counted = sum(
+        getattr(layer, name).in_features
+        * getattr(layer, name).out_features
+        * width.bytes_per_weight
+        for name in LINEARS
+        for layer, width in zip(loaded.layers, stored[name], strict=True)
+    )
+    counted += loaded.embedding.weight.numel() * stored["head"][0].bytes_per_weight
+    assert packed.num_bytes == pytest.approx(counted, rel=0.02)
 
 
 @pytest.mark.parametrize("asked", ["int8", *slow("fp32")])

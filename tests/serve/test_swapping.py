@@ -308,7 +308,7 @@ def test_a_host_tier_without_room_refuses():
     assert not bench.swapper.can_swap_out(Request(id="new", prompt=[1], state="running"))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 100_000), st.booleans(), st.booleans(), st.booleans())
 def test_no_interleaving_loses_a_token_or_a_block(seed, reuse, keep_turns, grouped):
     """Preemptions, returns, aborts, ends, failures and new turns; transfers end at random times."""

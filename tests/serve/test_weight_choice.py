@@ -39,6 +39,19 @@ def test_the_fastest_type_within_the_loss_is_taken():
     assert chosen(stored="bf16") == "bf16"
     assert chosen(stored="int4") == "int4"
     assert chosen(stored="bf16", max_loss=0.001) == "int8"
+    assert chosen(stored="fp16") == "fp32"
+
+
+def test_float16_is_read_from_two_bytes_in_products_of_float32():
+    kinds = {
+        stored: {item.weights: item for item in found.candidates}
+        for stored in ("fp32", "fp16")
+        for found in [choose_weights(ARCH, made_rates(), ServingLoad(users=1), stored=stored)]
+    }
+    wide, half = (kinds[stored]["fp32"].tpot.value for stored in ("fp32", "fp16"))
+    assert half < 0.75 * wide
+    assert kinds["fp16"]["bf16"].loss.value > kinds["fp16"]["fp32"].loss.value == 0
+    assert kinds["fp16"]["bf16"].tpot == kinds["fp32"]["bf16"].tpot
 
 
 def test_a_choice_says_what_a_larger_loss_would_give():

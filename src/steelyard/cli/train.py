@@ -14,6 +14,7 @@ from steelyard.catalog.stored import load_calibration
 from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, print_json
 from steelyard.cli.study import study
+from steelyard.cli.train_kinds import run_kind
 from steelyard.cost import model_flops_per_token
 from steelyard.data.shards import TokenShards
 from steelyard.errors import ConfigError
@@ -21,6 +22,7 @@ from steelyard.quantity import QUANTITIES
 from steelyard.runs.progress import progress
 from steelyard.runs.report import Cell, Column, Report, Section, Table
 from steelyard.train.config import Measure, TrainConfig
+from steelyard.train.kinds.recipe import load_recipe
 from steelyard.train.result import Progress, TrainResult
 from steelyard.train.worker import train_in_subprocess
 from steelyard.weigh.stages import Stages
@@ -35,8 +37,8 @@ app.command(study)
 def run(
     recipe: Path,
     *,
-    data: Path,
     out: Path,
+    data: Path | None = None,
     measure: list[Measure] | None = None,
     subprocess: Switch = False,
     json: Switch = False,
@@ -49,13 +51,23 @@ def run(
 
     Args:
         recipe: TOML or JSON file with the training configuration; see recipes/train-tiny.toml.
-        data: folder of token shards that `steelyard data prepare` made.
         out: folder of the run; the stored result of a finished run is printed at once.
+        data: folder of token shards that `steelyard data prepare` made; of an encoder-decoder the
+            recipe of its tasks, such as recipes/words.toml; images need none.
         measure: what to measure beside what the recipe names, such as noise-scale; may be repeated.
         subprocess: train in a new process, which makes the memory figures exact.
         json: print the result as JSON.
     """
-    config = configs.load(recipe, TrainConfig)
+    config = load_recipe(recipe)
+    if not isinstance(config, TrainConfig):
+        _refuse_for_decoders({"--measure": bool(measure), "--subprocess": subprocess})
+        run_kind(config, data, out, json=json)
+        return
+    if data is None:
+        raise ConfigError(
+            "a decoder trains on token shards, and --data is missing",
+            hint="steelyard data prepare texts --out tokens, then --data tokens",
+        )
     wanted = dict.fromkeys((*config.measure, *(measure or ())))
     config = dataclasses.replace(config, measure=tuple(wanted))
     if subprocess and int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -74,6 +86,13 @@ def run(
     _show(config, result, run_id, json)
     if not json:
         say_next("chat", run_id, "--prompt", "Once upon a time")
+
+
+def _refuse_for_decoders(given: dict[str, bool]) -> None:
+    """Refuse options that only runs of decoders have."""
+    if any(given.values()):
+        names = ", ".join(name for name, is_given in given.items() if is_given)
+        raise ConfigError(f"{names} is for decoders only", hint="leave it out")
 
 
 def _train(config: TrainConfig, data: Path, out: Path, *, quiet: bool) -> TrainResult | None:

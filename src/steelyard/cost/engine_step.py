@@ -1,7 +1,8 @@
 """Time of a step of this package's own engine on a CPU, part by part, from measured rates."""
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -11,7 +12,7 @@ from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.engine_rates import KERNEL_PARTS, EngineRates, PartRate
 from steelyard.cost.operators import operators
 from steelyard.cost.step_time import FEATURES, step_features
-from steelyard.cost.weights import engine_bytes_per_weight, kv_element_bytes
+from steelyard.cost.weights import StoredWidth, engine_bytes_per_weight, kv_element_bytes
 from steelyard.cost.windows import windowed
 
 __all__ = ["EngineStepTime", "PartTime", "PartWork", "decode_features", "part_works"]
@@ -158,6 +159,8 @@ class EngineStepTime:
         rates: what the kernels reach on the machine.
         weights: type in which the layers are computed.
         kv: type of keys and values.
+        stored: how the matrices of a part are kept, one for each layer, where that is not by their
+            type: float16 that products of float32 read, or codes in blocks.
         factor: by which every time is multiplied.
         relative_spread: relative error that is expected of a step.
         source: where the rates are from.
@@ -167,6 +170,7 @@ class EngineStepTime:
     rates: EngineRates
     weights: str
     kv: str = "fp32"
+    stored: Mapping[str, tuple[StoredWidth, ...]] = field(default_factory=dict)
     factor: float = 1.0
     relative_spread: float = TYPICAL_RELATIVE
     source: str = "rates of the engine's kernels, calibrated"
@@ -220,8 +224,8 @@ class EngineStepTime:
     def weight_bytes(self) -> float:
         """Bytes of all packed weights, which a step reads once."""
         return sum(
-            count * n * k * engine_bytes_per_weight(self._type(name), k)
-            for name, (count, n, k) in self._matrices.items()
+            n * k * sum(width.bytes_per_weight for width in self._widths(name))
+            for name, (_, n, k) in self._matrices.items()
         )
 
     def read_bytes_per_s(self, kv_bytes: float = 0.0) -> float:
@@ -233,8 +237,8 @@ class EngineStepTime:
         Returns:
             Bytes per second.
         """
-        widths = {kind: engine_bytes_per_weight(kind, 1024) for kind in self.rates.types}
-        return self.rates.read_bytes_per_s(self.weight_bytes + kv_bytes, widths)
+        sizes = {kind: engine_bytes_per_weight(kind, 1024) for kind in self.rates.types}
+        return self.rates.read_bytes_per_s(self.weight_bytes + kv_bytes, sizes)
 
     def attention_flops_per_s(self) -> float:
         """Return the best rate of attention's products: by bfloat16 unless all is kept in float32.
@@ -244,9 +248,13 @@ class EngineStepTime:
         kinds = {"fp32"} if self.kv == "fp32" else {"fp32", "bf16"} & set(self.rates.types)
         return max(map(self.rates.flops_per_s, kinds))
 
-    def _type(self, name: str) -> str:
-        """Return the type of a matrix: the head keeps eight bits where the layers have four."""
-        return "int8" if name == "head" and self.weights == "int4" else self.weights
+    def _widths(self, name: str) -> tuple[StoredWidth, ...]:
+        """Return how a part's matrices are kept: the head in eight bits where layers have four."""
+        if name in self.stored:
+            return self.stored[name]
+        count, _, k = self._matrices[name]
+        kind = "int8" if name == "head" and self.weights == "int4" else self.weights
+        return (StoredWidth(kind, engine_bytes_per_weight(kind, k)),) * count
 
     @cached_property
     def _matrices(self) -> dict[str, tuple[int, float, float]]:
@@ -284,19 +292,32 @@ class EngineStepTime:
         self, name: str, rows: list[float], n: float, k: float, walked: float, read: float
     ) -> PartTime:
         """Time a product that runs once per entry of `rows`."""
-        kind = self._type(name)
-        weights = len(rows) * n * k * engine_bytes_per_weight(kind, k)
+        widths = self._widths(name)
+        weights = n * k * sum(width.bytes_per_weight for width in widths)
         moved = sum(rows) * (n + k) * _ACTIVATION_BYTES
         flops = 2.0 * sum(rows) * n * k
+        runs = [run for run in zip(rows, widths, strict=True) if run[0]]
         times = {
-            count: self.rates.product_s(kind, count, n, k, walked) for count in set(rows) if count
+            (count, width): self._run_s(width, count, n, k, walked) for count, width in set(runs)
         }
-        memory_s, compute_s = weights / read, flops / self.rates.flops_per_s(kind)
+        memory_s = weights / read
+        compute_s = sum(
+            2.0 * count * n * k / self.rates.flops_per_s(width.products) for count, width in runs
+        )
         return PartTime(
             name=name,
-            seconds=self.factor * sum(times[count] for count in rows if count),
+            seconds=self.factor * sum(times[run] for run in runs),
             num_bytes=weights + moved,
             flops=flops,
             bound_s=max(memory_s, compute_s),
             is_memory=memory_s >= compute_s,
         )
+
+    def _run_s(self, width: StoredWidth, rows: float, n: float, k: float, walked: float) -> float:
+        """Time one product; what is measured of its type is for the bytes that the type has."""
+        seconds = self.rates.product_s(width.products, rows, n, k, walked)
+        share = width.bytes_per_weight / engine_bytes_per_weight(width.products, k)
+        if share == 1.0:
+            return seconds
+        # Reading takes time by the bytes, and multiplying takes no less than with full caches.
+        return max(share * seconds, self.rates.product_s(width.products, rows, n, k, 1.0))

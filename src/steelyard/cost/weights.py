@@ -14,6 +14,7 @@ from steelyard.quantity import Provenance
 __all__ = [
     "WEIGHT_LOSSES",
     "WEIGHT_TYPES",
+    "StoredWidth",
     "WeightLoss",
     "WeightType",
     "engine_bytes_per_weight",
@@ -93,6 +94,20 @@ WEIGHT_TYPES: dict[str, WeightType] = {
     )
 }
 """Weight types by name, the widest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredWidth:
+    """How a matrix is kept in the engine, and what multiplies it.
+
+    Attributes:
+        products: type whose products read it: "fp32" for float16 too, "int8" or "int4" for codes in
+            blocks.
+        bytes_per_weight: bytes of a weight with its share of what stands beside the codes.
+    """
+
+    products: str
+    bytes_per_weight: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,6 +210,7 @@ def batch(converter: Converter, rows: Sequence[Sequence[Record]]) -> dict[str, n
                 start = filled[stream]
                 size = len(arrays["inputs"])
                 stop = filled[stream] = start + size
+                # Packing went by lengths of prepared examples; steps of each reading come after.
                 if stop > converter.lengths[stream]:
                     raise DataError(
                         f"examples of one row hold {stop} tokens, the row {stream}inputs "
@@ -226,6 +227,7 @@ def batch(converter: Converter, rows: Sequence[Sequence[Record]]) -> dict[str, n
 def _predicted(tokens: np.ndarray, start: int) -> dict[str, np.ndarray]:
     """Return tokens as targets of weight 1, and as inputs moved one place on after the start."""
     inputs = np.empty(len(tokens), dtype=np.int64)
+    # A slice and not an index: an example may have no tokens.
     inputs[:1] = start
     inputs[1:] = tokens[:-1]
     return {"inputs": inputs, "targets": tokens, "weights": np.ones(len(tokens), np.float32)}

@@ -49,6 +49,7 @@ def margin(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     shares = _probabilities(logits)
     rows, right = np.arange(len(shares)), _labels(labels, shares)
     own = shares[rows, right]
+    # Below every probability, so that the maximum is one of the wrong classes.
     shares[rows, right] = -1
     return shares.max(axis=1) - own
 
@@ -128,6 +129,7 @@ def prototype_distance(
     points = unit_rows(np.asarray(embeddings, dtype=np.float64))
     if labels is None:
         centers = kmeans(points, count or 0, seed=seed, metric="cosine").centers
+        # Squared distance of unit rows is 2 (1 - cosine).
         return nearest(points, centers)[1] / 2
     if len(labels) != len(points):
         raise DataError(f"{len(labels)} labels for {len(points)} embeddings")

@@ -174,6 +174,7 @@ def _answers(task: Task, given: list[Any]) -> list[Any]:
     for item in given:
         if not isinstance(item, str):
             ids = np.asarray(item)
+            # A model goes on after its end; only what stands before the first one is its answer.
             ends = np.flatnonzero(ids == feature.vocabulary.end) if feature.add_end else ids[:0]
             item = feature.vocabulary.decode(ids[: ends[0]] if len(ends) else ids)
         texts.append(task.postprocess(item) if task.postprocess else item)
@@ -182,6 +183,7 @@ def _answers(task: Task, given: list[Any]) -> list[Any]:
 
 def _append(path: Path, step: int | None, results: Mapping[str, Any]) -> None:
     """Add results to a file, in place of those of the same step."""
+    # A resumed run evaluates some steps again: one result for each step stays.
     known = read_json(path) if path.exists() else []
     rest = [entry for entry in known if entry["step"] != step]
     write_json(path, [*rest, {"step": step, "results": results}])

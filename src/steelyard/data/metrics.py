@@ -118,6 +118,7 @@ def perplexity(targets: Sequence[Any], scores: Sequence[tuple[float, int]]) -> d
     if tokens < 1:
         raise DataError("perplexity of 0 tokens", hint="score targets that have tokens")
     mean = -sum(total for _, (total, _) in pairs) / tokens
+    # exp overflows above 709.
     return {"perplexity": math.exp(mean) if mean < 709 else math.inf}
 
 

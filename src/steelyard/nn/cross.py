@@ -34,18 +34,21 @@ class CrossAttention(nn.Module):
         self.inner_norm = make_norm(arch, inner) if arch.subln else None
         self.out = linear(inner, width, arch.output_bias)
 
-    def forward(self, normed: Tensor, memory: Tensor, query_scale: float) -> Tensor:
+    def forward(
+        self, normed: Tensor, memory: Tensor, query_scale: float, seen: Tensor | None = None
+    ) -> Tensor:
         """Return what attention over the encoder's results adds.
 
         Args:
             normed: [B, T, C] of the decoder.
             memory: [B, S, C] of the encoder.
             query_scale: factor of the queries, 1 for scores over sqrt(D).
+            seen: bool [B, 1, T, S] of the encoder's results that a token may attend; None for all.
 
         Returns:
             [B, T, C].
         """
         queries = self.queries(normed).unflatten(-1, (-1, self.head_dim)) * query_scale
         keys, values = self.keys_values(memory).unflatten(-1, (-1, self.head_dim)).chunk(2, dim=-2)
-        mixed = attend_sequence(queries, keys, values, causal=False).flatten(-2)
+        mixed = attend_sequence(queries, keys, values, causal=False, seen=seen).flatten(-2)
         return self.out(mixed if self.inner_norm is None else self.inner_norm(mixed))

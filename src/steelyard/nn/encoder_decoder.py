@@ -11,6 +11,7 @@ from steelyard.files import read_json
 from steelyard.nn.hashes import check_hashes
 from steelyard.nn.initial.fill import fill
 from steelyard.nn.mapped import Weights
+from steelyard.nn.mixers.sequences import same_segment
 from steelyard.nn.own_folder import INDEX, WEIGHTS, fill_from, own_architecture
 from steelyard.nn.transformer import Transformer
 
@@ -93,20 +94,35 @@ class EncoderDecoder(nn.Module):
         self.decoder.embedding = self.encoder.embedding
         self.decoder.position_embedding = self.encoder.position_embedding
 
-    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+    def forward(
+        self,
+        source: Tensor,
+        target: Tensor,
+        *,
+        source_segments: Tensor | None = None,
+        target_segments: Tensor | None = None,
+    ) -> Tensor:
         """Return logits of the token after each one of a target.
 
         Args:
             source: int64 [B, S], read as a whole; S at most `architecture.max_positions`.
             target: int64 [B, T], each token seeing those before it; T likewise.
+            source_segments: integers [B, S], which example of its row each token belongs to, 0 for
+                padding; tokens of other examples are not seen. None where a row is one example.
+            target_segments: the same of targets [B, T]; given with those of the source.
 
         Returns:
             Logits [B, T, V].
 
         Raises:
-            ConfigError: a sequence is longer than the positions the model knows.
+            ConfigError: a sequence is longer than the positions the model knows, or it cannot
+                attend in segments.
         """
-        return self.decode(self.encoder(source), target)
+        memory = self.encoder(source, segments=source_segments)
+        if source_segments is None or target_segments is None:
+            return self.decode(memory, target)
+        seen = same_segment(target_segments, source_segments)
+        return self.decoder(target, segments=target_segments, memory=memory, memory_seen=seen)
 
     def decode(self, memory: Tensor, target: Tensor) -> Tensor:
         """Return logits of targets whose sources are encoded already.

@@ -31,16 +31,21 @@ class SideInputs:
         tokens: int64 of the residual stream's leading shape, for hash routers.
         memory: [B, S, C] that an encoder computed, for cross-attention.
         split: tokens of each sequence that the first branch of multiway layers computes.
+        memory_seen: bool [B, 1, T, S] of the memory that a token may attend; None for all.
     """
 
     tokens: Tensor | None = None
     memory: Tensor | None = None
     split: int = 0
+    memory_seen: Tensor | None = None
 
     def rows(self, wanted: Tensor) -> "SideInputs":
         """Return what belongs to some rows of the first axis."""
-        parts = (None if part is None else part[wanted] for part in (self.tokens, self.memory))
-        return SideInputs(*parts, split=self.split)
+        tokens, memory, seen = (
+            None if part is None else part[wanted]
+            for part in (self.tokens, self.memory, self.memory_seen)
+        )
+        return SideInputs(tokens, memory, self.split, seen)
 
 
 _NONE = SideInputs()
@@ -188,15 +193,17 @@ class DecoderLayer(nn.Module):
         norms = self.attention_post_norm, self.attention_sum_norm
         hidden = self._add(hidden, self.out(mixed), *norms)
         if self.cross is not None and sides.memory is not None:
-            hidden = self._attend_memory(self.cross, hidden, sides.memory)
+            hidden = self._attend_memory(self.cross, hidden, sides.memory, sides.memory_seen)
         normed = hidden if self.mlp_norm is None else self.mlp_norm(hidden)
         update = self._feed_forward(normed, sides.tokens)
         return self._add(hidden, update, self.mlp_post_norm, self.mlp_sum_norm)
 
-    def _attend_memory(self, cross: CrossAttention, hidden: Tensor, memory: Tensor) -> Tensor:
+    def _attend_memory(
+        self, cross: CrossAttention, hidden: Tensor, memory: Tensor, seen: Tensor | None
+    ) -> Tensor:
         """Add what attention over an encoder's results finds."""
         normed = hidden if self.cross_norm is None else self.cross_norm(hidden)
-        update = cross(normed, memory, self.query_scale)
+        update = cross(normed, memory, self.query_scale, seen)
         return self._add(hidden, update, self.cross_post_norm, self.cross_sum_norm)
 
     def _feed_forward(self, normed: Tensor, tokens: Tensor | None) -> Tensor:

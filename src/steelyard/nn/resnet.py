@@ -99,6 +99,7 @@ class ResNet(nn.Module):
         )
         self.fc = nn.Linear(widths[-1], num_classes)
         draw_weights(self, seed)
+        # Goyal et al.: signals pass shortcuts only, until a block has learned something to add.
         if zero_init_residual:
             for module in self.modules():
                 if isinstance(module, _Block):

@@ -68,6 +68,7 @@ def probe(
     Source: Wang et al. 2022 (arXiv 2203.00555), section 3.3 (model update).
     """
     compute = loss or _token_loss
+    # In training mode with the same draws before and after: the step is the only difference.
     twin = copy.deepcopy(model).train()
     reseed(twin, 0)
     with _streams(twin) as before:

@@ -13,7 +13,13 @@ from steelyard.nn.initial.fill import fill
 from steelyard.nn.layer import DecoderLayer, Rotation, SideInputs
 from steelyard.nn.mixers.dilated import attend_dilated
 from steelyard.nn.mixers.retention import retain_parallel
-from steelyard.nn.mixers.sequences import Bias, attend_blocks, attend_sequence
+from steelyard.nn.mixers.sequences import (
+    Bias,
+    attend_blocks,
+    attend_sequence,
+    same_segment,
+    segment_positions,
+)
 from steelyard.nn.multiway import MultiwayLayer
 from steelyard.nn.parts.linear import linear
 from steelyard.nn.parts.norm import make_norm
@@ -264,7 +270,14 @@ class Transformer(nn.Module):
         return softcap * torch.tanh(logits / softcap) if softcap else logits
 
     def forward(
-        self, tokens: Tensor, *, block: int = 0, split: int = 0, memory: Tensor | None = None
+        self,
+        tokens: Tensor,
+        *,
+        block: int = 0,
+        split: int = 0,
+        segments: Tensor | None = None,
+        memory: Tensor | None = None,
+        memory_seen: Tensor | None = None,
     ) -> Tensor:
         """Return next-token logits, of an encoder its last hidden states.
 
@@ -274,14 +287,17 @@ class Transformer(nn.Module):
                 many tokens and the one before, so that half the length of training carries a model
                 over longer sequences; 0 for all tokens before.
             split: tokens of each sequence that the first branch of multiway layers computes.
+            segments: integers [B, T] of packed rows, such as `data.convert.batch` makes: tokens
+                attend their own segment alone, and positions begin anew in each.
             memory: [B, S, C] of an encoder, for the decoder of an encoder-decoder.
+            memory_seen: bool [B, 1, T, S] of the memory that a token may attend; None for all.
 
         Returns:
             Logits [B, T, V], or hidden states [B, T, C].
 
         Raises:
             ConfigError: the sequence is longer than the positions the model knows, or it cannot
-                attend in blocks.
+                attend in blocks or segments.
         """
         arch, length = self.architecture, tokens.shape[-1]
         if length > arch.max_positions:
@@ -296,7 +312,10 @@ class Transformer(nn.Module):
             )
         positions = torch.arange(length, device=tokens.device)
         attend = self._attend_blocks(block) if block else self.attend
-        hidden = self.run(tokens, positions, attend, sides=SideInputs(tokens, memory, split))
+        if segments is not None:
+            positions, attend = segment_positions(segments), self._attend_segments(segments)
+        sides = SideInputs(tokens, memory, split, memory_seen)
+        hidden = self.run(tokens, positions, attend, sides=sides)
         return hidden if self.part == "encoder" else self.head(hidden)
 
     def _attend_blocks(self, block: int) -> Attend:
@@ -314,6 +333,17 @@ class Transformer(nn.Module):
                 "alibi positions",
             )
         return lambda _, *parts: attend_blocks(*parts, block=block, bias=bias)
+
+    def _attend_segments(self, segments: Tensor) -> Attend:
+        """Return attention inside segments."""
+        arch, bias, causal = self.architecture, self.bias, self.part == "decoder"
+        if arch.mixer != "attention" or arch.sliding_window or arch.attention_softcap:
+            raise ConfigError(
+                f"{arch.name} cannot attend in segments",
+                hint="packed rows are for plain attention; train others on rows of one example",
+            )
+        seen = same_segment(segments, segments)
+        return lambda _, *parts: attend_sequence(*parts, causal=causal, bias=bias, seen=seen)
 
 
 def refuse_unsupported(arch: Architecture) -> None:

@@ -8,6 +8,7 @@ from steelyard.catalog.engine_rates import EngineRates
 from steelyard.cost.engine_step import EngineStepTime, PartTime
 from steelyard.errors import BackendError
 from steelyard.serve.engine import LLM
+from steelyard.serve.running.runner import TorchRunner
 from steelyard.serve.step_parts import StepParts, time_chunks, time_decoding, typical_step
 
 __all__ = [
@@ -110,13 +111,16 @@ def step_time_of(llm: LLM, rates: EngineRates) -> EngineStepTime:
     """
     weights = llm.runner.weights or ""
     kv = _KV_NAMES.get(llm.runner.kv.dtype, str(llm.runner.kv.dtype))
-    if llm.runner.kernel != "native" or weights not in rates.types or kv not in rates.decode:
+    native = llm.runner.native_steps if isinstance(llm.runner, TorchRunner) else None
+    if native is None or weights not in rates.types or kv not in rates.decode:
         raise BackendError(
             f"no rates of steps in {llm.runner.kernel} kernels with {weights or 'its own'} weights "
             f"and {kv} keys and values",
             hint="`steelyard calibrate` measures the native kernels, and needs g++ for them",
         )
-    return EngineStepTime(arch=llm.model.architecture, rates=rates, weights=weights, kv=kv)
+    return EngineStepTime(
+        arch=llm.model.architecture, rates=rates, weights=weights, kv=kv, stored=native.stored
+    )
 
 
 def account_decoding(

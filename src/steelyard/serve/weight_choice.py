@@ -15,7 +15,7 @@ from steelyard.catalog.huggingface import from_huggingface
 from steelyard.catalog.stored import load_calibration
 from steelyard.cost.engine_step import EngineStepTime, PartTime, decode_features
 from steelyard.cost.step_time import step_features
-from steelyard.cost.weights import WEIGHT_LOSSES, WEIGHT_TYPES, WeightLoss
+from steelyard.cost.weights import WEIGHT_LOSSES, WEIGHT_TYPES, StoredWidth, WeightLoss
 from steelyard.errors import CalibrationError, SteelyardError
 from steelyard.native import switched_off
 from steelyard.quantity import Forecast
@@ -23,9 +23,10 @@ from steelyard.serve.options import EngineOptions
 
 __all__ = ["ServingLoad", "WeightCandidate", "WeightChoice", "choose_weights", "with_weights"]
 
-_STORED = {"F64": "fp32", "F32": "fp32", "F16": "bf16", "BF16": "bf16"}
-"""Types of weights by the names that safetensors has; float16 is loaded as it is converted to
-float32, and no type of the engine is closer to it than bf16."""
+_STORED = {"F64": "fp32", "F32": "fp32", "F16": "fp16", "BF16": "bf16"}
+"""Types of weights by the names that safetensors has."""
+_HALF = StoredWidth("fp32", 2.0)
+"""Float16, which products of float32 widen as they read it."""
 _MOST_HEADER_BYTES = 100_000_000
 _KV_NAMES = {"float32": "fp32", "bfloat16": "bf16", "int8": "int8"}
 
@@ -124,7 +125,8 @@ def choose_weights(
         arch: dense decoder.
         rates: what the engine's kernels reach on the machine.
         load: what is asked of the model; four users by default.
-        stored: type in which the weights are stored; types at least as wide lose nothing.
+        stored: type in which the weights are stored, one with a loss or "fp16"; types that hold its
+            numbers lose nothing.
         max_loss: largest relative increase of perplexity, such as .01.
         kv: type of keys and values; fp32 beside fp32 weights, else bf16, by default.
         disturbance: relative error that other work left in the rates.
@@ -135,7 +137,11 @@ def choose_weights(
     load = load or ServingLoad()
     times = [
         EngineStepTime(
-            arch=arch, rates=rates, weights=kind, kv=kv or ("fp32" if kind == "fp32" else "bf16")
+            arch=arch,
+            rates=rates,
+            weights=kind,
+            kv=kv or ("fp32" if kind == "fp32" else "bf16"),
+            stored=_halves(arch) if (kind, stored) == ("fp32", "fp16") else {},
         )
         for kind in rates.types
     ]
@@ -190,10 +196,17 @@ def _prompt_s(model: EngineStepTime, tokens: int) -> float:
 
 def _loss(weights: str, stored: str) -> WeightLoss:
     """Return what a type loses of weights that are stored in another."""
-    widths = {name: kind.bytes_per_weight for name, kind in WEIGHT_TYPES.items()}
-    if widths[weights] >= widths[stored]:
+    # Float16 has three bits more for digits than the other type of two bytes.
+    least = WEIGHT_TYPES["fp32" if stored == "fp16" else stored].bytes_per_weight
+    if WEIGHT_TYPES[weights].bytes_per_weight >= least:
         return WeightLoss(0.0, "derived", "no narrower than what is stored")
     return WEIGHT_LOSSES[weights]
+
+
+def _halves(arch: Architecture) -> dict[str, tuple[StoredWidth, ...]]:
+    """Return matrices that are kept in float16, one for each layer."""
+    layers = dict.fromkeys(("qkv", "out", "up", "down"), (_HALF,) * arch.num_layers)
+    return layers | {"head": (_HALF,)}
 
 
 def with_weights(

@@ -78,6 +78,7 @@ class TaskMixture:
         for part, rate in self.parts:
             wrong += _rate_violations(part, rate)
             for task in part.tasks if isinstance(part, TaskMixture) else (part,):
+                # Reports, caches and rates go by name: one name must mean one task.
                 if tasks.setdefault(task.name, task) is not task:
                     wrong.append(f"two different tasks are named {task.name!r}")
         first = next(iter(tasks.values()), None)
@@ -106,6 +107,7 @@ class TaskMixture:
         for part, rate in self.parts:
             if isinstance(part, TaskMixture):
                 inner = part.rates()
+                # A function of examples sees all the examples of the inner mixture.
                 whole = _rate(rate, part.num_examples)
                 for name, share in inner.items():
                     found[name] += whole * share / sum(inner.values())

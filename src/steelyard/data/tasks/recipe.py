@@ -56,6 +56,7 @@ class TaskRecipe:
         max_bytes: amount of files to stop at, such as "4 MB"; empty for all.
         generate: "copy", "reverse" or "add" instead of files.
         examples: number of generated examples.
+        seed: seed of generated examples, 0 or more.
         piece: tokens after which a document is cut into pieces; 0 keeps it whole.
         corrupt: whether spans are cut out of the targets anew at every reading.
     """
@@ -66,6 +67,7 @@ class TaskRecipe:
     max_bytes: str = ""
     generate: Literal["", "copy", "reverse", "add"] = ""
     examples: int = 0
+    seed: int = 0
     piece: int = 0
     corrupt: bool = False
 
@@ -83,6 +85,7 @@ class TaskRecipe:
             ConfigError: fields contradict each other; all violations are named.
         """
         self._check(name, vocabulary)
+        # Corruption makes inputs of targets, so features of both exist before any record has them.
         paired = bool(self.generate) or self.format == "json" or self.corrupt
         names = ("inputs", "targets") if paired else ("targets",)
         features = {item: Feature(vocabulary=vocabulary) for item in names}
@@ -98,7 +101,7 @@ class TaskRecipe:
     def _source(self) -> RecordSource:
         """Return where records come from."""
         if self.generate:
-            return Generated(make=SYNTHETIC[self.generate], size=self.examples)
+            return Generated(make=SYNTHETIC[self.generate], size=self.examples, seed=self.seed)
         paths = [Path(path).expanduser() for path in self.files] or default_sources()
         limit = int(parse(self.max_bytes, "byte", where="max_bytes")) if self.max_bytes else None
         kind = {"documents": TextFiles, "lines": TextLines, "json": JsonLines}[self.format]
@@ -121,7 +124,8 @@ class TaskRecipe:
         text = not self.generate and self.format != "json"
         rules = {
             "generate needs examples of 1 or more": not self.generate or self.examples >= 1,
-            "examples is for generate only": bool(self.generate) or not self.examples,
+            "examples and seed are for generate only": bool(self.generate)
+            or not (self.examples or self.seed),
             "files are not read where records are generated": not (self.generate and self.files),
             "fields is for the format json only": self.format == "json" or not self.fields,
             'fields names "inputs" and "targets" only': set(self.fields) <= {"inputs", "targets"},
@@ -207,6 +211,7 @@ class DataRecipe:
             )
         self._known(name, [*self.tasks, *self.mixtures], "task or mixture")
         if name in self.tasks:
+            # A mixture knows a task that is reached twice by its identity, so each is built once.
             if name not in opened:
                 task = self.task(name)
                 opened[name] = CachedTask(task, cache / name) if cache else task

@@ -94,6 +94,7 @@ class Float8Weights(nn.Module):
         """
         rows = x.reshape(-1, x.shape[-1])
         library = compiled() if x.device.type == "cpu" else None
+        # The kernel reads codes once per row and has no gradient: from some rows on decoding wins.
         if library is not None and len(rows) <= _NATIVE_ROWS and not torch.is_grad_enabled():
             wide = rows.float().contiguous()
             found = [native_gemv(library, self.codes, self.fmt, row) for row in wide]

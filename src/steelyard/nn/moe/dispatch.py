@@ -58,6 +58,7 @@ def sort_by_expert(
         2022 (arXiv 2211.15841), section 4 (sorting in place of masks).
     """
     count, num_choices = experts.shape
+    # Number choice * N + row: a stable sort then keeps first choices before second ones.
     wanted = experts.T.flatten()
     load = taken = torch.bincount(wanted, minlength=num_experts)
     order = wanted.argsort(stable=True)
@@ -90,6 +91,7 @@ def padded(dispatch: Dispatch) -> Dispatch:
     ends = dispatch.ends.long()
     starts = ends - ends.diff(prepend=ends.new_zeros(1))
     count, num_experts = len(dispatch.rows), len(ends)
+    # One thread gains nothing from equal runs, and a GPU's grouped product needs none.
     if dispatch.rows.device.type != "cpu" or torch.get_num_threads() == 1 or not count:
         return dispatch
     length = int((ends - starts).max())

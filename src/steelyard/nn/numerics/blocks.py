@@ -115,6 +115,8 @@ def _cut(item: BlockCodes, group: int, span: int, has_lows: bool, has_factors: b
     times, blocks = item.group // group, item.group * item.parts // span
     shape = (len(item.scales), item.width // item.group)
     factors, ratios, lows = item.factors, item.ratios, item.lows
+    # Matrices stacked with others share one layout: what another's blocks have and these have
+    # not becomes the value that changes nothing.
     if has_lows and lows is None:
         lows = torch.zeros_like(item.scales)
     if has_factors and factors is None:

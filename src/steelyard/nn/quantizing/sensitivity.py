@@ -1,7 +1,7 @@
-"""How much the loss changes when one matrix alone is rounded."""
+"""How much the loss changes when one matrix alone is rounded, and when chosen ones are together."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,7 +19,7 @@ from steelyard.nn.quantizing.stack import Passage
 from steelyard.nn.quantizing.states import HiddenStates, matrix_of, wide_layer
 from steelyard.nn.transformer import Transformer
 
-__all__ = ["Sensitivity", "measure_sensitivity"]
+__all__ = ["Sensitivity", "losses_together", "measure_sensitivity"]
 
 _ROUNDED: tuple[StoredType, ...] = ("int4", "int8")
 
@@ -98,6 +98,40 @@ def measure_sensitivity(
         states.advance(_readable(model, index))
         advance(index + 1, "sensitivity")
     return found
+
+
+@torch.no_grad()
+def losses_together(
+    model: Transformer,
+    recipe: LayerRecipe,
+    types: Sequence[Mapping[str, StoredType]],
+    *,
+    tokens: Tensor,
+    calibration: slice,
+    choice: Passage,
+) -> Tensor:
+    """Round the matrices of all layers, one after another, and measure the loss.
+
+    Args:
+        model: on the CPU.
+        recipe: how matrices are rounded; its types are not looked at.
+        types: type of each matrix, by name, for every layer; all "plain" for the model as it is.
+        tokens: int64 [S, T], all sequences.
+        calibration: those that codes are fitted to.
+        choice: those that the loss is measured on.
+
+    Returns:
+        Nats per token of each of these, float64 [S].
+
+    Raises:
+        ConfigError: weights or activations are not finite.
+    """
+    states = HiddenStates(model, tokens)
+    for index, each in enumerate(types):
+        layer = wide_layer(model, index)
+        quantize_layer(layer, replace(recipe, types=each), states, calibration)
+        states.advance(layer)
+    return states.losses(choice.first, choice.rows)
 
 
 def _readable(model: Transformer, index: int) -> nn.Module:

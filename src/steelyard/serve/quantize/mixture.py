@@ -4,13 +4,20 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 
-import torch
+import numpy as np
+from scipy.special import stdtrit
+from torch import Tensor
 
 from steelyard.files import read_json, write_json
 from steelyard.nn.quantizing.layer import MATRICES, LayerRecipe, Method, StoredType
-from steelyard.nn.quantizing.sensitivity import Sensitivity, measure_sensitivity
+from steelyard.nn.quantizing.sensitivity import (
+    Sensitivity,
+    losses_together,
+    measure_sensitivity,
+)
+from steelyard.nn.quantizing.stack import Passage, uniform
 from steelyard.nn.transformer import Transformer
 from steelyard.quantity import Forecast
 from steelyard.serve.quantize.allocation import Choice, choose_types
@@ -20,10 +27,20 @@ from steelyard.serve.quantize.shrinkage import shrunk
 
 __all__ = ["Mixture", "mixed_types"]
 
-_TO_80 = 1.2816
-"""Half-width of an 80 % interval of the normal distribution, in standard deviations."""
-_NOT_ADDITIVE = 0.3
-"""Share of the forecast rise that is allowed for losses that do not add up; assumed."""
+_FOLDS = 4
+"""Parts that the sequences to choose by are cut into. More of them would choose by more sequences,
+but all by nearly the same, whose chance then is in every one of them."""
+
+Types = tuple[Mapping[str, StoredType], ...]
+"""Type of each matrix, by name, for every layer."""
+
+
+class Passes(TypedDict):
+    """The sequences that pass the model, as `measure_sensitivity` takes them."""
+
+    tokens: Tensor
+    calibration: slice
+    choice: Passage
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,10 +50,10 @@ class Mixture:
     Attributes:
         types: type of each matrix, by name, for every layer.
         rises: forecast rise of the loss of each sequence to choose by, nats per token; of types
-            that the other half of the sequences chose.
+            that the other sequences chose.
     """
 
-    types: tuple[Mapping[str, StoredType], ...]
+    types: Types
     rises: tuple[float, ...]
 
     def forecast(self, before: float, count: int) -> Forecast:
@@ -47,21 +64,19 @@ class Mixture:
             count: number of the sequences.
 
         Returns:
-            The loss after rounding: the sum of what each matrix adds alone. Its interval holds the
-            spread over sequences of both kinds, and an assumed share for what does not add up.
+            The loss after rounding; its interval holds the spread over sequences of both kinds.
         """
-        rises = torch.tensor(self.rises, dtype=torch.float64)
-        rise = float(rises.mean())
-        sampling = float(rises.std()) * math.sqrt(1 / len(rises) + 1 / max(1, count))
-        half = math.hypot(_TO_80 * sampling, _NOT_ADDITIVE * rise)
-        value = before + rise
+        rises = np.array(self.rises)
+        sampling = float(rises.std(ddof=1)) * math.sqrt(1 / len(rises) + 1 / max(1, count))
+        half = float(stdtrit(len(rises) - 1, 0.9)) * sampling
+        value = before + float(rises.mean())
         return Forecast(
             quantity="eval.loss",
             value=value,
             low=value - half,
             high=value + half,
             provenance="fitted",
-            source="sum of the loss changes of matrices rounded one at a time",
+            source="changes of matrices rounded one at a time, and of all of them together",
         )
 
 
@@ -99,15 +114,15 @@ def mixed_types(
         zero_points=options.zero_points,
         dtype=model.embedding.weight.dtype,
     )
-    found = measure_sensitivity(
-        model,
-        recipe,
-        tokens=sequences.tokens,
-        calibration=sequences.calibration,
-        choice=sequences.choice,
-        advance=advance,
+    passes: Passes = {
+        "tokens": sequences.tokens,
+        "calibration": sequences.calibration,
+        "choice": sequences.choice,
+    }
+    found = measure_sensitivity(model, recipe, **passes, advance=advance)
+    mixture = _allocated(
+        found, model, options, lambda types: losses_together(model, recipe, types, **passes)
     )
-    mixture = _allocated(found, model, options)
     kept: dict[str, Any] = {
         "types": mixture.types,
         "rises": mixture.rises,
@@ -120,32 +135,50 @@ def mixed_types(
     return mixture
 
 
-def _allocated(found: list[Sensitivity], model: Transformer, options: QuantizeOptions) -> Mixture:
-    """Choose types within the budget, and add up what they are forecast to lose.
+def _allocated(
+    found: list[Sensitivity],
+    model: Transformer,
+    options: QuantizeOptions,
+    losses: Callable[[Types], Tensor],
+) -> Mixture:
+    """Choose types within the budget, and forecast what they lose.
 
     The least of measured changes is lower than what it will be elsewhere, so no sequence forecasts
-    a choice that it took part in: each half of them forecasts that of the other half.
+    a choice that it took part in: each part of them forecasts that of the others. What changes do
+    not add up to is measured with the choice of all: chance that made a type look good is in the
+    sum and in what is measured, and falls out of their difference.
+
+    Args:
+        found: changes of single matrices.
+        model: a decoder.
+        options: with the budget.
+        losses: rounds the model to such types, and returns the losses of the same sequences.
+
+    Returns:
+        The types, and what each sequence is forecast to lose by such a choice.
     """
-    types = _chosen(found, slice(None), model, options)
-    losses = {(item.layer, item.matrix, item.kind): item.losses for item in found}
-    rises = torch.zeros(len(found[0].losses), dtype=torch.float64)
-    for own, others in _halves(len(rises)):
-        other_types = _chosen(found, others, model, options)
-        for layer, each in enumerate(other_types):
-            for matrix, kind in each.items():
-                rises[own] += losses[layer, matrix, kind][own]
-    return Mixture(types=tuple(types), rises=tuple(rises.tolist()))
+    types = _chosen(found, np.arange(len(found[0].losses)), model, options)
+    added = _added(found, types)
+    plain = uniform(len(types), "plain")
+    apart = (losses(types) - losses(plain)).numpy() - added
+    rises = np.empty(len(added))
+    part = np.arange(len(added)) % _FOLDS
+    for own in (part == number for number in set(part.tolist())):
+        rises[own] = _added(found, _chosen(found, np.flatnonzero(~own), model, options))[own]
+    return Mixture(types=types, rises=tuple((rises + apart).tolist()))
 
 
-def _halves(count: int) -> list[tuple[slice, slice]]:
-    """Pair every second sequence with the others; one alone is paired with itself."""
-    even, odd = slice(0, None, 2), slice(1, None, 2)
-    return [(even, odd), (odd, even)] if count > 1 else [(even, even)]
+def _added(found: list[Sensitivity], types: Types) -> np.ndarray:
+    """Add up what the matrices of some types change alone, for each sequence."""
+    return sum(
+        (item.losses.numpy() for item in found if types[item.layer][item.matrix] == item.kind),
+        start=np.zeros(len(found[0].losses)),
+    )
 
 
 def _chosen(
-    found: list[Sensitivity], rows: slice, model: Transformer, options: QuantizeOptions
-) -> list[dict[str, StoredType]]:
+    found: list[Sensitivity], rows: np.ndarray, model: Transformer, options: QuantizeOptions
+) -> Types:
     """Choose types by what some sequences lose, for each layer."""
     losses = shrunk({(item.layer, item.matrix, item.kind): item.losses[rows] for item in found})
     parts: dict[tuple[int, str], dict[str, Choice]] = {}
@@ -164,4 +197,4 @@ def _chosen(
     for (layer, matrix), kind in zip(parts, chosen, strict=True):
         types[layer][matrix] = cast(StoredType, kind)
     assert all(tuple(each) == MATRICES for each in types)
-    return types
+    return tuple(types)

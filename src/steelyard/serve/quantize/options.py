@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 from steelyard.errors import ConfigError, require
 
-__all__ = ["QuantizeOptions"]
+__all__ = ["MethodName", "QuantizeOptions"]
 
 Weights = Literal["int4", "int8", "mixed"]
 MethodName = Literal["auto", "nearest", "awq", "gptq", "awq+gptq"]

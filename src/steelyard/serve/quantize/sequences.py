@@ -19,7 +19,7 @@ __all__ = ["Sequences", "draw_sequences", "read_tokens"]
 
 _LENGTH = 512
 _OWN_ROWS = 16
-_FEWEST_ROWS = 8
+_FEWEST_ROWS = 16
 _FEWEST_TO_CHOOSE = 16
 _READ_BYTES = 2**26
 

@@ -64,6 +64,7 @@ class ModelSteps:
         if compiled:
             self._model, self.packed_bytes = packed_model(model, self.weights)
 
+    @torch.inference_mode()
     def logits(self, plan: StepPlan, token_ids: np.ndarray) -> Tensor | None:
         """Run a step.
 

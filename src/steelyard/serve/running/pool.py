@@ -85,7 +85,7 @@ class KVPool:
             raise CapacityError(message, hint="lower num_blocks") from error
         # Taken ahead: pieces of a layer's side, each of so many blocks.
         self._run = max(1, HUGE_PAGE_BYTES // self.kv[0, 0, 0].nbytes)
-        self._pieces_taken = 0
+        self._pieces_taken, self._sides, self._blocks = 0, 2 * arch.num_layers, num_blocks
         self._is_lazy = device.type == "cpu" and hasattr(mmap, "MADV_HUGEPAGE")
 
     def take_ahead(self, block: int) -> None:
@@ -98,11 +98,10 @@ class KVPool:
         Args:
             block: the last of those in use.
         """
-        layers, sides, blocks = self.kv.shape[:3]
-        run, side = divmod(self._pieces_taken, layers * sides)
-        if self._is_lazy and run * self._run < min(block + self._run, blocks):
+        run, side = divmod(self._pieces_taken, self._sides)
+        if self._is_lazy and run * self._run < min(block + self._run, self._blocks):
             piece = slice(run * self._run, (run + 1) * self._run)
-            take(self.kv[side // sides, side % sides, piece])
+            take(self.kv[side // 2, side % 2, piece])
             self._pieces_taken += 1
 
     @property

@@ -139,14 +139,13 @@ class TorchRunner(EngineRunner):
         self.kv[:, :, :1] = saved
         self.sampler.warm_up(self.model.architecture.vocab_size)
 
-    @torch.inference_mode()
     def _run(self, plan: StepPlan, token_ids: np.ndarray) -> StepOutput:
         """Run one step now."""
         if len(plan.copies):  # first: this very step may write to the source of a copy
             self.pool.copy_blocks(plan.copies)
         logits = self._steps.logits(plan, token_ids)
         if plan.num_decodes == len(plan.request_ids):  # no prompt waits for this step
-            self.pool.take_ahead(int(plan.slot_mapping.max()) // self.config.block_size)
+            self.pool.take_ahead(max(plan.slot_mapping.tolist()) // self.config.block_size)
         if logits is None:
             return plan.blank_output()
         native = self.native_steps

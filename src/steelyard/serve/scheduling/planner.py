@@ -35,40 +35,64 @@ def lay_out(
     Returns:
         The plan; its arrays are its own.
     """
-    decoding = [(request, at) for request, length in chunks[:num_decodes] for at in range(length)]
-    requests = [request for request, _ in (*decoding, *chunks[num_decodes:])]
-    pieces = [1] * len(decoding) + [length for _, length in chunks[num_decodes:]]
-    lengths = np.array(pieces, dtype=np.int64)
-    starts = np.array([request.num_computed for request in requests], dtype=np.int64)
-    starts[: len(decoding)] += np.array([at for _, at in decoding], dtype=np.int64)
-    contexts = starts + lengths
-    ends = np.cumsum(lengths)
-    rows = np.repeat(np.arange(len(requests)), lengths)
-    positions = np.arange(len(rows)) + np.repeat(starts - ends + lengths, lengths)
-    tables = _tables(requests, int(-(-contexts.max(initial=0) // block_size)))
-    sampled, sample_rows = _sampled(chunks[num_decodes:], ends[len(decoding) :].tolist())
+    # In plain lists: for the few rows of most steps numpy's many calls take longer, as their code
+    # has to come from memory after a step that read all weights.
+    positions, slots = _places(chunks, block_size)
+    requests: list[Request] = []
+    tokens: list[int] = []
+    outputs: list[int] = []
+    feedback: list[tuple[int, int]] = []
+    for request, length in chunks[:num_decodes]:
+        unknown = request.num_unknown
+        before = len(request.output) + unknown
+        if unknown:  # the step in flight will yield the token
+            feedback.append((len(requests), request.output_index))
+        requests += [request] * length
+        tokens += [0 if unknown else request.output[-1], *request.drafts[: length - 1]]
+        outputs += range(before, before + length)
+    decodes, prompts = len(requests), chunks[num_decodes:]
+    lengths, contexts = [1] * decodes, [place + 1 for place in positions[:decodes]]
+    for request, length in prompts:
+        stop = request.num_computed + length
+        requests.append(request)
+        lengths.append(length)
+        contexts.append(stop)
+        tokens += request.tokens(request.num_computed, stop)
+    sampled, sample_rows = _sampled(prompts, decodes)
+    outputs += [len(request.output) + request.num_unknown for request in sampled]
     return StepPlan(
         request_ids=[request.id for request in requests],
-        num_decodes=len(decoding),
-        token_ids=_token_ids(decoding, chunks[num_decodes:]),
-        positions=positions,
-        slot_mapping=tables[rows, positions // block_size] * block_size + positions % block_size,
-        query_lengths=lengths,
-        context_lengths=contexts,
-        block_tables=tables,
-        sample_rows=np.array([*range(len(decoding)), *sample_rows], dtype=np.int64),
-        sampled=requests[: len(decoding)] + sampled,
-        output_positions=np.array(
-            [
-                len(request.output) + request.num_unknown + at
-                for request, at in (*decoding, *((request, 0) for request in sampled))
-            ],
-            dtype=np.int64,
-        ),
-        feedback=_feedback(requests[: len(decoding)]),
+        num_decodes=decodes,
+        token_ids=_array(tokens),
+        positions=_array(positions),
+        slot_mapping=_array(slots),
+        query_lengths=_array(lengths),
+        context_lengths=_array(contexts),
+        block_tables=_tables(requests, -(-max(contexts, default=0) // block_size)),
+        sample_rows=_array([*range(decodes), *sample_rows]),
+        sampled=requests[:decodes] + sampled,
+        output_positions=_array(outputs),
+        feedback=np.array(feedback, dtype=np.int64).reshape(-1, 2),
         copies=copies,
         transfers=transfers,
     )
+
+
+def _array(numbers: list[int]) -> np.ndarray:
+    """Return numbers as int64."""
+    return np.array(numbers, dtype=np.int64)
+
+
+def _places(chunks: list[Chunk], block_size: int) -> tuple[list[int], list[int]]:
+    """Return the position of each token in its sequence, and its slot."""
+    positions: list[int] = []
+    slots: list[int] = []
+    for request, length in chunks:
+        blocks, start = request.table.blocks, request.num_computed
+        places = range(start, start + length)
+        positions += places
+        slots += [blocks[at // block_size] * block_size + at % block_size for at in places]
+    return positions, slots
 
 
 def _tables(requests: list[Request], width: int) -> np.ndarray:
@@ -80,30 +104,12 @@ def _tables(requests: list[Request], width: int) -> np.ndarray:
     return tables
 
 
-def _token_ids(decoding: list[tuple[Request, int]], chunks: list[Chunk]) -> np.ndarray:
-    """Return the tokens to run, int64 [T]; 0 where a step in flight will yield them."""
-    tokens = [
-        request.drafts[at - 1] if at else 0 if request.num_unknown else request.output[-1]
-        for request, at in decoding
-    ]
-    for request, length in chunks:
-        tokens += request.tokens(request.num_computed, request.num_computed + length)
-    return np.array(tokens, dtype=np.int64)
-
-
-def _feedback(decoding: list[Request]) -> np.ndarray:
-    """Say where the tokens come from that are not known yet, int64 [F, 2]."""
-    pairs = [
-        (row, request.output_index) for row, request in enumerate(decoding) if request.num_unknown
-    ]
-    return np.array(pairs, dtype=np.int64).reshape(-1, 2)
-
-
-def _sampled(chunks: list[Chunk], ends: list[int]) -> tuple[list[Request], list[int]]:
-    """Return the requests that get a token by prompt chunks, and the row of each."""
+def _sampled(chunks: list[Chunk], end: int) -> tuple[list[Request], list[int]]:
+    """Return the requests that get a token by prompt chunks behind a row, and the row of each."""
     sampled: list[Request] = []
     rows: list[int] = []
-    for (request, length), end in zip(chunks, ends, strict=True):
+    for request, length in chunks:
+        end += length
         if length != request.num_pending:
             continue
         # The step that completes a family's prompt yields the first token of every member from one

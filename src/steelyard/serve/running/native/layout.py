@@ -12,6 +12,7 @@ from steelyard.nn.layer import DecoderLayer
 from steelyard.nn.parts.norm import UnitOffsetNorm
 from steelyard.nn.stored import StoredTable
 from steelyard.nn.transformer import Transformer
+from steelyard.parallel import torch_threads
 from steelyard.serve.running.native.maps import LINEARS, PackedMaps
 from steelyard.serve.running.native.packing import LinearMap
 from steelyard.serve.running.pages import trim
@@ -130,6 +131,7 @@ class ModelLayout:
         table: the embedding table, where its rows are read from a file step by step; None where
             the kernels read it.
         packed_bytes: bytes of the packed copies.
+        stored: how the matrices of each part are kept, one for each layer.
     """
 
     def __init__(
@@ -151,6 +153,7 @@ class ModelLayout:
         arch = model.architecture
         self._packed = PackedMaps(model, library, weights)
         self.packed_bytes = self._packed.num_bytes
+        self.stored = self._packed.stored()
         self._kept: list[Tensor] = []  # the structures hold addresses only
         self._rotations = self._rotary_tables(model)
         layers = [layer for layer in model.layers if isinstance(layer, DecoderLayer)]
@@ -239,7 +242,9 @@ class ModelLayout:
         """
         if self.table is None:
             return token_ids, None
-        rows = self.table(torch.from_numpy(token_ids)).float()
+        # Threads of PyTorch's own go on spinning for milliseconds where those of the kernels run.
+        with torch_threads(1):
+            rows = self.table(torch.from_numpy(token_ids)).float()
         self.value.embedding = rows.data_ptr()
         return np.arange(len(token_ids)), rows
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from steelyard.cost.weights import StoredWidth
 from steelyard.nn.layer import DecoderLayer
 from steelyard.nn.stored import StoredLinear
 from steelyard.nn.transformer import Transformer
@@ -29,6 +30,7 @@ from steelyard.serve.running.native.packing import (
     PackedWeight,
     arena_bytes,
     padded_bias,
+    stored_width,
 )
 from steelyard.serve.running.sources import LinearTypes, head_of, release, shape_of
 from steelyard.serve.running.weights import ComputedIn
@@ -84,6 +86,12 @@ class PackedMaps:
             threading.Thread(
                 target=write_packed, args=arguments, name="keep-packed", daemon=True
             ).start()
+
+    def stored(self) -> dict[str, tuple[StoredWidth, ...]]:
+        """Return how the maps of each of `LINEARS` and the "head" are kept, one for each layer."""
+        widths = tuple(stored_width(item) for item in self.maps)
+        each = len(LINEARS)
+        return {name: widths[at:-1:each] for at, name in enumerate(LINEARS)} | {"head": widths[-1:]}
 
     def _type(self, item: nn.Module) -> ComputedIn:
         """Return the type of a map's product."""

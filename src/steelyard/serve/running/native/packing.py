@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from steelyard.cost.weights import StoredWidth
 from steelyard.errors import CapacityError
 from steelyard.nn.numerics.blocks import BlockCodes
 from steelyard.nn.numerics.int8 import Int8Rows
@@ -26,6 +27,7 @@ __all__ = [
     "arena_bytes",
     "padded",
     "padded_bias",
+    "stored_width",
 ]
 
 PANEL = 16
@@ -34,6 +36,7 @@ _KINDS: dict[ComputedIn, int] = {"fp32": 0, "bf16": 1, "int8": 2, "int4": 3}
 _BLOCK_KINDS: dict[ComputedIn, int] = {"int8": 4, "int4": 5}
 _HALF_KIND = 6
 """Numbers of linear.h; the second ones are of `BlockCodes`, the last of float16 read as float32."""
+_NUMBERS = (*_KINDS.items(), *_BLOCK_KINDS.items(), ("fp32", _HALF_KIND))
 _LINE_BYTES = 64
 
 
@@ -65,6 +68,24 @@ class LinearMap(Structure):
         *((name, c_void_p) for name in ("packed", "scales", "zeros", "bias")),
         *((name, c_int64) for name in MAP_SIZES),
     )
+
+
+def stored_width(item: LinearMap) -> StoredWidth:
+    """Return what multiplies a map's weights, and the bytes of one with what stands beside it."""
+    products = next(kind for kind, number in _NUMBERS if number == item.kind)
+    codes = (
+        2.0
+        if item.kind == _HALF_KIND
+        else {"fp32": 4.0, "bf16": 2.0, "int8": 1.0}.get(products, 0.5)
+    )
+    if products in ("fp32", "bf16"):
+        return StoredWidth(products, codes)
+    if item.parts:  # as `side_bytes` of linear.h
+        beside = (1 + item.lowered) * (2 + (item.parts if item.parts > 1 else 0))
+        return StoredWidth(products, codes + beside / (item.group * item.parts))
+    if products == "int8":
+        return StoredWidth(products, codes + 4.0 / item.inputs)
+    return StoredWidth(products, codes + (2 + (item.zeros is not None)) / item.group)
 
 
 class Arena:

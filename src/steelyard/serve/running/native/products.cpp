@@ -34,7 +34,6 @@ struct Job {
     float* out;
     long out_row;
     bool add;
-    Soon* soon;
     long panels = panels_of(map.outputs), lines = lines_of(map.kind, map.inputs);
     long piece = piece_of(map.kind, lines), most = tile_rows(map.kind, rows);
 
@@ -54,12 +53,7 @@ void multiply_piece(const Job& job, long panel, long line, long top, long end,
     Span s = {};
     s.depth = depth, s.out_row = job.out_row, s.fresh = !job.add && line == 0, s.pace = pace;
     for (long row = top; row < end; row += job.most, ahead += depth * pace) {
-        s.rows = std::min(end - row, job.most), s.ahead = s.soon = ahead, s.soon_pace = pace;
-        if (job.soon) {
-            long bytes = depth * LINE;
-            const uint8_t* soon = job.soon->take(bytes);
-            if (soon) s.soon = soon, s.soon_pace = bytes / depth;
-        }
+        s.rows = std::min(end - row, job.most), s.ahead = ahead;
         s.tile = job.tiles + row / job.most * step + line * words * tile_height(s.rows);
         for (long p = 0; p < PANELS; p++) {
             const long index = std::min(panel + p, job.panels - 1);
@@ -91,8 +85,8 @@ void encode(const Linear& map, const float* x, long index, long rows, int32_t* t
 }
 
 void multiply(Team& team, const int32_t* tiles, long rows, const Linear& map, float* out,
-    long out_row, bool add, Soon* soon) {
-    const Job job = {map, tiles, rows, out, out_row, add, soon};
+    long out_row, bool add) {
+    const Job job = {map, tiles, rows, out, out_row, add};
     const long groups = (job.panels + GROUP - 1) / GROUP;
     const long count = (rows + HEIGHT - 1) / HEIGHT * groups;
     team.loop_ahead(count, [&](long work, long next) {

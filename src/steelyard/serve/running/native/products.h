@@ -34,13 +34,6 @@ const int32_t* fill_tiles(Team& team, long rows, const Linear& map, int32_t* sha
     return tiles;
 }
 
-// Memory that is read after a product, fetched beside the weights: where they wait for the
-// multipliers, memory would idle.
-struct Soon {
-    // Gives the next piece, of at most `bytes`; null when all was given.
-    virtual const uint8_t* take(long& bytes) = 0;
-};
-
 // out[rows, outputs] = (add ? out : 0) + rows packed + bias. Called by all threads of a team.
 void multiply(Team& team, const int32_t* tiles, long rows, const Linear& map, float* out,
-    long out_row, bool add, Soon* soon = nullptr);
+    long out_row, bool add);

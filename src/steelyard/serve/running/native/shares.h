@@ -7,37 +7,6 @@
 
 #include "model.h"
 
-// Keys and values that decoding rows attend in a layer, block by block.
-struct Kept : Soon {
-    const Model& m;
-    const Step& s;
-    const long layer, size = m.kv_heads * head_bytes(m.kv_kind, m.block_size, m.head_dim);
-    long row = 0, block = 0, which = 0, offset = 0;
-
-    // Of a layer behind the last one nothing is kept.
-    Kept(const Model& m, const Step& s, long layer) : m(m), s(s), layer(layer) {
-        if (layer == m.num_layers) row = s.rows;
-        else enter();
-    }
-
-    // Goes to the first block that the row attends.
-    void enter() {
-        const long window = m.layers[layer].window;
-        block = window && row < s.rows ? std::max(s.contexts[row] - window, 0L) / m.block_size : 0;
-    }
-
-    const uint8_t* take(long& bytes) override {
-        if (row == s.rows) return nullptr;
-        const uint8_t* found =
-            side(m, layer, which) + s.tables[row * s.table_row + block] * size + offset;
-        bytes = std::min(bytes, size - offset), offset += bytes;
-        if (offset < size) return found;
-        offset = 0, which = !which;
-        if (which == 0 && ++block * m.block_size >= s.contexts[row]) row++, enter();
-        return found;
-    }
-};
-
 // A thread's rows of a step in which every row decodes, as a step.
 struct Share {
     std::vector<int64_t> picks;

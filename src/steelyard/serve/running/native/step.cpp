@@ -65,11 +65,11 @@ static void keep(Team& team, const Model& m, const Step& s) {
 
 // Adds rows times a map to the residual stream, normed before where the layer has a norm there.
 static void add_product(Team& team, const Model& m, const Step& s, const int32_t* tiles, long rows,
-    const Linear& map, const Norm& norm, Soon* soon) {
+    const Linear& map, const Norm& norm) {
     const long hidden = row_of(m.hidden);
     if (!norm.gain && m.residual_scale == 1.0f)
-        return multiply(team, tiles, rows, map, s.hidden, hidden, true, soon);
-    multiply(team, tiles, rows, map, s.normed, hidden, false, soon);
+        return multiply(team, tiles, rows, map, s.hidden, hidden, true);
+    multiply(team, tiles, rows, map, s.normed, hidden, false);
     team.loop(rows, 8, [&](long row) {
         float *update = s.normed + row * hidden, *to = s.hidden + row * hidden;
         if (norm.gain) normalize(update, norm, m.hidden, m.epsilon, update);
@@ -79,7 +79,7 @@ static void add_product(Team& team, const Model& m, const Step& s, const int32_t
 }
 
 static void run_layer(Team& team, const Model& m, long index, const Step& s, const Work& work,
-    float* parts, Soon* soon, Laps& laps) {
+    float* parts, Laps& laps) {
     const Layer& layer = m.layers[index];
     const long width = m.head_dim, qkv = row_of((m.heads + 2 * m.kv_heads) * width);
     const long attended = row_of(m.heads * width), up = row_of(m.inner * (m.gated() ? 2 : 1));
@@ -102,11 +102,11 @@ static void run_layer(Team& team, const Model& m, long index, const Step& s, con
     laps.end(Part::ATTENTION);
     tiles = fill_tiles(team, rows, layer.out, s.tiles,
         [&](long row, float*) { return s.attended + row * attended; });
-    add_product(team, m, s, tiles, rows, layer.out, layer.attention_post_norm, soon);
+    add_product(team, m, s, tiles, rows, layer.out, layer.attention_post_norm);
     laps.end(Part::OUT);
     tiles = fill_normed(team, m, s, rows, layer.mlp_norm, layer.up);
     laps.end(Part::NORMS);
-    multiply(team, tiles, rows, layer.up, s.up, up, false, soon);
+    multiply(team, tiles, rows, layer.up, s.up, up, false);
     laps.end(Part::UP);
     tiles = fill_tiles(team, rows, layer.down, s.tiles, [&](long row, float* made) {
         const float* x = s.up + row * up;
@@ -114,7 +114,7 @@ static void run_layer(Team& team, const Model& m, long index, const Step& s, con
         return made;
     });
     laps.end(Part::ACTIVATION);
-    add_product(team, m, s, tiles, rows, layer.down, layer.mlp_post_norm, soon);
+    add_product(team, m, s, tiles, rows, layer.down, layer.mlp_post_norm);
     laps.end(Part::DOWN);
 }
 
@@ -167,15 +167,11 @@ struct Sights {
     }
 };
 
-// All layers and the head for the rows of a step. `apart`: every row decodes, and the products wait
-// for the multipliers, so that what the next layer attends is fetched meanwhile.
+// All layers and the head for the rows of a step.
 static void run_layers(Team& team, const Model& m, const Step& s, const Sights& sights,
-    float* parts, bool apart, Laps& laps) {
-    for (long index = 0; index < m.num_layers; index++) {
-        Kept next(m, s, index + 1);
-        run_layer(team, m, index, s, sights.of(m.layers[index]), parts, apart ? &next : nullptr,
-            laps);
-    }
+    float* parts, Laps& laps) {
+    for (long index = 0; index < m.num_layers; index++)
+        run_layer(team, m, index, s, sights.of(m.layers[index]), parts, laps);
     if (s.picked) run_head(team, m, s);
     laps.end(Part::HEAD);
 }
@@ -195,12 +191,12 @@ static void run_model(Team& team, const Model& m, const Step& s) {
             else embed(m, (const float*)m.embedding, s, row);
         });
         laps.end(Part::EMBEDDING);
-        if (ends.empty()) return run_layers(team, m, s, sights, parts, false, laps);
+        if (ends.empty()) return run_layers(team, m, s, sights, parts, laps);
         team.loop((long)ends.size(), 1, [&](long index) {
             static thread_local Team alone(1);
             const Share share(m, s, index ? ends[index - 1] : 0, ends[index]);
             const Sights own(m, share.step);
-            run_layers(alone, m, share.step, own, own.parts(m), true, laps);
+            run_layers(alone, m, share.step, own, own.parts(m), laps);
         });
         laps.end(Part::HEAD);
     });

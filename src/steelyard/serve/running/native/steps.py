@@ -37,6 +37,7 @@ class NativeSteps:
 
     Attributes:
         packed_bytes: bytes of the packed weights.
+        stored: how the matrices of each part are kept, one for each layer.
         peaks: of the last step's logits.
         part_seconds: float64 [PARTS] to which each step adds what its parts took; None by default.
     """
@@ -70,6 +71,7 @@ class NativeSteps:
         self._library = library
         self._layout = ModelLayout(model, pool, library, weights)
         self.packed_bytes = self._layout.packed_bytes
+        self.stored = self._layout.stored
         self._vocab = arch.vocab_size
         self._model = self._layout.address
         self._team = Team(library, threads)
@@ -83,12 +85,12 @@ class NativeSteps:
             inner,
         )
         self._widest = max(arch.hidden_size, heads, arch.intermediate_size)
-        self._indices = np.empty(0, dtype=np.int64)
+        self._indices, self._first = np.empty(0, dtype=np.int64), 0
         self._make_buffers(rows, 1)
 
     def _make_buffers(self, rows: int, picks: int) -> None:
         """Make buffers for a number of rows and of those that have logits."""
-        self._rows = rows
+        self._rows, self._picks = rows, picks
         tile_words = self._library.steelyard_tile_words(rows, self._widest)
         self._logits = torch.empty(picks, padded(self._vocab))
         peaks = torch.empty(picks), torch.empty(picks, dtype=torch.int64)
@@ -118,8 +120,8 @@ class NativeSteps:
         order = picks.tolist()
         if order != sorted(set(order)):
             picks, places = np.unique(picks, return_inverse=True)
-        if len(token_ids) > self._rows or len(picks) > len(self._logits):
-            self._make_buffers(max(self._rows, len(token_ids)), max(len(self._logits), len(picks)))
+        if len(token_ids) > self._rows or len(picks) > self._picks:
+            self._make_buffers(max(self._rows, len(token_ids)), max(self._picks, len(picks)))
         tokens, _rows = self._layout.place_rows(token_ids)
         step = self._describe(plan, tokens, picks)
         if self.part_seconds is not None:
@@ -151,9 +153,10 @@ class NativeSteps:
         counts = [len(item) for item in indices]
         if (total := sum(counts)) > len(self._indices):
             self._indices = np.empty(2 * total, dtype=np.int64)
+            self._first = self._indices.ctypes.data
         # In one call: after a step, whose weights fill the caches, each one of numpy is slow.
         np.concatenate(indices, out=self._indices[:total], casting="same_kind")
-        places = [self._indices.ctypes.data]
+        places = [self._first]
         for count in counts[:-1]:
             places.append(places[-1] + 8 * count)
         del places[4]  # lengths stand with what was put before them

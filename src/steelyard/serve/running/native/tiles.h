@@ -26,9 +26,6 @@ struct Span {
     // What is fetched meanwhile: the weights that come next, so many bytes per line of these.
     const uint8_t* ahead;
     long pace;
-    // The same of what is read after the product.
-    const uint8_t* soon;
-    long soon_pace;
 };
 
 template <int R>
@@ -40,7 +37,6 @@ struct Height {
 INLINE void fetch(const Span& s, long line) {
     const uint8_t* place = s.ahead + line * s.pace;
     UNROLL for (int p = 0; p < PANELS; p++) __builtin_prefetch(place + p * LINE, 0, 2);
-    __builtin_prefetch(s.soon + line * s.soon_pace, 0, 2);
 }
 
 // Calls `body(line, words)` for each line of a span, whose words of row r are at words[r * CHUNK].
