@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from steelyard.errors import ConfigError, require
+from steelyard.errors import ConfigError, all_of, require
 from steelyard.train.weight_average import WeightAverage
 
 __all__ = ["EstimatorConfig", "Schedule"]
@@ -92,19 +92,24 @@ class EstimatorConfig:
         Raises:
             ConfigError: a count or rate is out of range, or the parts contradict each other.
         """
-        counts = ("steps", "batch_size", "accumulation")
-        amounts = ("warmup_steps", "cooldown_steps", "checkpoint_every", "eval_every", "threads")
-        require(self, **{name: (getattr(self, name) >= 1, "at least 1") for name in counts})
+        all_of(self._check_values, self._check_schedule)
+
+    def _check_values(self) -> None:
+        """Refuse counts and rates out of range."""
+        counts = ("steps", "batch_size")
+        amounts = ("cooldown_steps", "checkpoint_every", "eval_every", "threads")
+        ascending = sorted({step for step in self.checkpoint_at if 0 < step <= self.steps})
         require(
             self,
+            **{name: (getattr(self, name) >= 1, "at least 1") for name in counts},
             **{
                 name: (getattr(self, name) >= 0, "0 or more")
                 for name in (*amounts, "weight_decay", "clip")
             },
-        )
-        ascending = sorted({step for step in self.checkpoint_at if 0 < step <= self.steps})
-        require(
-            self,
+            accumulation=(
+                self.accumulation >= 1 and self.batch_size % self.accumulation == 0,
+                f"at least 1 and a divisor of batch_size = {self.batch_size}",
+            ),
             learning_rate=(0 < self.learning_rate < 10, "above 0 and below 10"),
             betas=(
                 all(0 <= beta < 1 for beta in self.betas)
@@ -116,24 +121,23 @@ class EstimatorConfig:
                 len({item.name for item in self.averages}) == len(self.averages),
                 "different from one another",
             ),
-            accumulation=(
-                self.batch_size % self.accumulation == 0,
-                f"a divisor of batch_size = {self.batch_size}",
-            ),
             checkpoint_at=(
                 list(self.checkpoint_at) == ascending,
                 f"ascending steps from 1 to {self.steps}",
             ),
         )
-        self._check_schedule()
 
     def _check_schedule(self) -> None:
         """Refuse a schedule that does not fit the run's length."""
-        if not isinstance(self.schedule, str):
+        if isinstance(self.schedule, tuple):
             self._check_multipliers(self.schedule)
-        room = self.steps - self.warmup_steps
+        room = max(self.steps - self.warmup_steps, 0)
         require(
             self,
+            warmup_steps=(
+                0 <= self.warmup_steps <= self.steps,
+                f"at least 0 and at most steps = {self.steps}",
+            ),
             cooldown_steps=(
                 self.cooldown_steps <= room,
                 f"at most {room}, what the warm-up leaves of {self.steps} steps; 20 % of the "

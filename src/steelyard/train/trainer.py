@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from steelyard import files
+from steelyard.errors import all_of
 from steelyard.nn.moe.losses import auxiliary_loss
-from steelyard.nn.transformer import Transformer, build
+from steelyard.nn.transformer import Transformer, build, refuse_unsupported
 from steelyard.train.batches import Batch
 from steelyard.train.callback import Callback
 from steelyard.train.config import Measure, TrainConfig
@@ -19,7 +20,7 @@ from steelyard.train.evaluate import bits_per_byte, evaluate, heldout_windows
 from steelyard.train.measure import GradientNoiseScale, UpdateSizes
 from steelyard.train.reducer import AloneReducer, Reducer
 from steelyard.train.result import EstimatorResult, TrainResult
-from steelyard.train.run_folder import claimed
+from steelyard.train.run_folder import check_device, claimed
 from steelyard.train.session import Loss, Session
 from steelyard.train.source import TokenSource, check_source
 
@@ -120,7 +121,11 @@ def train(
         BackendError: the device is not there.
     """
     directory = Path(directory)
-    check_source(config, shards)
+    all_of(
+        lambda: check_source(config, shards),
+        lambda: check_device(config.device),
+        lambda: refuse_unsupported(config.architecture),
+    )
     joined = reducer or AloneReducer()
     with claimed(directory, config, _told_apart(shards), start_from, joined):
         result = TrainResult.load(directory)
