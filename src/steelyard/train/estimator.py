@@ -6,6 +6,7 @@ not (same machine, same number of threads).
 """
 
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -19,6 +20,7 @@ from steelyard.train.batches import BatchSource
 from steelyard.train.callback import Callback
 from steelyard.train.checkpoint import Checkpoint, CheckpointStore, load_checkpoint
 from steelyard.train.estimator_config import EstimatorConfig
+from steelyard.train.measure.energy import EnergyMeter
 from steelyard.train.memory import PeakMemory, warm_libraries
 from steelyard.train.reducer import AloneReducer, Reducer
 from steelyard.train.result import EstimatorResult, Progress, spread_of
@@ -188,6 +190,8 @@ class _Run:
     ) -> None:
         self.config = estimator.config
         self.callbacks = estimator.callbacks
+        self._begin_s = time.perf_counter()
+        self._meter = EnergyMeter(self.config.device)
         self.is_first = not estimator.reducer.rank
         self.store = CheckpointStore(directory, pinned=self.config.checkpoint_at)
         self.evaluate = estimator._evaluate
@@ -204,6 +208,11 @@ class _Run:
             self.session.restore(checkpoint)
         elif begin is not None:
             self._begin_from(begin)
+        # What earlier calls took; this one's comes on top.
+        self._before_s, self._before_j = (
+            self.session.history.duration_s,
+            self.session.history.energy_j,
+        )
 
     def _begin_from(self, checkpoint: Checkpoint) -> None:
         """Take over another run's state as this run's beginning."""
@@ -227,6 +236,7 @@ class _Run:
         history.first_step = checkpoint.step
         history.peak_memory_bytes = 0
         history.resident_peak_bytes = 0
+        history.duration_s, history.energy_j = 0.0, 0.0
 
     def finish(self, on_step: OnStep | None) -> EstimatorResult:
         """Train the remaining steps and summarize."""
@@ -241,6 +251,7 @@ class _Run:
         config, session = self.config, self.session
         rate = session.rate(session.steps_done)
         loss, seconds = session.step()
+        self._meter.tick()
         if session.is_settled:
             self.memory.settle()
         done = session.steps_done
@@ -254,8 +265,26 @@ class _Run:
         ):
             self._save()
         return Progress(
-            done, config.steps, loss, seconds, config.tokens_per_step / seconds, rate, eval_loss
+            done,
+            config.steps,
+            loss,
+            seconds,
+            config.tokens_per_step / seconds,
+            rate,
+            eval_loss,
+            self.duration_s,
         )
+
+    @property
+    def duration_s(self) -> float:
+        """Wall time of the run so far."""
+        return self._before_s + time.perf_counter() - self._begin_s
+
+    @property
+    def energy_j(self) -> float | None:
+        """Energy of the run so far; None where a part of it could not be read."""
+        joules = self._meter.joules()
+        return None if joules is None or self._before_j is None else self._before_j + joules
 
     def _measure_heldout(self, done: int) -> float | None:
         """Measure the held-out loss now."""
@@ -288,6 +317,7 @@ class _Run:
         history.resident_peak_bytes = max(
             history.resident_peak_bytes, self.memory.resident_peak_bytes()
         )
+        history.duration_s, history.energy_j = self.duration_s, self.energy_j
         if self.is_first:
             self.store.save(session.steps_done, session.tensors(), session.scalars())
 
@@ -313,6 +343,8 @@ class _Run:
             parameters=self.parameters,
             seed=config.seed,
             checkpoint=self.store.path(config.steps),
+            duration_s=self.duration_s,
+            energy_j=self.energy_j,
             average_losses=history.average_losses,
             reports={item.name: item.report() for item in self.callbacks},
         )

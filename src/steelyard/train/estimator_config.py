@@ -58,6 +58,7 @@ class EstimatorConfig:
         checkpoint_at: steps whose checkpoints are kept for good, ascending.
         eval_every: steps between held-out evaluations; 0 evaluates only at the end.
         threads: CPU threads of torch; 0 leaves torch's own choice.
+        usd_per_hour: what an hour of the machine costs; 0 takes it from the machine's record.
 
     Source: defaults follow Haegele et al. 2024 (arXiv 2405.18392), section 3 and appendix A.
     """
@@ -85,6 +86,7 @@ class EstimatorConfig:
     checkpoint_at: tuple[int, ...] = ()
     eval_every: int = 0
     threads: int = 0
+    usd_per_hour: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse values that no run can have.
@@ -104,7 +106,7 @@ class EstimatorConfig:
             **{name: (getattr(self, name) >= 1, "at least 1") for name in counts},
             **{
                 name: (getattr(self, name) >= 0, "0 or more")
-                for name in (*amounts, "weight_decay", "clip")
+                for name in (*amounts, "weight_decay", "clip", "usd_per_hour")
             },
             accumulation=(
                 self.accumulation >= 1 and self.batch_size % self.accumulation == 0,

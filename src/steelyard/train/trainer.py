@@ -1,5 +1,6 @@
 """Train a decoder: the general loop with next-token loss on token batches."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -146,17 +147,28 @@ def train(
             found = estimator.run(batches, directory, start_from=start_from, on_step=on_step)
             result = _decoder_result(config, shards, found, directory / "model")
             if not joined.rank:
-                _save(model, shards, result.model)
-                for average in config.averages:
-                    with estimator.averaged(average.name):
-                        _save(model, shards, directory / f"model-{average.name}")
-                # The result is written last: a folder that has one is finished and complete.
-                result.store(directory)
+                result = _keep(estimator, shards, result, directory)
             joined.wait()
     if peak_flops_per_s:
         result = replace(
             result, mfu=result.flops / result.tokens * result.tokens_per_s / peak_flops_per_s
         )
+    return result
+
+
+def _keep(
+    estimator: Estimator, source: TokenSource, result: TrainResult, directory: Path
+) -> TrainResult:
+    """Write the final model, its averages and the result; return it with the time that took."""
+    begin_s = time.perf_counter()
+    assert isinstance(estimator.module, Transformer)
+    _save(estimator.module, source, result.model)
+    for average in estimator.config.averages:
+        with estimator.averaged(average.name):
+            _save(estimator.module, source, directory / f"model-{average.name}")
+    result = replace(result, duration_s=result.duration_s + time.perf_counter() - begin_s)
+    # The result is written last: a folder that has one is finished and complete.
+    result.store(directory)
     return result
 
 
