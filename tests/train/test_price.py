@@ -24,7 +24,12 @@ def test_a_run_costs_its_steps_checkpoints_and_evaluations(config):
 def test_few_steps_are_timed_apart_from_what_lies_between_them(config, source, tmp_path):
     def slowly(short, folder, on_step):
         assert short.steps == 10 and not short.warmup_steps
-        return train(short, source, folder, on_step=lambda now: (time.sleep(0.02), on_step(now)))
+
+        def later(now):
+            time.sleep(0.02)
+            on_step(now)
+
+        return train(short, source, folder, on_step=later)
 
     pace = time_few_steps(config, tmp_path / "new", slowly)
     assert 0.02 < pace.step_s < 1 and pace.steps == 10

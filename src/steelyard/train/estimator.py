@@ -14,7 +14,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from steelyard.errors import ConfigError
+from steelyard.errors import ConfigError, DivergedError
+from steelyard.parallel import torch_threads
 from steelyard.train.averages import Averages
 from steelyard.train.batches import BatchSource
 from steelyard.train.callback import Callback
@@ -23,6 +24,7 @@ from steelyard.train.estimator_config import EstimatorConfig
 from steelyard.train.measure.energy import EnergyMeter
 from steelyard.train.memory import PeakMemory, warm_libraries
 from steelyard.train.reducer import AloneReducer, Reducer
+from steelyard.train.replay import Replay, note_divergence, read_divergence, replay
 from steelyard.train.result import EstimatorResult, Progress, spread_of
 from steelyard.train.run_folder import claimed
 from steelyard.train.session import Loss, Session
@@ -161,6 +163,36 @@ class Estimator:
         run = _Run(self, batches, directory, start_from)
         return self._keep(run.session, run.finish(on_step))
 
+    def replay(self, batches: BatchSource, directory: Path) -> Replay:
+        """Train the last steps before a divergence again, with everything measured.
+
+        The module is left with the weights before the step that went wrong.
+
+        Args:
+            batches: where batches come from.
+            directory: the run's folder, which is only read.
+
+        Returns:
+            The steps, and the first layer and the examples that are to blame.
+
+        Raises:
+            ConfigError: the run did not diverge and has no spike, or no checkpoint is left from
+                before it.
+        """
+        found = read_divergence(directory)
+        if not any(step <= found.step for step in CheckpointStore(directory).steps()):
+            raise ConfigError(
+                f"{directory} has no checkpoint from before step {found.step}",
+                hint="set checkpoint_at to keep some for good",
+            )
+
+        def make(extra: Sequence[Callback]) -> Session:
+            callbacks = [*self.callbacks, *extra]
+            return Session(self.module, self._loss, batches, self.config, callbacks=callbacks)
+
+        with torch_threads(self.config.threads):
+            return replay(make, self._loss, batches, directory, found)
+
     def _keep(self, session: Session, result: EstimatorResult) -> EstimatorResult:
         """Leave the weights to evaluate in the module, and the averages at hand."""
         self._averages = session.averages
@@ -250,7 +282,13 @@ class _Run:
         """Train one step; evaluate and save when it is time to."""
         config, session = self.config, self.session
         rate = session.rate(session.steps_done)
-        loss, seconds = session.step()
+        try:
+            loss, seconds = session.step()
+        except DivergedError as error:
+            if self.is_first:
+                note_divergence(self.store.directory, session.history.losses)
+            error.hint += "; `steelyard train replay` names the layer and the example"
+            raise
         self._meter.tick()
         if session.is_settled:
             self.memory.settle()

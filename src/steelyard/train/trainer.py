@@ -13,6 +13,7 @@ from steelyard import files
 from steelyard.errors import all_of
 from steelyard.nn.moe.losses import auxiliary_loss
 from steelyard.nn.transformer import Transformer, build, refuse_unsupported
+from steelyard.parallel import torch_threads
 from steelyard.train.batches import Batch
 from steelyard.train.callback import Callback
 from steelyard.train.config import Measure, TrainConfig
@@ -20,12 +21,13 @@ from steelyard.train.estimator import Estimator, OnStep
 from steelyard.train.evaluate import bits_per_byte, evaluate, heldout_windows
 from steelyard.train.measure import GradientNoiseScale, UpdateSizes
 from steelyard.train.reducer import AloneReducer, Reducer
+from steelyard.train.replay import Divergence, Replay, read_divergence, replay
 from steelyard.train.result import EstimatorResult, TrainResult
 from steelyard.train.run_folder import check_device, claimed
 from steelyard.train.session import Loss, Session
 from steelyard.train.source import TokenSource, check_source
 
-__all__ = ["TokenBatches", "next_token_loss", "open_session", "train"]
+__all__ = ["TokenBatches", "next_token_loss", "open_session", "replay_run", "train"]
 
 _GAUGES: dict[Measure, Callable[[int], Callback]] = {
     "noise-scale": lambda every: GradientNoiseScale(every=every),
@@ -74,9 +76,55 @@ def _cross_entropy(module: nn.Module, tokens: Batch, reduction: str) -> Tensor:
     return F.cross_entropy(logits, wanted, reduction=reduction)
 
 
-def open_session(config: TrainConfig, source: TokenSource) -> Session:
-    """Make a session of a decoder that stands before step 0, with neither folder nor files."""
-    return Session(_build(config), _loss_of(config), TokenBatches(config, source), config)
+def open_session(
+    config: TrainConfig, source: TokenSource, callbacks: Sequence[Callback] = ()
+) -> Session:
+    """Make a session of a decoder that stands before step 0, with neither folder nor files.
+
+    Args:
+        config: the run.
+        source: where tokens come from.
+        callbacks: what watches the steps; `config.measure` is left out.
+
+    Returns:
+        The session.
+    """
+    return Session(
+        _build(config),
+        _loss_of(config),
+        TokenBatches(config, source),
+        config,
+        callbacks=callbacks,
+    )
+
+
+def replay_run(
+    config: TrainConfig, source: TokenSource, directory: Path, *, step: int | None = None
+) -> Replay:
+    """Train the last steps before a divergence again, with everything measured.
+
+    Args:
+        config: the run.
+        source: its tokens.
+        directory: its folder, which is only read.
+        step: step to look at, from 0; None for the one that went wrong.
+
+    Returns:
+        The steps, and the first layer and the examples that are to blame.
+
+    Raises:
+        ConfigError: the run did not diverge and has no spike, and no step was named.
+        DataError: a checkpoint is damaged.
+    """
+    found = read_divergence(directory) if step is None else Divergence(step=step, losses=())
+    with torch_threads(config.threads):
+        return replay(
+            lambda callbacks: open_session(config, source, callbacks),
+            _loss_of(config),
+            TokenBatches(config, source),
+            directory,
+            found,
+        )
 
 
 def _loss_of(config: TrainConfig) -> Loss:
