@@ -14,6 +14,7 @@ from steelyard.catalog.stored import load_calibration
 from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, forecast_table, print_json, print_report
 from steelyard.cli.pricing import checks_of, price_words, priced, record, spent
+from steelyard.cli.replay import replay
 from steelyard.cli.study import study
 from steelyard.cost import model_flops_per_token
 from steelyard.data.shards import TokenShards
@@ -32,6 +33,7 @@ OnStep = Callable[[Progress], None]
 
 app = cyclopts.App(name="train", help="Train a transformer; killed runs continue.")
 app.command(study)
+app.command(replay)
 
 
 @app.command
