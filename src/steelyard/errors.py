@@ -18,6 +18,7 @@ __all__ = [
     "InfeasibleError",
     "SteelyardError",
     "SteelyardWarning",
+    "StoppedEarlyError",
     "StoreError",
     "TraceError",
     "all_of",
@@ -96,6 +97,10 @@ class InfeasibleError(SteelyardError):
     """No configuration meets the goal; the message names the binding constraint."""
 
     exit_code = 1
+
+
+class StoppedEarlyError(InfeasibleError):
+    """A run was ended because its forecast misses the goal; its folder can go on."""
 
 
 class SteelyardWarning(UserWarning):

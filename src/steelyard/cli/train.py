@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import cyclopts
 
@@ -29,6 +30,9 @@ from steelyard.train.result import Progress, TrainResult
 from steelyard.train.worker import train_in_subprocess
 from steelyard.weigh.stages import Stages
 
+if TYPE_CHECKING:
+    from steelyard.train.stopping import StopRule
+
 OnStep = Callable[[Progress], None]
 
 app = cyclopts.App(name="train", help="Train a transformer; killed runs continue.")
@@ -45,6 +49,7 @@ def run(
     measure: list[Measure] | None = None,
     subprocess: Switch = False,
     price: Switch = False,
+    stop_if: str = "",
     json: Switch = False,
 ) -> None:
     """Train a model from a recipe into a run folder; run it again to continue after a kill.
@@ -60,6 +65,8 @@ def run(
         measure: what to measure beside what the recipe names, such as noise-scale; may be repeated.
         subprocess: train in a new process, which makes the memory figures exact.
         price: time a few steps, print what the run would take in time, energy and money, and stop.
+        stop_if: end the run when its final loss, forecast from the curve so far, will be too high,
+            such as "eval.loss > 3.2"; it ends with exit code 1 and can go on without this.
         json: print the result as JSON.
     """
     config = configs.load(recipe, TrainConfig)
@@ -71,17 +78,27 @@ def run(
         if tag is not None:
             _show_price(config, tag, json=json)
         return
+    rule = _rule(config, stop_if, out)
     if subprocess:
-        with _shown(config, tag, quiet=json) as on_step:
+        with _shown(config, tag, rule, quiet=json) as on_step:
             result = train_in_subprocess(config, data, out, on_step=on_step)
     else:
-        result = _train(config, data, out, tag, quiet=json)
+        result = _train(config, data, out, tag, rule, quiet=json)
     if result is None:
         return
     run_id = _keep(config, result, out, tag)
     _show(config, result, run_id, tag, json)
     if not json:
         say_next("chat", run_id, "--prompt", "Once upon a time")
+
+
+def _rule(config: TrainConfig, stop_if: str, out: Path) -> "StopRule | None":
+    """Make what stops the run early, None where nothing was asked."""
+    if not stop_if:
+        return None
+    from steelyard.train.stopping import StopRule, parse_limit
+
+    return StopRule(config, parse_limit(stop_if), out)
 
 
 def _refuse_alone(**options: bool) -> None:
@@ -119,13 +136,22 @@ def _show_price(config: TrainConfig, price: RunPrice, *, json: bool) -> None:
 
 
 def _train(
-    config: TrainConfig, data: Path, out: Path, tag: RunPrice | None, *, quiet: bool
+    config: TrainConfig,
+    data: Path,
+    out: Path,
+    tag: RunPrice | None,
+    rule: "StopRule | None",
+    *,
+    quiet: bool,
 ) -> TrainResult | None:
     """Train in this process; None in processes that only help the first."""
     from steelyard.train.process_group import launched
     from steelyard.train.trainer import train
 
-    with launched() as reducer, _shown(config, tag, quiet=quiet or reducer.rank > 0) as on_step:
+    with (
+        launched() as reducer,
+        _shown(config, tag, rule, quiet=quiet or reducer.rank > 0) as on_step,
+    ):
         result = train(
             config,
             TokenShards(data),
@@ -138,7 +164,9 @@ def _train(
 
 
 @contextmanager
-def _shown(config: TrainConfig, tag: RunPrice | None, *, quiet: bool) -> Iterator[OnStep]:
+def _shown(
+    config: TrainConfig, tag: RunPrice | None, rule: "StopRule | None", *, quiet: bool
+) -> Iterator[OnStep]:
     """Show the progress of a run on standard error: loss, speed, time left and money so far."""
     usd_per_hour = (tag.usd_per_hour if tag else None) or config.usd_per_hour
     flops_per_token = model_flops_per_token(config.architecture, config.sequence_length)
@@ -151,6 +179,10 @@ def _shown(config: TrainConfig, tag: RunPrice | None, *, quiet: bool) -> Iterato
                 words += f", MFU {100 * now.tokens_per_s * flops_per_token / peak:.0f} %"
             if usd_per_hour:
                 words += f", {units.pretty(usd_per_hour * now.duration_s / 3600, 'USD')} so far"
+            if rule is not None:
+                rule(now)
+                said = rule.forecast
+                words += f", will end at {said.low:.3f} to {said.high:.3f}" if said else ""
             advance(now.step, words)
 
         yield on_step

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from steelyard.errors import ConfigError, DivergedError
+from steelyard.errors import ConfigError, DivergedError, StoppedEarlyError
 from steelyard.parallel import torch_threads
 from steelyard.train.averages import Averages
 from steelyard.train.batches import BatchSource
@@ -275,8 +275,16 @@ class _Run:
         while self.session.steps_done < self.config.steps:
             progress = self._advance()
             if on_step is not None:
-                on_step(progress)
+                self._tell(on_step, progress)
         return self._result()
+
+    def _tell(self, on_step: OnStep, progress: Progress) -> None:
+        """Tell of a step; keep it where it is to be the last of this call."""
+        try:
+            on_step(progress)
+        except StoppedEarlyError:
+            self._save()
+            raise
 
     def _advance(self) -> Progress:
         """Train one step; evaluate and save when it is time to."""
