@@ -266,7 +266,7 @@ def _extras(result: TrainResult) -> dict[str, Table]:
         tables["Held-out loss by average of the weights"] = Table(
             [Column("weights"), Column("nats per token", align="right")], rows
         )
-    scales = {name: item for name, item in result.reports.items() if "noise" in name}
+    scales = {name: item for name, item in result.reports.items() if "low" in item}
     if scales:
         rows = [
             [name, *(_sequences(item[field]) for field in ("value", "low", "high"))]

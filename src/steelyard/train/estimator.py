@@ -289,7 +289,7 @@ class _Run:
     def _advance(self) -> Progress:
         """Train one step; evaluate and save when it is time to."""
         config, session = self.config, self.session
-        rate = session.rate(session.steps_done)
+        before = session.steps_done
         try:
             loss, seconds = session.step()
         except DivergedError as error:
@@ -315,8 +315,8 @@ class _Run:
             config.steps,
             loss,
             seconds,
-            config.tokens_per_step / seconds,
-            rate,
+            config.tokens_per_step * (done - before) / seconds,
+            session.state.learning_rate,
             eval_loss,
             self.duration_s,
         )
@@ -372,6 +372,8 @@ class _Run:
         config, history = self.config, self.session.history
         warm = history.warm_times_s
         step_time_s = statistics.median(warm or history.step_times_s)
+        pilot = self.session.pilot
+        watchers = [*self.callbacks, *([pilot] if pilot else [])]
         return EstimatorResult(
             eval_loss=history.eval_losses[-1][1] if history.eval_losses else None,
             losses=history.losses,
@@ -392,5 +394,5 @@ class _Run:
             duration_s=self.duration_s,
             energy_j=self.energy_j,
             average_losses=history.average_losses,
-            reports={item.name: item.report() for item in self.callbacks},
+            reports={item.name: item.report() for item in watchers},
         )

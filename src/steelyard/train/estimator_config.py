@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from steelyard.errors import ConfigError, all_of, require
+from steelyard.train.adaptive_batch import AdaptiveBatch
 from steelyard.train.weight_average import WeightAverage
 
 __all__ = ["EstimatorConfig", "Schedule"]
@@ -29,6 +30,7 @@ class EstimatorConfig:
         batch_size: examples per optimizer step.
         accumulation: micro-batches a step is split into, over all processes that share the step;
             divides `batch_size`. It changes memory and speed, not the data.
+        adaptive_batch: how the batch grows with the noise of its gradient; None for one size.
         learning_rate: peak learning rate.
         warmup_steps: steps of linear warm-up from 0.
         cooldown_steps: last steps in which the rate falls to 0; 0 leaves it constant.
@@ -66,6 +68,7 @@ class EstimatorConfig:
     steps: int
     batch_size: int
     accumulation: int = 1
+    adaptive_batch: AdaptiveBatch | None = None
     learning_rate: float
     warmup_steps: int = 0
     cooldown_steps: int = 0
@@ -111,6 +114,11 @@ class EstimatorConfig:
             accumulation=(
                 self.accumulation >= 1 and self.batch_size % self.accumulation == 0,
                 f"at least 1 and a divisor of batch_size = {self.batch_size}",
+            ),
+            adaptive_batch=(
+                self.adaptive_batch is None or (self.accumulation >= 2 and not self.averages),
+                "with accumulation of 2 or more, to compare micro-batches, and without averages, "
+                "which count updates",
             ),
             learning_rate=(0 < self.learning_rate < 10, "above 0 and below 10"),
             betas=(
