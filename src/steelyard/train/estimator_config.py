@@ -54,6 +54,8 @@ class EstimatorConfig:
         dtype: "fp32"; "bf16" for bfloat16 matrix products over fp32 weights; "fp8" for linear maps
             whose operands are rounded to eight bits, scaled by their largest value, beside
             bfloat16 for the rest (Perez et al. 2023, arXiv 2309.17224, FP8-AMAX).
+        compile: whether torch.compile makes the forward and backward pass; "auto" lets `steelyard
+            train run` time both and take what ends sooner. Losses agree to rounding.
         seed: makes the order of the data, and the initial weights where the run makes them.
         device: torch device, such as "cpu", "cuda" or "cuda:1".
         checkpoint_every: steps between checkpoints; 0 keeps only the last.
@@ -83,6 +85,7 @@ class EstimatorConfig:
     clip: float = 1.0
     averages: tuple[WeightAverage, ...] = ()
     dtype: Literal["fp32", "bf16", "fp8"] = "fp32"
+    compile: bool | Literal["auto"] = False
     seed: int = 0
     device: str = "cpu"
     checkpoint_every: int = 0

@@ -21,6 +21,7 @@ from steelyard.train.batch_pilot import BatchPilot
 from steelyard.train.batches import Batch, BatchSource, count_examples, micro_batches
 from steelyard.train.callback import Callback, StepState
 from steelyard.train.checkpoint import Checkpoint
+from steelyard.train.compilation import CompiledLoss
 from steelyard.train.estimator_config import EstimatorConfig
 from steelyard.train.gradients import GradientTree
 from steelyard.train.history import History
@@ -80,7 +81,7 @@ class Session:
         self.module = module.to(config.device).train()
         self.module.zero_grad(set_to_none=True)
         self.history = History()
-        self._loss = loss
+        self._loss = CompiledLoss(loss) if config.compile is True else loss
         self._noises = [item for item in module.modules() if isinstance(item, Noise)]
         self._batches = batches
         self._schedule = schedules.for_config(config)
