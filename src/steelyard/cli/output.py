@@ -1,4 +1,4 @@
-"""What verbs print: reports and records, for people or as JSON, and the table of forecasts."""
+"""What verbs print: reports and records, for people or as JSON, and tables of quantities."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -8,11 +8,12 @@ from typing import Annotated, Any
 import cyclopts
 import msgspec
 
-from steelyard.quantity import Forecast
+from steelyard import units
+from steelyard.quantity import QUANTITIES, Forecast, Measurement
 from steelyard.runs.report import Cell, Column, Report, Table
 from steelyard.runs.wording import quantity_words
 
-__all__ = ["Switch", "forecast_table", "print_json", "print_report"]
+__all__ = ["Switch", "forecast_table", "measured_table", "print_json", "print_report"]
 
 Switch = Annotated[bool, cyclopts.Parameter(negative=())]
 """An option that is on when it is given; there is no form that turns it off."""
@@ -42,6 +43,17 @@ def print_report(
         sys.stdout.write(report.to_json() + "\n")
     else:
         report.print()
+
+
+def measured_table(measurements: Sequence[Measurement]) -> Table:
+    """Make the table of measurements, each with the definition of its quantity."""
+    rows: list[list[Cell]] = [
+        [item.quantity, units.pretty(item.value, item.unit), QUANTITIES[item.quantity].definition]
+        for item in measurements
+    ]
+    return Table(
+        [Column("quantity"), Column("measured", align="right"), Column("definition")], rows
+    )
 
 
 def forecast_table(

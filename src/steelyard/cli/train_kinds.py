@@ -3,13 +3,11 @@
 from pathlib import Path
 
 from steelyard import config as configs
-from steelyard import units
-from steelyard.cli.output import print_json
+from steelyard.cli.output import measured_table, print_json
 from steelyard.data.tasks.recipe import load_recipe as load_tasks
 from steelyard.errors import ConfigError
-from steelyard.quantity import QUANTITIES
 from steelyard.runs.progress import progress
-from steelyard.runs.report import Cell, Column, Report, Section, Table
+from steelyard.runs.report import Report, Section
 from steelyard.train.kinds import ImagesConfig, PairsConfig
 from steelyard.train.result import EstimatorResult, Progress
 from steelyard.weigh.stages import Stages
@@ -87,16 +85,10 @@ def _show(name: str, result: EstimatorResult, run_id: str, json: bool) -> None:
         plain = {"result": result.to_plain(), "measurements": configs.to_plain(measurements)}
         print_json({"run": run_id} | plain)
         return
-    rows: list[list[Cell]] = [
-        [item.quantity, units.pretty(item.value, item.unit), QUANTITIES[item.quantity].definition]
-        for item in measurements
-    ]
-    columns = [Column("quantity"), Column("measured", align="right"), Column("definition")]
     subtitle = (
         f"{result.parameters:,} parameters, {result.steps} steps, seed {result.seed}; "
         f"checkpoint {result.checkpoint}, run {run_id}"
     )
-    section = Section(
-        "Measured on this machine; an example counts as a token", [Table(columns, rows)]
-    )
+    title = "Measured on this machine; an example counts as a token"
+    section = Section(title, [measured_table(measurements)])
     Report(f"Trained {name}", subtitle, [section]).print()

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from steelyard.errors import ConfigError, require
+from steelyard.errors import ConfigError, all_of, require
+from steelyard.train.adaptive_batch import AdaptiveBatch
 from steelyard.train.weight_average import WeightAverage
 
 __all__ = ["EstimatorConfig", "Schedule"]
@@ -29,6 +30,7 @@ class EstimatorConfig:
         batch_size: examples per optimizer step.
         accumulation: micro-batches a step is split into, over all processes that share the step;
             divides `batch_size`. It changes memory and speed, not the data.
+        adaptive_batch: how the batch grows with the noise of its gradient; None for one size.
         learning_rate: peak learning rate.
         warmup_steps: steps of linear warm-up from 0.
         cooldown_steps: last steps in which the rate falls to 0; 0 leaves it constant.
@@ -52,12 +54,15 @@ class EstimatorConfig:
         dtype: "fp32"; "bf16" for bfloat16 matrix products over fp32 weights; "fp8" for linear maps
             whose operands are rounded to eight bits, scaled by their largest value, beside
             bfloat16 for the rest (Perez et al. 2023, arXiv 2309.17224, FP8-AMAX).
+        compile: whether torch.compile makes the forward and backward pass; "auto" lets `steelyard
+            train run` time both and take what ends sooner. Losses agree to rounding.
         seed: makes the order of the data, and the initial weights where the run makes them.
         device: torch device, such as "cpu", "cuda" or "cuda:1".
         checkpoint_every: steps between checkpoints; 0 keeps only the last.
         checkpoint_at: steps whose checkpoints are kept for good, ascending.
         eval_every: steps between held-out evaluations; 0 evaluates only at the end.
         threads: CPU threads of torch; 0 leaves torch's own choice.
+        usd_per_hour: what an hour of the machine costs; 0 takes it from the machine's record.
 
     Source: defaults follow Haegele et al. 2024 (arXiv 2405.18392), section 3 and appendix A.
     """
@@ -65,6 +70,7 @@ class EstimatorConfig:
     steps: int
     batch_size: int
     accumulation: int = 1
+    adaptive_batch: AdaptiveBatch | None = None
     learning_rate: float
     warmup_steps: int = 0
     cooldown_steps: int = 0
@@ -79,12 +85,14 @@ class EstimatorConfig:
     clip: float = 1.0
     averages: tuple[WeightAverage, ...] = ()
     dtype: Literal["fp32", "bf16", "fp8"] = "fp32"
+    compile: bool | Literal["auto"] = False
     seed: int = 0
     device: str = "cpu"
     checkpoint_every: int = 0
     checkpoint_at: tuple[int, ...] = ()
     eval_every: int = 0
     threads: int = 0
+    usd_per_hour: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse values that no run can have.
@@ -92,19 +100,29 @@ class EstimatorConfig:
         Raises:
             ConfigError: a count or rate is out of range, or the parts contradict each other.
         """
-        counts = ("steps", "batch_size", "accumulation")
-        amounts = ("warmup_steps", "cooldown_steps", "checkpoint_every", "eval_every", "threads")
-        require(self, **{name: (getattr(self, name) >= 1, "at least 1") for name in counts})
-        require(
-            self,
-            **{
-                name: (getattr(self, name) >= 0, "0 or more")
-                for name in (*amounts, "weight_decay", "clip")
-            },
-        )
+        all_of(self._check_values, self._check_schedule)
+
+    def _check_values(self) -> None:
+        """Refuse counts and rates out of range."""
+        counts = ("steps", "batch_size")
+        amounts = ("cooldown_steps", "checkpoint_every", "eval_every", "threads")
         ascending = sorted({step for step in self.checkpoint_at if 0 < step <= self.steps})
         require(
             self,
+            **{name: (getattr(self, name) >= 1, "at least 1") for name in counts},
+            **{
+                name: (getattr(self, name) >= 0, "0 or more")
+                for name in (*amounts, "weight_decay", "clip", "usd_per_hour")
+            },
+            accumulation=(
+                self.accumulation >= 1 and self.batch_size % self.accumulation == 0,
+                f"at least 1 and a divisor of batch_size = {self.batch_size}",
+            ),
+            adaptive_batch=(
+                self.adaptive_batch is None or (self.accumulation >= 2 and not self.averages),
+                "with accumulation of 2 or more, to compare micro-batches, and without averages, "
+                "which count updates",
+            ),
             learning_rate=(0 < self.learning_rate < 10, "above 0 and below 10"),
             betas=(
                 all(0 <= beta < 1 for beta in self.betas)
@@ -116,24 +134,23 @@ class EstimatorConfig:
                 len({item.name for item in self.averages}) == len(self.averages),
                 "different from one another",
             ),
-            accumulation=(
-                self.batch_size % self.accumulation == 0,
-                f"a divisor of batch_size = {self.batch_size}",
-            ),
             checkpoint_at=(
                 list(self.checkpoint_at) == ascending,
                 f"ascending steps from 1 to {self.steps}",
             ),
         )
-        self._check_schedule()
 
     def _check_schedule(self) -> None:
         """Refuse a schedule that does not fit the run's length."""
-        if not isinstance(self.schedule, str):
+        if isinstance(self.schedule, tuple):
             self._check_multipliers(self.schedule)
-        room = self.steps - self.warmup_steps
+        room = max(self.steps - self.warmup_steps, 0)
         require(
             self,
+            warmup_steps=(
+                0 <= self.warmup_steps <= self.steps,
+                f"at least 0 and at most steps = {self.steps}",
+            ),
             cooldown_steps=(
                 self.cooldown_steps <= room,
                 f"at most {room}, what the warm-up leaves of {self.steps} steps; 20 % of the "
