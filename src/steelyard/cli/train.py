@@ -81,7 +81,10 @@ def _train(config: TrainConfig, data: Path, out: Path, *, quiet: bool) -> TrainR
     from steelyard.train.process_group import launched
     from steelyard.train.trainer import train
 
-    with launched() as reducer, _shown(config, quiet=quiet or reducer.rank > 0) as on_step:
+    with (
+        launched(config.parallel) as reducer,
+        _shown(config, quiet=quiet or reducer.rank > 0) as on_step,
+    ):
         result = train(
             config,
             TokenShards(data),

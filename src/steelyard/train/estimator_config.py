@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from steelyard.errors import ConfigError, require
+from steelyard.train.parallel_config import ParallelConfig
 from steelyard.train.weight_average import WeightAverage
 
 __all__ = ["EstimatorConfig", "Schedule"]
@@ -58,6 +59,7 @@ class EstimatorConfig:
         checkpoint_at: steps whose checkpoints are kept for good, ascending.
         eval_every: steps between held-out evaluations; 0 evaluates only at the end.
         threads: CPU threads of torch; 0 leaves torch's own choice.
+        parallel: how processes that share the run's steps work together.
 
     Source: defaults follow Haegele et al. 2024 (arXiv 2405.18392), section 3 and appendix A.
     """
@@ -85,6 +87,7 @@ class EstimatorConfig:
     checkpoint_at: tuple[int, ...] = ()
     eval_every: int = 0
     threads: int = 0
+    parallel: ParallelConfig = ParallelConfig()
 
     def __post_init__(self) -> None:
         """Refuse values that no run can have.

@@ -1,9 +1,12 @@
 """How processes that share a step put their gradients together."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 from torch import Tensor, nn
+
+from steelyard.train.gradients import GradientTree
 
 __all__ = ["AloneReducer", "Reducer"]
 
@@ -19,12 +22,19 @@ class Reducer(Protocol):
     rank: int
     world_size: int
 
+    def overlapped(self, tree: GradientTree, /) -> AbstractContextManager[None]:
+        """Surround the last backward pass of a step, in which gradients may already be summed.
+
+        `sum_gradients` follows and then finds nothing left to do.
+        """
+        ...
+
     def sum_gradients(self, parameters: Sequence[nn.Parameter], /) -> None:
         """Leave in each parameter's `grad` the sum over all processes, equal bits in each.
 
-        Neighbours are added first, then pairs of neighbours, and so on: the upper part of the tree
-        that `GradientTree` sums a process's micro-batches in. A gradient that is None everywhere
-        stays None.
+        Unless a reducer says otherwise, neighbours are added first, then pairs of neighbours, and
+        so on: the upper part of the tree that `GradientTree` sums a process's micro-batches in. A
+        gradient that is None everywhere stays None.
         """
         ...
 
@@ -42,6 +52,10 @@ class AloneReducer:
 
     rank = 0
     world_size = 1
+
+    def overlapped(self, tree: GradientTree, /) -> AbstractContextManager[None]:
+        """Surround nothing."""
+        return nullcontext()
 
     def sum_gradients(self, parameters: Sequence[nn.Parameter], /) -> None:
         """Leave the gradients as they are."""

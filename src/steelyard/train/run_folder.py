@@ -15,7 +15,7 @@ from steelyard.train.reducer import Reducer
 
 __all__ = ["claimed"]
 
-_MAY_CHANGE = {"threads", "checkpoint_every", "measure", "measure_every"}
+_MAY_CHANGE = {"threads", "checkpoint_every", "measure", "measure_every", "parallel"}
 """Fields that do not change what a run computes, so a resumed run may set them anew."""
 
 

@@ -229,7 +229,11 @@ class Session:
                 loss = loss + extra
             # Each micro-batch's loss counts by its share: the sum of the gradients is that of the
             # whole batch's mean.
-            (loss if config.accumulation == 1 else loss / config.accumulation).backward()
+            loss = loss if config.accumulation == 1 else loss / config.accumulation
+            # A callback that reads micro-batches must find them unsummed.
+            is_last = number == len(parts) - 1 and not watching
+            with state.reducer.overlapped(self._tree) if is_last else contextlib.nullcontext():
+                loss.backward()
             losses.append(state.loss / config.accumulation)
             for callback in watching:
                 callback.after_backward(state)

@@ -1,0 +1,174 @@
+"""Sums over processes: the same bits in each, the bytes of the formulas, and emulated links."""
+
+import os
+import queue
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from steelyard.errors import ConfigError
+from steelyard.train.transport import shaper as shapers
+from steelyard.train.transport.collectives import bytes_sent, check_count, sum_over
+from steelyard.train.transport.config import LinkSpeed
+from steelyard.train.transport.shaper import Shaper
+
+CHILD = Path(__file__).parent / "transport_child.py"
+WAYS = ("halving-doubling", "ring", "tree")
+
+
+class ThreadTransport:
+    """One of several workers in threads of one process, with a queue per pair."""
+
+    def __init__(self, rank, world_size, queues):
+        self.rank, self.world_size, self.queues = rank, world_size, queues
+        self.sent_bytes = self.sent_messages = 0
+
+    def send(self, values, peer):
+        if values.numel():
+            self.sent_bytes += values.numel() * values.element_size()
+            self.sent_messages += 1
+            self.queues[self.rank, peer].put(values.clone())
+
+    def receive(self, values, peer):
+        if values.numel():
+            values.copy_(self.queues[peer, self.rank].get(timeout=20))
+
+    def swap(self, outgoing, to, incoming, source):
+        self.send(outgoing, to)
+        self.receive(incoming, source)
+
+
+def summed(how, vectors):
+    """Sum vectors, each by a worker of its own; return the sums and the transports."""
+    count = len(vectors)
+    queues = {(a, b): queue.SimpleQueue() for a in range(count) for b in range(count)}
+    transports = [ThreadTransport(rank, count, queues) for rank in range(count)]
+    totals = [item.clone() for item in vectors]
+    threads = [
+        threading.Thread(target=sum_over, args=(transport, total, how))
+        for transport, total in zip(transports, totals, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return totals, transports
+
+
+def drawn(count, size):
+    return [
+        torch.randn(size, generator=torch.Generator().manual_seed(rank)) for rank in range(count)
+    ]
+
+
+@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 8])
+def test_all_workers_end_with_the_same_sum(how, count):
+    if how == "halving-doubling" and count in (3, 5):
+        return
+    for size in (1, 7, 120, 1001):
+        vectors = drawn(count, size)
+        totals, _ = summed(how, vectors)
+        assert all(torch.equal(total, totals[0]) for total in totals)
+        plain = torch.stack(vectors).double().sum(0)
+        assert torch.allclose(totals[0].double(), plain, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("how", ["halving-doubling", "tree"])
+def test_pairs_of_pairs_are_added_as_the_tree_of_micro_batches(how):
+    vectors = drawn(8, 333)
+    sums = vectors
+    while len(sums) > 1:
+        sums = [a + b for a, b in zip(sums[::2], sums[1::2], strict=True)]
+    assert torch.equal(summed(how, vectors)[0][0], sums[0])
+
+
+@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("count", [2, 4, 8])
+def test_each_worker_sends_the_bytes_of_the_formula(how, count):
+    size = 960
+    _, transports = summed(how, drawn(count, size))
+    for transport in transports:
+        assert transport.sent_bytes == bytes_sent(how, 4 * size, count, transport.rank)
+    messages = [transport.sent_messages for transport in transports]
+    doublings = count.bit_length() - 1
+    if how != "tree":
+        assert messages == [2 * (count - 1 if how == "ring" else doublings)] * count
+    assert sum(transport.sent_bytes for transport in transports) == 2 * (count - 1) * 4 * size
+
+
+def test_numbers_of_processes_without_pairs_are_refused_by_name():
+    check_count("ring", 3)
+    check_count("halving-doubling", 8)
+    with pytest.raises(ConfigError, match="3 processes cannot share") as caught:
+        check_count("halving-doubling", 3)
+    assert "ring" in caught.value.hint
+
+
+def test_a_shaped_link_waits_for_its_bytes_by_sleeping(monkeypatch):
+    now, slept = 100.0, []
+
+    class Clock:
+        @staticmethod
+        def monotonic():
+            return now
+
+        @staticmethod
+        def sleep(seconds):
+            nonlocal now
+            slept.append(seconds)
+            now += seconds
+
+    monkeypatch.setattr(shapers, "time", Clock)
+    link = Shaper(LinkSpeed(bits_per_s=1e6, latency_s=0.25))
+    link.hold(125_000)  # a million bits
+    assert slept == [pytest.approx(1.25)]
+    link.hold(125_000, messages=2)
+    assert slept[1] == pytest.approx(1.5)
+    assert link.speed.seconds(125_000, 2) == pytest.approx(1.5)
+    # Threads that send at once share the link: the second leaves when the first has left.
+    monkeypatch.setattr(Clock, "sleep", lambda seconds: slept.append(seconds))
+    now = 200.0
+    link.hold(125_000)
+    link.hold(125_000)
+    assert slept[2:] == [pytest.approx(1.25), pytest.approx(2.25)]
+
+
+def test_links_that_carry_nothing_are_refused():
+    with pytest.raises(ConfigError, match="bits_per_s"):
+        LinkSpeed(bits_per_s=0)
+
+
+def launch(count, *arguments, child=CHILD, timeout=120):
+    """Start processes as torchrun would; return their codes."""
+    environment = os.environ | {
+        "WORLD_SIZE": str(count),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(20000 + (os.getpid() * 7 + count) % 9000),
+        "OMP_NUM_THREADS": "1",
+    }
+    children = [
+        subprocess.Popen(
+            [sys.executable, str(child), *map(str, arguments)],
+            env=environment | {"RANK": str(rank)},
+        )
+        for rank in range(count)
+    ]
+    return [child.wait(timeout=timeout) for child in children]
+
+
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_processes_of_torch_distributed_sum_alike(count, tmp_path):
+    assert launch(count, tmp_path) == [0] * count
+    found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(count)]
+    plain = torch.stack(drawn(count, 960)).double().sum(0)
+    for how in (*WAYS, "built-in"):
+        for rank, of_rank in enumerate(found):
+            total, sent = of_rank[how]
+            assert torch.equal(total, found[0][how][0])
+            assert torch.allclose(total.double(), plain, atol=1e-6)
+            assert sent == bytes_sent(how, 4 * 960, count, rank)
