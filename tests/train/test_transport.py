@@ -1,16 +1,21 @@
 """Sums over processes: the same bits in each, the bytes of the formulas, and emulated links."""
 
+import contextlib
 import os
 import queue
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from steelyard.errors import ConfigError
+from steelyard.train import overlap
+from steelyard.train.gradients import GradientTree
+from steelyard.train.overlap import OverlappedSum
 from steelyard.train.transport import shaper as shapers
 from steelyard.train.transport.collectives import bytes_sent, check_count, sum_over
 from steelyard.train.transport.config import LinkSpeed
@@ -42,20 +47,18 @@ class ThreadTransport:
         self.receive(incoming, source)
 
 
-def summed(how, vectors):
-    """Sum vectors, each by a worker of its own; return the sums and the transports."""
-    count = len(vectors)
+def by_workers(count, work):
+    """Call `work` once per worker with its transport, all at once; return transports and results."""
     queues = {(a, b): queue.SimpleQueue() for a in range(count) for b in range(count)}
     transports = [ThreadTransport(rank, count, queues) for rank in range(count)]
+    with ThreadPoolExecutor(count) as threads:
+        return transports, list(threads.map(work, transports))
+
+
+def summed(how, vectors):
+    """Sum vectors, each by a worker of its own; return the sums and the transports."""
     totals = [item.clone() for item in vectors]
-    threads = [
-        threading.Thread(target=sum_over, args=(transport, total, how))
-        for transport, total in zip(transports, totals, strict=True)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    transports, _ = by_workers(len(vectors), lambda it: sum_over(it, totals[it.rank], how))
     return totals, transports
 
 
@@ -99,6 +102,70 @@ def test_each_worker_sends_the_bytes_of_the_formula(how, count):
     if how != "tree":
         assert messages == [2 * (count - 1 if how == "ring" else doublings)] * count
     assert sum(transport.sent_bytes for transport in transports) == 2 * (count - 1) * 4 * size
+
+
+class Branched(nn.Module):
+    """Layers of which some steps leave one out, and one is never used."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+        self.sometimes, self.never = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x, number):
+        for layer in self.layers:
+            x = layer(x).tanh()
+        return (self.sometimes(x) if number == 2 else x).square().mean()
+
+
+def gradients_of(module, tree, numbers, surround):
+    """Run the backward passes of some micro-batches; return the gradients."""
+    for number in numbers:
+        x = torch.randn(16, 8, generator=torch.Generator().manual_seed(number))
+        with surround(tree) if number == numbers[-1] else contextlib.nullcontext():
+            module(x, number).backward()
+        tree.end_micro_batch(apart=False)
+    tree.end_step()
+    return [item.grad for item in module.parameters()]
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_gradients_summed_during_the_backward_pass_have_the_same_bits(count, monkeypatch):
+    monkeypatch.setattr(overlap, "_LEAST_BYTES", 600)  # many small buckets
+    whole = Branched()
+    tree = GradientTree(list(whole.parameters()), 8)
+    wanted = gradients_of(whole, tree, list(range(8)), lambda _: contextlib.nullcontext())
+
+    def work(transport):
+        module, share = Branched(), 8 // count
+        tree = GradientTree(list(module.parameters()), 8, count)
+        early = OverlappedSum(
+            tree,
+            lambda values: sum_over(transport, values, "halving-doubling"),
+            is_first=not transport.rank,
+        )
+        numbers = list(range(transport.rank * share, (transport.rank + 1) * share))
+        found = []
+        for _ in range(2):  # the second pass has the buckets of the order seen in the first
+            module.zero_grad()
+            found.append(gradients_of(module, tree, numbers, lambda _: early.around_backward()))
+        return found
+
+    _, found = by_workers(count, work)
+    for gradients in (step for worker in found for step in worker):
+        for one, other in zip(gradients, wanted, strict=True):
+            assert (one is None) == (other is None)
+            assert other is None or torch.equal(one, other)
+    assert wanted[-1] is None and wanted[-3] is not None
+
+
+def test_a_gradient_given_twice_is_refused():
+    weight = nn.Parameter(torch.ones(3))
+    early = OverlappedSum(GradientTree([weight], 1), lambda _: None, is_first=True)
+    with pytest.raises(ConfigError, match=r"overlap = false|twice"), early.around_backward():
+        weight.sum().backward()
+        weight.sum().backward()
 
 
 def test_numbers_of_processes_without_pairs_are_refused_by_name():
