@@ -1,6 +1,7 @@
 """Sums over processes: the same bits in each, the bytes of the formulas, and emulated links."""
 
 import contextlib
+import copy
 import os
 import queue
 import subprocess
@@ -48,7 +49,7 @@ class ThreadTransport:
 
 
 def by_workers(count, work):
-    """Call `work` once per worker with its transport, all at once; return transports and results."""
+    """Call `work` once per worker with its transport, all at once; return both."""
     queues = {(a, b): queue.SimpleQueue() for a in range(count) for b in range(count)}
     transports = [ThreadTransport(rank, count, queues) for rank in range(count)]
     with ThreadPoolExecutor(count) as threads:
@@ -134,11 +135,12 @@ def gradients_of(module, tree, numbers, surround):
 def test_gradients_summed_during_the_backward_pass_have_the_same_bits(count, monkeypatch):
     monkeypatch.setattr(overlap, "_LEAST_BYTES", 600)  # many small buckets
     whole = Branched()
+    modules = [copy.deepcopy(whole) for _ in range(count)]  # drawing is not safe in threads
     tree = GradientTree(list(whole.parameters()), 8)
     wanted = gradients_of(whole, tree, list(range(8)), lambda _: contextlib.nullcontext())
 
     def work(transport):
-        module, share = Branched(), 8 // count
+        module, share = modules[transport.rank], 8 // count
         tree = GradientTree(list(module.parameters()), 8, count)
         early = OverlappedSum(
             tree,
