@@ -26,7 +26,8 @@ __all__ = ["gradients", "sums"]
 
 def gradients() -> list[Check]:
     """Compare the gradient of 2 and 4 processes with that of one on the same samples."""
-    whole, tree = gradient(1), gradient(4)
+    with tempfile.TemporaryDirectory() as folder:
+        whole, tree = (gradient(count, Path(folder) / str(count)) for count in (1, 4))
     checks = []
     for count in (2, 4):
         shared = _shared_gradient(count)

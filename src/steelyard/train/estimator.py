@@ -188,8 +188,9 @@ class _Run:
     ) -> None:
         self.config = estimator.config
         self.callbacks = estimator.callbacks
-        self.is_first = not estimator.reducer.rank
-        self.store = CheckpointStore(directory, pinned=self.config.checkpoint_at)
+        self.store = CheckpointStore(
+            directory, pinned=self.config.checkpoint_at, reducer=estimator.reducer
+        )
         self.evaluate = estimator._evaluate
         # This run's own checkpoint goes before the one it was to start from: it is further on.
         checkpoint = self.store.latest()
@@ -288,8 +289,7 @@ class _Run:
         history.resident_peak_bytes = max(
             history.resident_peak_bytes, self.memory.resident_peak_bytes()
         )
-        if self.is_first:
-            self.store.save(session.steps_done, session.tensors(), session.scalars())
+        self.store.save(session.steps_done, session.tensors(), session.scalars())
 
     def _result(self) -> EstimatorResult:
         """Summarize the history."""

@@ -1,6 +1,6 @@
 """How a module is trained: one frozen record, valid or refused."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from steelyard.errors import ConfigError, require
@@ -87,7 +87,7 @@ class EstimatorConfig:
     checkpoint_at: tuple[int, ...] = ()
     eval_every: int = 0
     threads: int = 0
-    parallel: ParallelConfig = ParallelConfig()
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
 
     def __post_init__(self) -> None:
         """Refuse values that no run can have.

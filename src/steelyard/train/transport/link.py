@@ -129,7 +129,9 @@ def reaching_others() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
+        # What gloo adds after its first sentence is for its own developers.
+        reason = str(error).splitlines()[0].partition(". ")[0]
         raise BackendError(
-            f"another process of this run was lost: {str(error).splitlines()[0]}",
+            f"another process of this run was lost: {reason}",
             hint="start the same line again: the run goes on from its newest checkpoint",
         ) from error
