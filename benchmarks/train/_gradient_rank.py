@@ -16,7 +16,7 @@ from steelyard.train import EstimatorConfig
 from steelyard.train.batches import Batch
 from steelyard.train.callback import Callback, StepState
 from steelyard.train.estimator import Estimator
-from steelyard.train.process_group import launched
+from steelyard.train.launch import launched
 
 __all__ = ["Keep", "Points", "classify", "network"]
 

@@ -9,7 +9,7 @@ from sources import MarkovTokens
 
 from steelyard.config import load
 from steelyard.train import TrainConfig
-from steelyard.train.process_group import launched
+from steelyard.train.launch import launched
 from steelyard.train.trainer import train
 
 if __name__ == "__main__":

@@ -38,6 +38,8 @@ class Shared:
 class ThreadReducer:
     """Adds neighbours first, one pair at a time, in the plainest way."""
 
+    partition = None
+
     def __init__(self, rank, shared):
         self.rank, self.world_size, self.shared = rank, len(shared.values), shared
 

@@ -78,12 +78,12 @@ def run(
 
 def _train(config: TrainConfig, data: Path, out: Path, *, quiet: bool) -> TrainResult | None:
     """Train in this process; None in processes that only help the first."""
-    from steelyard.train.process_group import launched
+    from steelyard.train.launch import launched
     from steelyard.train.trainer import train
 
     with (
         launched(config.parallel) as reducer,
-        _shown(config, quiet=quiet or reducer.rank > 0) as on_step,
+        _shown(config, quiet=quiet or reducer.everyone.rank > 0) as on_step,
     ):
         result = train(
             config,
@@ -93,7 +93,7 @@ def _train(config: TrainConfig, data: Path, out: Path, *, quiet: bool) -> TrainR
             reducer=reducer,
             peak_flops_per_s=_peak_flops_per_s(config.dtype) or None,
         )
-        return None if reducer.rank else result
+        return None if reducer.everyone.rank else result
 
 
 @contextmanager

@@ -103,7 +103,7 @@ class Estimator:
             BackendError: the device is not there.
         """
         directory = Path(directory)
-        with claimed(directory, self.config, data or {}, start_from, self.reducer):
+        with claimed(directory, self.config, data or {}, start_from, self.reducer.everyone):
             result = EstimatorResult.load(directory)
             if result is not None:
                 session = self._open(batches)
@@ -111,7 +111,7 @@ class Estimator:
                 return self._keep(session, result)
             self._save_beginning(batches, directory, start_from)
             result = self.run(batches, directory, start_from=start_from, on_step=on_step)
-            if not self.reducer.rank:
+            if not self.reducer.everyone.rank:
                 result.store(directory)
             self.reducer.wait()
         return result
@@ -121,7 +121,7 @@ class Estimator:
     ) -> None:
         """Keep the weights before the first step, where there are no later ones."""
         store = CheckpointStore(directory)
-        if not self.reducer.rank and start_from is None and not store.steps():
+        if not self.reducer.everyone.rank and start_from is None and not store.steps():
             session = self._open(batches)
             store.save(0, session.tensors(), session.scalars())
         self.reducer.wait()
@@ -189,7 +189,7 @@ class _Run:
         self.config = estimator.config
         self.callbacks = estimator.callbacks
         self.store = CheckpointStore(
-            directory, pinned=self.config.checkpoint_at, reducer=estimator.reducer
+            directory, pinned=self.config.checkpoint_at, reducer=estimator.reducer.everyone
         )
         self.evaluate = estimator._evaluate
         # This run's own checkpoint goes before the one it was to start from: it is further on.
@@ -289,7 +289,7 @@ class _Run:
         history.resident_peak_bytes = max(
             history.resident_peak_bytes, self.memory.resident_peak_bytes()
         )
-        self.store.save(session.steps_done, session.tensors(), session.scalars())
+        session.save(self.store)
 
     def _result(self) -> EstimatorResult:
         """Summarize the history."""

@@ -110,8 +110,9 @@ class GradientTree:
 
 def _add(left: _Gradients, right: _Gradients) -> _Gradients:
     """Add gradients in place of the left ones; one that is None counts as zero."""
+    # Of gradients that are DTensors, each process adds what it holds.
     both = [
-        (one, two)
+        (_held(one), _held(two))
         for one, two in zip(left, right, strict=True)
         if one is not None and two is not None
     ]
@@ -119,3 +120,8 @@ def _add(left: _Gradients, right: _Gradients) -> _Gradients:
         ones, twos = zip(*both, strict=True)
         torch._foreach_add_(ones, twos)  # pyright: ignore[reportPrivateImportUsage]
     return [two if one is None else one for one, two in zip(left, right, strict=True)]
+
+
+def _held(gradient: Tensor) -> Tensor:
+    """Return the memory that this process holds of a gradient."""
+    return getattr(gradient, "to_local", lambda: gradient)()

@@ -1,23 +1,20 @@
 """Processes of torch.distributed that share each step."""
 
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from steelyard.errors import BackendError
 from steelyard.train.gradients import GradientTree
 from steelyard.train.overlap import OverlappedSum, lay_out, num_bytes, pack, unpack
 from steelyard.train.parallel_config import ParallelConfig
-from steelyard.train.reducer import AloneReducer, Reducer
 from steelyard.train.transport.collectives import check_count, sum_over
 from steelyard.train.transport.link import GroupTransport, reaching_others
 from steelyard.train.transport.shaper import Shaper
 
-__all__ = ["GroupReducer", "launched"]
+__all__ = ["GroupReducer"]
 
 
 class GroupReducer:
@@ -27,7 +24,10 @@ class GroupReducer:
         rank: number of this process, from 0.
         world_size: processes.
         transport: carries the gradients and counts their bytes.
+        partition: None: every process holds all weights.
     """
+
+    partition = None
 
     def __init__(
         self, config: ParallelConfig | None = None, *, group: dist.ProcessGroup | None = None
@@ -49,6 +49,11 @@ class GroupReducer:
         check_count(self._config.reduce, self.world_size)
         self._overlapped: OverlappedSum | None = None
         self._is_summed = False
+
+    @property
+    def everyone(self) -> "GroupReducer":
+        """This reducer: its processes are all there are."""
+        return self
 
     def overlapped(self, tree: GradientTree, /) -> AbstractContextManager[None]:
         """Surround the last backward pass of a step, in which gradients are summed."""
@@ -86,33 +91,3 @@ class GroupReducer:
         """Return when every process has come here."""
         with reaching_others():
             dist.barrier(group=self._group)
-
-
-@contextmanager
-def launched(config: ParallelConfig | None = None) -> Iterator[Reducer]:
-    """Join the processes that a launcher such as torchrun started with this one.
-
-    Args:
-        config: how they work together; the default one when left out.
-
-    Yields:
-        A reducer over them; the one for a process alone where there is no launcher.
-
-    Raises:
-        BackendError: the other processes were not reached.
-        ConfigError: their number does not fit the way to sum.
-    """
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        yield AloneReducer()
-        return
-    try:
-        dist.init_process_group("gloo")
-    except (RuntimeError, ValueError) as error:
-        raise BackendError(
-            f"the processes of this run do not reach one another: {error}",
-            hint="start them with torchrun --nproc-per-node 2 -m steelyard train run ...",
-        ) from error
-    try:
-        yield GroupReducer(config)
-    finally:
-        dist.destroy_process_group()

@@ -13,10 +13,12 @@ from steelyard.nn.moe.losses import auxiliary_loss
 from steelyard.nn.transformer import Transformer, build
 from steelyard.train.batches import Batch
 from steelyard.train.callback import Callback
+from steelyard.train.checkpoint import load_checkpoint
 from steelyard.train.config import Measure, TrainConfig
 from steelyard.train.estimator import Estimator, OnStep
 from steelyard.train.evaluate import bits_per_byte, evaluate, heldout_windows
 from steelyard.train.measure import GradientNoiseScale, UpdateSizes
+from steelyard.train.optimizer import load_state
 from steelyard.train.reducer import AloneReducer, Reducer
 from steelyard.train.result import EstimatorResult, TrainResult
 from steelyard.train.run_folder import claimed
@@ -122,7 +124,7 @@ def train(
     directory = Path(directory)
     check_source(config, shards)
     joined = reducer or AloneReducer()
-    with claimed(directory, config, _told_apart(shards), start_from, joined):
+    with claimed(directory, config, _told_apart(shards), start_from, joined.everyone):
         result = TrainResult.load(directory)
         if result is None:
             model = _build(config)
@@ -140,8 +142,9 @@ def train(
             batches = TokenBatches(config, shards)
             found = estimator.run(batches, directory, start_from=start_from, on_step=on_step)
             result = _decoder_result(config, shards, found, directory / "model")
-            if not joined.rank:
-                _save(model, shards, result.model)
+            if not joined.everyone.rank:
+                whole = model if joined.partition is None else _whole(config, found.checkpoint)
+                _save(whole, shards, result.model)
                 for average in config.averages:
                     with estimator.averaged(average.name):
                         _save(model, shards, directory / f"model-{average.name}")
@@ -171,6 +174,13 @@ def _told_apart(source: TokenSource) -> dict[str, object]:
 def _build(config: TrainConfig) -> Transformer:
     """Make the model with its seed."""
     return build(config.architecture, dtype=torch.float32, device=config.device, seed=config.seed)
+
+
+def _whole(config: TrainConfig, checkpoint: Path) -> Transformer:
+    """Make the model of a checkpoint whose weights no process holds as a whole."""
+    kept, model = load_checkpoint(checkpoint), _build(config)
+    load_state(model, [], kept.tensors, kept.step)
+    return model
 
 
 def _heldout_loss(config: TrainConfig, source: TokenSource) -> Callable[[nn.Module], float]:

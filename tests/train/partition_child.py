@@ -1,0 +1,39 @@
+"""One of several processes that train the same decoder, spread in several ways.
+
+`python partition_child.py FOLDER NAMES` reads `wanted.json` of FOLDER and, for each of the names
+such as "P2A1-1" (preset and processes along "model"), writes losses and weights.
+"""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import torch
+import torch.distributed as dist
+from sources import MarkovTokens
+
+from steelyard.config import load
+from steelyard.train import TrainConfig
+from steelyard.train.launch import launched
+from steelyard.train.parallel_config import ParallelConfig
+from steelyard.train.trainer import train
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    torch.set_num_threads(1)
+    config, source = load(folder / "wanted.json", TrainConfig), MarkovTokens()
+    losses = {}
+    for name in sys.argv[2].split(","):
+        preset, _, model = name.partition("-")
+        parallel = ParallelConfig(partition=preset, model=int(model))
+        with launched(parallel) as reducer:
+            found = train(
+                replace(config, parallel=parallel), source, folder / name, reducer=reducer
+            )
+            losses[name] = found.losses, found.eval_loss
+            if not reducer.everyone.rank:
+                (folder / "losses.json").write_text(json.dumps(losses))
+            dist.barrier()
