@@ -27,14 +27,14 @@ from steelyard.train.transport.collectives import sum_over
 from steelyard.train.transport.config import AllReduce, LinkSpeed
 from steelyard.train.transport.link import GroupTransport
 
-__all__: list[str] = []
+__all__ = ["Noise"]
 
 _WAYS: tuple[AllReduce, ...] = ("halving-doubling", "ring", "tree", "built-in")
 _MEGABYTES = 25
 _COLD_STEPS = 2
 
 
-class _Noise:
+class Noise:
     """Uniform tokens in memory."""
 
     bytes_per_token = 1.0
@@ -70,7 +70,7 @@ def _config(steps: int) -> TrainConfig:
         num_kv_heads=8,
         head_dim=32,
         intermediate_size=688,
-        vocab_size=_Noise.vocab_size,
+        vocab_size=Noise.vocab_size,
         max_positions=128,
     )
     return TrainConfig(
@@ -96,7 +96,7 @@ def _overlap(steps: int) -> dict[str, object]:
         name: Session(
             build(config.architecture, seed=0),
             next_token_loss,
-            TokenBatches(config, _Noise()),
+            TokenBatches(config, Noise()),
             config,
             reducer=reducer,
         )

@@ -1,12 +1,7 @@
 """Checks of processes that share a step: their gradient, and the time that summing it takes."""
 
 import json
-import os
-import socket
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +9,7 @@ import numpy as np
 import torch.nn.functional as F
 from benchmarks.common import Check, ratio
 from benchmarks.train._gradient_rank import Points, classify, gradient, network
+from benchmarks.train._launch import launch
 from torch import Tensor, nn
 
 from steelyard.errors import ConfigError
@@ -63,7 +59,7 @@ def gradients() -> list[Check]:
 def _shared_gradient(count: int) -> np.ndarray:
     """Return the gradient that processes found together."""
     with tempfile.TemporaryDirectory() as folder:
-        _launch(count, "_gradient_rank", lambda rank: [f"{folder}/{rank}.npy", "4"])
+        launch(count, "_gradient_rank", lambda rank: [f"{folder}/{rank}.npy", "4"])
         return np.load(Path(folder) / "0.npy")
 
 
@@ -99,32 +95,5 @@ def _timed(count: int, kind: str, rounds: int) -> dict[str, Any]:
     """Return what processes timed together."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "found.json"
-        _launch(count, "_overlap_rank", lambda _: [str(path), kind, str(rounds)])
+        launch(count, "_overlap_rank", lambda _: [str(path), kind, str(rounds)])
         return json.loads(path.read_text())
-
-
-def _launch(count: int, program: str, arguments: Callable[[int], list[str]]) -> None:
-    """Start processes as torchrun does, one thread each, and wait for them."""
-    environment = os.environ | {
-        "WORLD_SIZE": str(count),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(_free_port()),
-        "OMP_NUM_THREADS": "1",
-    }
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-m", f"benchmarks.train.{program}", *arguments(rank)],
-            env=environment | {"RANK": str(rank)},
-        )
-        for rank in range(count)
-    ]
-    codes = [child.wait() for child in children]
-    if any(codes):
-        raise RuntimeError(f"the processes of {program} ended with {codes}")
-
-
-def _free_port() -> int:
-    """Return a port that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

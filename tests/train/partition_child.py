@@ -1,7 +1,8 @@
 """One of several processes that train the same decoder, spread in several ways.
 
 `python partition_child.py FOLDER NAMES` reads `wanted.json` of FOLDER and, for each of the names
-such as "P2A1-1" (preset and processes along "model"), writes losses and weights.
+such as "P2A1-1" (preset and processes along "model"), writes the losses; "P2A1-1@25" begins with
+step 25 of the run in FOLDER/alone.
 """
 
 import json
@@ -27,11 +28,17 @@ if __name__ == "__main__":
     config, source = load(folder / "wanted.json", TrainConfig), MarkovTokens()
     losses = {}
     for name in sys.argv[2].split(","):
-        preset, _, model = name.partition("-")
+        way, _, step = name.partition("@")
+        preset, _, model = way.partition("-")
+        start = folder / "alone" / f"step-{int(step):08d}.safetensors" if step else None
         parallel = ParallelConfig(partition=preset, model=int(model))
         with launched(parallel) as reducer:
             found = train(
-                replace(config, parallel=parallel), source, folder / name, reducer=reducer
+                replace(config, parallel=parallel),
+                source,
+                folder / name,
+                reducer=reducer,
+                start_from=start,
             )
             losses[name] = found.losses, found.eval_loss
             if not reducer.everyone.rank:

@@ -101,15 +101,37 @@ def spread(config, names, count, folder):
 @pytest.mark.parametrize(
     "count, names",
     [
-        (2, ["P1A1-2", "P1A2-2", "P2A1-1", "P2A2-2"]),
-        (4, ["P1A1-2", "P1A2-2", "P2A1-2", "P2A2-2"]),
+        (2, ["P1A1-2", "P1A2-2", "P2A1-1", "P2A2-2@25"]),
+        (4, ["P1A1-2", "P1A2-2", "P2A1-2", "P2A2-2@25"]),
     ],
 )
 def test_all_presets_train_as_one_process(count, names, config, source, tmp_path):
     shape = replace(config.architecture, num_kv_heads=2)
-    config = replace(config, architecture=shape, steps=50, accumulation=2)
+    config = replace(config, architecture=shape, steps=50, accumulation=2, checkpoint_at=(25,))
     alone = train(config, source, tmp_path / "alone")
     for name, (losses, eval_loss) in spread(config, names, count, tmp_path).items():
         worst = max(abs(a - b) for a, b in zip(losses, alone.losses, strict=True))
         assert worst <= 1e-6, (name, worst)
         assert eval_loss == pytest.approx(alone.eval_loss, abs=1e-6)
+    # The way back: one process goes on from what several wrote, each its part.
+    start = tmp_path / names[2] / "step-00000025.safetensors"
+    again = train(config, source, tmp_path / "again", start_from=start)
+    assert again.losses == pytest.approx(alone.losses, abs=1e-6)
+
+
+@pytest.mark.slow
+def test_traits_of_other_decoders_are_spread_too(config, source, tmp_path):
+    shape = replace(
+        config.architecture,
+        num_kv_heads=2,
+        position="learned",
+        norm="layernorm",
+        mlp="gelu",
+        qkv_bias=True,
+        output_bias=True,
+        mlp_bias=True,
+    )
+    config = replace(config, architecture=shape, accumulation=2)
+    alone = train(config, source, tmp_path / "alone")
+    for name, (losses, _) in spread(config, ["P1A2-2", "P2A1-1"], 2, tmp_path).items():
+        assert losses == pytest.approx(alone.losses, abs=1e-6), name
