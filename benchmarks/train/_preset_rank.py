@@ -5,6 +5,7 @@ with 2 processes along "model", and writes what it found to FILE.
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import cast
@@ -83,7 +84,10 @@ def losses_and_held_bytes(steps: int, reducer: Reducer | None = None) -> tuple[l
 if __name__ == "__main__":
     torch.set_num_threads(1)
     found = {}
-    for way in sys.argv[3:]:
+    port = int(os.environ["MASTER_PORT"])
+    for number, way in enumerate(sys.argv[3:]):
+        # A group of its own for each: the one before may still be closing at its port.
+        os.environ["MASTER_PORT"] = str(port + number)
         preset, _, model = way.partition("-")
         with launched(ParallelConfig(partition=cast(Preset, preset), model=int(model))) as reducer:
             found[preset] = losses_and_held_bytes(int(sys.argv[2]), reducer)

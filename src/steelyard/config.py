@@ -1,44 +1,18 @@
 """Configuration files and plain values to frozen dataclasses and back; all rooms use it."""
 
-import dataclasses
-import difflib
 import tomllib
-import typing
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from steelyard.errors import ConfigError, SteelyardError
+from steelyard.errors import ConfigError, SteelyardError, merged
 from steelyard.files import write_json
+from steelyard.violations import unknown_fields, violations
 
 __all__ = ["convert", "dump", "flatten", "load", "to_plain"]
 
 T = TypeVar("T")
-
-
-def _unknown_fields(value: Any, kind: Any, path: str) -> Iterator[tuple[str, str, list[str]]]:
-    """Find keys that the dataclasses inside `kind` lack: dotted path, key, known fields."""
-    # msgspec ignores unknown keys of a dataclass, so that a misspelled option would silently keep
-    # its default: they are looked for first.
-    if dataclasses.is_dataclass(kind) and isinstance(value, dict):
-        hints = typing.get_type_hints(kind)
-        for key, inner in value.items():
-            if key in hints:
-                yield from _unknown_fields(inner, hints[key], f"{path}.{key}")
-            else:
-                yield f"{path}.{key}", str(key), list(hints)
-        return
-    arguments = [item for item in typing.get_args(kind) if item is not type(None)]
-    if isinstance(value, list) and arguments:
-        for place, inner in enumerate(value):
-            yield from _unknown_fields(inner, arguments[0], f"{path}[{place}]")
-    elif isinstance(value, dict) and typing.get_origin(kind) is dict:
-        for key, inner in value.items():
-            yield from _unknown_fields(inner, arguments[1], f"{path}.{key}")
-    elif isinstance(value, dict) and len(arguments) == 1:
-        yield from _unknown_fields(value, arguments[0], path)
 
 
 def _decode(kind: type, value: Any) -> Any:
@@ -60,25 +34,24 @@ def convert(value: Any, kind: type[T], *, where: str = "config") -> T:
         An instance of `kind`.
 
     Raises:
-        ConfigError: a field is unknown, missing, or of the wrong type; the message has its dotted
-            path.
-        SteelyardError: the dataclass itself refused its values; the same error with `where` before
+        ConfigError: fields are unknown, missing, or of the wrong type; the message lists all of
+            them, with dotted paths, and what dataclasses refused besides.
+        SteelyardError: a dataclass itself refused its values; the same error with `where` before
             it.
     """
-    for path, key, known in _unknown_fields(value, kind, "$"):
-        near = difflib.get_close_matches(key, known, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ConfigError(
-            f"{where}: unknown field {path}", hint=f"{hint}known fields: {', '.join(known)}"
-        )
-    try:
-        return msgspec.convert(value, kind, dec_hook=_decode)
-    except msgspec.ValidationError as error:
-        raise ConfigError(
-            f"{where}: {error}", hint="correct the field at the path shown"
-        ) from error
-    except SteelyardError as error:
-        raise type(error)(f"{where}: {error}", hint=error.hint) from error
+    found = list(unknown_fields(value, kind))
+    if not found:
+        try:
+            return msgspec.convert(value, kind, dec_hook=_decode)
+        except msgspec.ValidationError as error:
+            found = [ConfigError(str(error), hint="correct the field at the path shown")]
+        except SteelyardError as error:
+            found = [error]
+        # msgspec stops at the first; whoever wrote the file is told of all of them.
+        found = violations(value, kind, _decode) or found
+    else:
+        found += violations(value, kind, _decode)
+    raise merged(found, where=where)
 
 
 def load(path: Path, kind: type[T]) -> T:

@@ -6,6 +6,7 @@ step 25 of the run in FOLDER/alone.
 """
 
 import json
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,10 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     config, source = load(folder / "wanted.json", TrainConfig), MarkovTokens()
     losses = {}
-    for name in sys.argv[2].split(","):
+    port = int(os.environ["MASTER_PORT"])
+    for number, name in enumerate(sys.argv[2].split(",")):
+        # A group of its own for each: the one before may still be closing at its port.
+        os.environ["MASTER_PORT"] = str(port + number)
         way, _, step = name.partition("@")
         preset, _, model = way.partition("-")
         start = folder / "alone" / f"step-{int(step):08d}.safetensors" if step else None

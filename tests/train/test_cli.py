@@ -44,3 +44,25 @@ def test_processes_that_share_a_run_start_no_others(config, tmp_path, monkeypatc
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match="share the steps of one run"):
         cli.run(recipe, data=tmp_path, out=tmp_path / "run", subprocess=True)
+
+
+def test_a_run_that_diverged_is_replayed_from_its_folder(config, data, tmp_path, capsys):
+    from steelyard.data.shards import TokenShards
+    from steelyard.errors import DivergedError
+    from steelyard.train.trainer import train
+
+    # A rate that no schedule would have: the weights leave the numbers within a few steps.
+    shape = replace(config.architecture, vocab_size=300)
+    wild = replace(config, architecture=shape, learning_rate=9.9, warmup_steps=0, clip=0.0)
+    wild = replace(wild, optimizer="sgd", weight_decay=9.0, steps=60)
+    with pytest.raises(DivergedError) as caught:
+        train(wild, TokenShards(data), tmp_path / "run")
+    step = int(str(caught.value).split("step ")[1].split()[0])
+    cli.replay(tmp_path / "run", data=data)
+    page = capsys.readouterr().out
+    assert "came again bit for bit" in page and "the first layer is" in page
+    cli.replay(tmp_path / "run", data=data, json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert found["is_identical"] and found["steps"][-1]["step"] == step - 1
+    with pytest.raises(ConfigError, match="no folder of a run"):
+        cli.replay(tmp_path, data=data)

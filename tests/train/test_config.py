@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +25,7 @@ RECIPES = Path(__file__).resolve().parents[2] / "recipes"
         ({"schedule": "cosine"}, "schedule is 'cosine', .* cooldown_steps must be 0"),
         ({"checkpoint_at": (4, 2)}, "ascending"),
         ({"betas": (0.9, 1.0)}, "betas"),
+        ({"measure": ("noise-scale",)}, "wants accumulation of 2 or more"),
     ],
 )
 def test_impossible_configurations_are_refused(config, change, words):
@@ -58,3 +60,40 @@ def test_vocabulary_and_size_of_the_data_are_checked(config, source):
     source.num_tokens, source.heldout_tokens = 68, source.heldout_tokens[:16]
     with pytest.raises(DataError, match="16 held-out tokens"):
         check_source(config, source)
+
+
+def test_everything_that_is_wrong_with_a_recipe_is_said_at_once(config, tmp_path):
+    plain = configs.to_plain(config)
+    del plain["batch_size"]
+    plain |= {"learning_rate": 20.0, "clip": -1.0, "stepz": 3, "threads": "two", "eval_tokens": 0}
+    plain["warmup_steps"] = 99
+    plain["averages"] = [{"kind": "ema", "decay": 2.0}]
+    plain["architecture"] |= {"num_kv_heads": 3, "hidden_size": 0}
+    (tmp_path / "bad.json").write_text(json.dumps(plain))
+    with pytest.raises(ConfigError, match="things are wrong") as caught:
+        configs.load(tmp_path / "bad.json", TrainConfig)
+    said = str(caught.value)
+    for words in (
+        "unknown field $.stepz",
+        "missing required field `batch_size`",
+        "Expected `int`, got `str` - at `$.threads`",
+        "learning_rate is 20.0",
+        "clip is -1.0",
+        "eval_tokens is 0",
+        "warmup_steps is 99, but must be at least 0 and at most steps = 12",
+        "averages[0].decay is 2.0",
+        "architecture: field 'hidden_size' is 0",
+    ):
+        assert words in said
+    # What cannot be judged without the missing value is left out.
+    assert "accumulation" not in said and "sequence_length" not in said
+    assert len(caught.value.parts) == said.count("\n")
+
+
+def test_everything_that_is_wrong_with_the_data_is_said_at_once(config, source, tmp_path):
+    from steelyard.train.trainer import train
+
+    source.vocab_size, source.num_tokens = 65, 10
+    with pytest.raises(ConfigError, match=r"(?s)vocabulary of 65.*10 training tokens.*'nowhere'"):
+        train(replace(config, device="nowhere"), source, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -4,7 +4,7 @@ from typing import Any
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.hardware import Accelerator, Cluster, Site
-from steelyard.errors import CatalogError
+from steelyard.errors import CatalogError, merged
 
 __all__ = ["CONFIDENCES", "validate", "validate_architecture"]
 
@@ -13,7 +13,7 @@ CONFIDENCES = ("high", "medium", "unsure", "measured")
 
 
 def _check(record: object, where: str, rules: dict[str, tuple[bool, str]]) -> None:
-    """Refuse the first field that breaks its rule.
+    """Refuse all fields that break their rules, at once.
 
     Args:
         record: record that is checked.
@@ -21,14 +21,16 @@ def _check(record: object, where: str, rules: dict[str, tuple[bool, str]]) -> No
         rules: by field, whether its value is good, and what is wrong with it otherwise.
 
     Raises:
-        CatalogError: names the field, its value and the problem.
+        CatalogError: names each such field, its value and the problem.
     """
+    broken = []
     for field, (is_good, problem) in rules.items():
         if not is_good:
-            raise CatalogError(
-                f"{where}: field {field!r} is {getattr(record, field)!r}{problem}",
-                hint="correct the field in that file",
-            )
+            said = f"{where}: field {field!r} is {getattr(record, field)!r}{problem}"
+            broken.append(CatalogError(said, hint="correct the field in that file"))
+            broken[-1].field = field
+    if broken:
+        raise merged(broken)
 
 
 def _positive(record: Any, *fields: str) -> dict[str, tuple[bool, str]]:
@@ -54,8 +56,6 @@ def validate_architecture(arch: Architecture, *, where: str) -> None:
     sizes = ("hidden_size", "num_layers", "num_heads", "num_kv_heads", "head_dim")
     sizes += ("intermediate_size", "vocab_size", "max_positions", "rope_theta", "norm_eps")
     counts = ("num_experts", "experts_per_token", "num_shared_experts", "num_dense_layers")
-    # Sizes come first: the rules below divide by them.
-    _check(arch, where, _positive(arch, *sizes))
     counts += (
         "capacity_factor",
         "drop_path",
@@ -66,9 +66,10 @@ def validate_architecture(arch: Architecture, *, where: str) -> None:
         "no_rope_every",
     )
     counts += ("sliding_window", "full_attention_every", "attention_scale", "attention_softcap")
-    _check(arch, where, _not_negative(arch, *counts, "logit_softcap"))
     scales = ("embedding_scale", "residual_scale", "logit_divisor", "moe_every")
-    _check(arch, where, _positive(arch, *scales))
+    amounts = _not_negative(arch, *counts, "logit_softcap")
+    # Sizes come first: the rules below divide by them.
+    _check(arch, where, _positive(arch, *sizes, *scales) | amounts)
     rules = {
         "num_kv_heads": (
             arch.num_heads % arch.num_kv_heads == 0,

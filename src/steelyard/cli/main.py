@@ -152,12 +152,14 @@ def _in_flags(error: SteelyardError, words: list[str]) -> tuple[str, str]:
 
     # A switch that a hint names as Python writes it, such as drop_invalid=True.
     hint = re.sub(r"\b(\w+)=True\b", lambda found: f"--{flag_name(found[1])}", error.hint)
-    name = error.field if isinstance(error, ConfigError) else ""
-    flag = f"--{flag_name(name)}"
-    # A value that was not typed comes from a file, where the field's own name stands.
-    if not name or all(word.partition("=")[0] != flag for word in words):
-        return str(error), hint
-    return str(error).replace(name, flag), hint.replace(name, flag)
+    message = str(error)
+    for part in error.parts or (error,):
+        name = part.field
+        flag = f"--{flag_name(name)}"
+        # A value that was not typed comes from a file, where the field's own name stands.
+        if name and any(word.partition("=")[0] == flag for word in words):
+            message, hint = message.replace(name, flag), hint.replace(name, flag)
+    return message, hint
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import cyclopts
 
@@ -12,23 +13,31 @@ from steelyard import config as configs
 from steelyard import units
 from steelyard.catalog.stored import load_calibration
 from steelyard.cli.following import say_next
-from steelyard.cli.output import Switch, print_json
+from steelyard.cli.output import Switch, forecast_table, print_json, print_report
+from steelyard.cli.pricing import checks_of, price_words, priced, record, spent
+from steelyard.cli.replay import replay
 from steelyard.cli.study import study
 from steelyard.cost import model_flops_per_token
 from steelyard.data.shards import TokenShards
 from steelyard.errors import ConfigError
 from steelyard.quantity import QUANTITIES
 from steelyard.runs.progress import progress
-from steelyard.runs.report import Cell, Column, Report, Section, Table
+from steelyard.runs.report import Block, Cell, Checks, Column, Report, Section, Table, Text
+from steelyard.runs.track import track_record
 from steelyard.train.config import Measure, TrainConfig
+from steelyard.train.price import FORECASTER, RunPrice
 from steelyard.train.result import Progress, TrainResult
 from steelyard.train.worker import train_in_subprocess
 from steelyard.weigh.stages import Stages
+
+if TYPE_CHECKING:
+    from steelyard.train.stopping import StopRule
 
 OnStep = Callable[[Progress], None]
 
 app = cyclopts.App(name="train", help="Train a transformer; killed runs continue.")
 app.command(study)
+app.command(replay)
 
 
 @app.command
@@ -39,6 +48,8 @@ def run(
     out: Path,
     measure: list[Measure] | None = None,
     subprocess: Switch = False,
+    price: Switch = False,
+    stop_if: str = "",
     json: Switch = False,
 ) -> None:
     """Train a model from a recipe into a run folder; run it again to continue after a kill.
@@ -53,37 +64,93 @@ def run(
         out: folder of the run; the stored result of a finished run is printed at once.
         measure: what to measure beside what the recipe names, such as noise-scale; may be repeated.
         subprocess: train in a new process, which makes the memory figures exact.
+        price: time a few steps, print what the run would take in time, energy and money, and stop.
+        stop_if: end the run when its final loss, forecast from the curve so far, will be too high,
+            such as "eval.loss > 3.2"; it ends with exit code 1 and can go on without this.
         json: print the result as JSON.
     """
     config = configs.load(recipe, TrainConfig)
     wanted = dict.fromkeys((*config.measure, *(measure or ())))
     config = dataclasses.replace(config, measure=tuple(wanted))
-    if subprocess and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ConfigError(
-            "--subprocess was given to processes that share the steps of one run",
-            hint="leave --subprocess out under torchrun: each process is the run's own already",
-        )
+    _refuse_alone(subprocess=subprocess, price=price)
+    tag = _priced(config, data, out, asked=price, quiet=json)
+    if price:
+        if tag is not None:
+            _show_price(config, tag, json=json)
+        return
+    rule = _rule(config, stop_if, out)
     if subprocess:
-        with _shown(config, quiet=json) as on_step:
+        with _shown(config, tag, rule, quiet=json) as on_step:
             result = train_in_subprocess(config, data, out, on_step=on_step)
     else:
-        result = _train(config, data, out, quiet=json)
+        result = _train(config, data, out, tag, rule, quiet=json)
     if result is None:
         return
-    run_id = _keep(config, result, out)
-    _show(config, result, run_id, json)
+    run_id = _keep(config, result, out, tag)
+    _show(config, result, run_id, tag, json)
     if not json:
         say_next("chat", run_id, "--prompt", "Once upon a time")
 
 
-def _train(config: TrainConfig, data: Path, out: Path, *, quiet: bool) -> TrainResult | None:
+def _rule(config: TrainConfig, stop_if: str, out: Path) -> "StopRule | None":
+    """Make what stops the run early, None where nothing was asked."""
+    if not stop_if:
+        return None
+    from steelyard.train.stopping import StopRule, parse_limit
+
+    return StopRule(config, parse_limit(stop_if), out)
+
+
+def _refuse_alone(**options: bool) -> None:
+    """Refuse options that are for a run of one process where several share it."""
+    given = [name for name, is_on in options.items() if is_on]
+    if given and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError(
+            f"--{given[0]} was given to processes that share the steps of one run",
+            hint=f"leave --{given[0]} out under torchrun",
+        )
+
+
+def _priced(
+    config: TrainConfig, data: Path, out: Path, *, asked: bool, quiet: bool
+) -> RunPrice | None:
+    """Make the price tag of a run and say it; None where there is none."""
+    # Processes that share a run would each time steps of their own.
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        return None
+    with progress("timing a few steps", quiet=quiet):
+        found = priced(config, data, out, asked=asked)
+    if found is not None and not quiet and not asked:
+        print(f"{config.architecture.name} {price_words(found)}", flush=True)
+    return found
+
+
+def _show_price(config: TrainConfig, price: RunPrice, *, json: bool) -> None:
+    """Print a price tag alone."""
+    tokens = config.steps * config.tokens_per_step
+    subtitle = f"{config.steps} steps of {config.tokens_per_step} tokens; nothing was trained yet"
+    blocks: list[Block] = [forecast_table(price.forecasts, track_record(FORECASTER))]
+    blocks += [Text(f"{name} is unknown: {lack}") for name, lack in price.unknown.items()]
+    report = Report(f"Price of {config.architecture.name}", subtitle, [Section("", blocks)])
+    print_report(report, json=json, values=configs.to_plain(price) | {"tokens": tokens})
+
+
+def _train(
+    config: TrainConfig,
+    data: Path,
+    out: Path,
+    tag: RunPrice | None,
+    rule: "StopRule | None",
+    *,
+    quiet: bool,
+) -> TrainResult | None:
     """Train in this process; None in processes that only help the first."""
     from steelyard.train.launch import launched
     from steelyard.train.trainer import train
 
     with (
         launched(config.parallel) as reducer,
-        _shown(config, quiet=quiet or reducer.everyone.rank > 0) as on_step,
+        _shown(config, tag, rule, quiet=quiet or reducer.everyone.rank > 0) as on_step,
     ):
         result = train(
             config,
@@ -97,8 +164,11 @@ def _train(config: TrainConfig, data: Path, out: Path, *, quiet: bool) -> TrainR
 
 
 @contextmanager
-def _shown(config: TrainConfig, *, quiet: bool) -> Iterator[OnStep]:
-    """Show the progress of a run on standard error: loss, speed and time left."""
+def _shown(
+    config: TrainConfig, tag: RunPrice | None, rule: "StopRule | None", *, quiet: bool
+) -> Iterator[OnStep]:
+    """Show the progress of a run on standard error: loss, speed, time left and money so far."""
+    usd_per_hour = (tag.usd_per_hour if tag else None) or config.usd_per_hour
     flops_per_token = model_flops_per_token(config.architecture, config.sequence_length)
     peak = _peak_flops_per_s(config.dtype)
     with progress(config.architecture.name, total=config.steps, quiet=quiet) as advance:
@@ -107,6 +177,12 @@ def _shown(config: TrainConfig, *, quiet: bool) -> Iterator[OnStep]:
             words = f"loss {now.loss:.3f}, {now.tokens_per_s:,.0f} tokens/s"
             if peak:
                 words += f", MFU {100 * now.tokens_per_s * flops_per_token / peak:.0f} %"
+            if usd_per_hour:
+                words += f", {units.pretty(usd_per_hour * now.duration_s / 3600, 'USD')} so far"
+            if rule is not None:
+                rule(now)
+                said = rule.forecast
+                words += f", will end at {said.low:.3f} to {said.high:.3f}" if said else ""
             advance(now.step, words)
 
         yield on_step
@@ -120,28 +196,42 @@ def _peak_flops_per_s(dtype: str) -> float:
     return calibration.best_flops_per_s(dtype)
 
 
-def _keep(config: TrainConfig, result: TrainResult, out: Path) -> str:
-    """Write a finished run into the run store, once, and return its id."""
+def _keep(config: TrainConfig, result: TrainResult, out: Path, tag: RunPrice | None) -> str:
+    """Write a finished run and what became of its price into the store, once; return its id."""
     from steelyard.runs.store import RunStore
 
     def work() -> str:
-        with RunStore().create(
-            "train", configs.to_plain(config), seed=config.seed, name=out.resolve().name
-        ) as run:
-            for item in result.measurements():
+        store, plain = RunStore(), configs.to_plain(config)
+        with store.create("train", plain, seed=config.seed, name=out.resolve().name) as run:
+            for said in tag.forecasts if tag else ():
+                run.forecast(said)
+            for item in [*result.measurements(), *(spent(tag, result) if tag else ())]:
                 run.measure(item)
             run.artifact("model", result.model)
+        record(store, run.id, checks_of(tag, result))
         return run.id
 
     return Stages(out / "stages").run("keep", result.to_plain(), str, work)
 
 
-def _show(config: TrainConfig, result: TrainResult, run_id: str, json: bool) -> None:
-    """Print the measurements of a run."""
+def _show(
+    config: TrainConfig, result: TrainResult, run_id: str, tag: RunPrice | None, json: bool
+) -> None:
+    """Print the measurements of a run, beside its price."""
     measurements = result.measurements()
+    checks = checks_of(tag, result)
+    measured = {item.quantity for item in measurements} | {
+        item.forecast.quantity for item in checks
+    }
+    derived = (
+        [item for item in tag.derived(result.duration_s) if item.quantity not in measured]
+        if (tag and result.duration_s)
+        else []
+    )
     if json:
         plain = {"result": result.to_plain(), "measurements": configs.to_plain(measurements)}
-        print_json({"run": run_id} | plain)
+        more = {"checks": configs.to_plain(checks), "derived": configs.to_plain(derived)}
+        print_json({"run": run_id} | plain | (more if tag else {}))
         return
     rows: list[list[Cell]] = [
         [item.quantity, units.pretty(item.value, item.unit), QUANTITIES[item.quantity].definition]
@@ -155,6 +245,11 @@ def _show(config: TrainConfig, result: TrainResult, run_id: str, json: bool) -> 
         f"weights in {result.model}, run {run_id}"
     )
     sections = [Section("Measured on this machine", [table])]
+    if tag is not None:
+        blocks: list[Block] = [Checks(checks), *([forecast_table(derived)] if derived else [])]
+        sections.append(
+            Section("Price tag and measured; what cannot be measured is derived", blocks)
+        )
     for title, extra in _extras(result).items():
         sections.append(Section(title, [extra]))
     Report(f"Trained {config.architecture.name}", subtitle, sections).print()

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from steelyard.catalog.hardware import Accelerator, Site
 from steelyard.cost.energy import run_carbon_g, run_energy_j
-from steelyard.cost.money import Assumptions, ChipHour, chip_hour, known_purchase_usd
+from steelyard.cost.money import GIVEN, Assumptions, ChipHour, chip_hour, known_purchase_usd
 from steelyard.errors import CatalogError, ConfigError
 from steelyard.quantity import Forecast, Provenance
 
@@ -136,10 +136,12 @@ def _power_source(accelerator: Accelerator, pue: float) -> str:
 
 def _cost(usd: float, price: ChipHour, duration_relative: float) -> Forecast:
     """Forecast the money of a run."""
+    width = 0.0 if price.source == GIVEN else _PRICE_WIDTHS[price.method]
     return Forecast.about(
         "run.cost",
         usd,
-        relative=(1 + _PRICE_WIDTHS[price.method]) * (1 + duration_relative) - 1,
-        provenance="assumed",
+        # A rent that was given is what is paid: the hours alone are uncertain.
+        relative=(1 + width) * (1 + duration_relative) - 1,
+        provenance="derived" if price.source == GIVEN else "assumed",
         source=f"{price.method}: {price.source}",
     )

@@ -10,6 +10,7 @@ from steelyard.cost.energy import J_PER_KWH, run_energy_j
 from steelyard.errors import CatalogError, ConfigError
 
 __all__ = [
+    "GIVEN",
     "Assumptions",
     "ChipHour",
     "chip_hour",
@@ -22,7 +23,8 @@ __all__ = [
 HOURS_PER_YEAR = 8766.0
 OLD_PRICE = ", older than 12 months"
 """How the source of a price ends that stood there long ago."""
-_GIVEN = "rent as given"
+GIVEN = "rent as given"
+"""Source of a rent that the user named."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,7 +104,7 @@ def with_rent(accelerator: Accelerator, usd_per_hour: float) -> Accelerator:
         raise ConfigError(
             f"a rent of {usd_per_hour:g} USD per hour is not above 0", hint="such as 2.5 USD"
         )
-    return replace(accelerator, price_usd_per_hour=usd_per_hour, price_date="", price_source=_GIVEN)
+    return replace(accelerator, price_usd_per_hour=usd_per_hour, price_date="", price_source=GIVEN)
 
 
 def dated(source: str, month: str, today: date | None = None) -> str:
@@ -177,12 +179,12 @@ def chip_hour(
         )
     # What is given comes first, then the catalog's list rent, then a published purchase price.
     if rent_usd is not None:
-        return ChipHour(rent_usd, 0.0, 0.0, "rented", _GIVEN)
+        return ChipHour(rent_usd, 0.0, 0.0, "rented", GIVEN)
     rent = accelerator.price_usd_per_hour
     if purchase_usd is None and rent:
-        is_given = accelerator.price_source == _GIVEN
+        is_given = accelerator.price_source == GIVEN
         listed = dated(f"list rent of {accelerator.name}", accelerator.price_date)
-        source = _GIVEN if is_given else listed
+        source = GIVEN if is_given else listed
         return ChipHour(rent, 0.0, 0.0, "rented", source)
     price, source = purchase_usd, "purchase price as given"
     if price is None:

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from steelyard.catalog.architecture import Architecture
-from steelyard.errors import require
+from steelyard.catalog.validate import validate_architecture
+from steelyard.errors import all_of, require
 from steelyard.train.estimator_config import EstimatorConfig
 
 __all__ = ["Measure", "TrainConfig"]
@@ -40,12 +41,25 @@ class TrainConfig(EstimatorConfig):
         Raises:
             ConfigError: a count or rate is out of range, or the parts contradict each other.
         """
-        EstimatorConfig.__post_init__(self)
+        all_of(
+            lambda: EstimatorConfig.__post_init__(self),
+            self._check_decoder,
+            lambda: validate_architecture(self.architecture, where="architecture"),
+        )
+
+    def _check_decoder(self) -> None:
+        """Refuse what no decoder can be trained or measured with."""
         longest = self.architecture.max_positions
         require(
             self,
             eval_tokens=(self.eval_tokens >= 1, "at least 1"),
-            measure=(len(set(self.measure)) == len(self.measure), "different from one another"),
+            measure=(
+                len(set(self.measure)) == len(self.measure)
+                and ("noise-scale" not in self.measure or self.accumulation > 1)
+                and ("noise-scale-per-example" not in self.measure or self.batch_size > 1),
+                "different from one another; 'noise-scale' wants accumulation of 2 or more, to "
+                "compare micro-batches, and 'noise-scale-per-example' a batch_size of 2 or more",
+            ),
             measure_every=(self.measure_every >= 1, "at least 1"),
             sequence_length=(
                 1 <= self.sequence_length <= longest,

@@ -6,6 +6,7 @@ not (same machine, same number of threads).
 """
 
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -13,14 +14,17 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from steelyard.errors import ConfigError
+from steelyard.errors import ConfigError, DivergedError, StoppedEarlyError
+from steelyard.parallel import torch_threads
 from steelyard.train.averages import Averages
 from steelyard.train.batches import BatchSource
 from steelyard.train.callback import Callback
 from steelyard.train.checkpoint import Checkpoint, CheckpointStore, load_checkpoint
 from steelyard.train.estimator_config import EstimatorConfig
+from steelyard.train.measure.energy import EnergyMeter
 from steelyard.train.memory import PeakMemory, warm_libraries
 from steelyard.train.reducer import AloneReducer, Reducer
+from steelyard.train.replay import Replay, note_divergence, read_divergence, replay
 from steelyard.train.result import EstimatorResult, Progress, spread_of
 from steelyard.train.run_folder import claimed
 from steelyard.train.session import Loss, Session
@@ -159,6 +163,36 @@ class Estimator:
         run = _Run(self, batches, directory, start_from)
         return self._keep(run.session, run.finish(on_step))
 
+    def replay(self, batches: BatchSource, directory: Path) -> Replay:
+        """Train the last steps before a divergence again, with everything measured.
+
+        The module is left with the weights before the step that went wrong.
+
+        Args:
+            batches: where batches come from.
+            directory: the run's folder, which is only read.
+
+        Returns:
+            The steps, and the first layer and the examples that are to blame.
+
+        Raises:
+            ConfigError: the run did not diverge and has no spike, or no checkpoint is left from
+                before it.
+        """
+        found = read_divergence(directory)
+        if not any(step <= found.step for step in CheckpointStore(directory).steps()):
+            raise ConfigError(
+                f"{directory} has no checkpoint from before step {found.step}",
+                hint="set checkpoint_at to keep some for good",
+            )
+
+        def make(extra: Sequence[Callback]) -> Session:
+            callbacks = [*self.callbacks, *extra]
+            return Session(self.module, self._loss, batches, self.config, callbacks=callbacks)
+
+        with torch_threads(self.config.threads):
+            return replay(make, self._loss, batches, directory, found)
+
     def _keep(self, session: Session, result: EstimatorResult) -> EstimatorResult:
         """Leave the weights to evaluate in the module, and the averages at hand."""
         self._averages = session.averages
@@ -191,6 +225,9 @@ class _Run:
         self.store = CheckpointStore(
             directory, pinned=self.config.checkpoint_at, reducer=estimator.reducer.everyone
         )
+        self._begin_s = time.perf_counter()
+        self._meter = EnergyMeter(self.config.device)
+        self.is_first = not estimator.reducer.everyone.rank
         self.evaluate = estimator._evaluate
         # This run's own checkpoint goes before the one it was to start from: it is further on.
         checkpoint = self.store.latest()
@@ -205,6 +242,11 @@ class _Run:
             self.session.restore(checkpoint)
         elif begin is not None:
             self._begin_from(begin)
+        # What earlier calls took; this one's comes on top.
+        self._before_s, self._before_j = (
+            self.session.history.duration_s,
+            self.session.history.energy_j,
+        )
 
     def _begin_from(self, checkpoint: Checkpoint) -> None:
         """Take over another run's state as this run's beginning."""
@@ -228,20 +270,36 @@ class _Run:
         history.first_step = checkpoint.step
         history.peak_memory_bytes = 0
         history.resident_peak_bytes = 0
+        history.duration_s, history.energy_j = 0.0, 0.0
 
     def finish(self, on_step: OnStep | None) -> EstimatorResult:
         """Train the remaining steps and summarize."""
         while self.session.steps_done < self.config.steps:
             progress = self._advance()
             if on_step is not None:
-                on_step(progress)
+                self._tell(on_step, progress)
         return self._result()
+
+    def _tell(self, on_step: OnStep, progress: Progress) -> None:
+        """Tell of a step; keep it where it is to be the last of this call."""
+        try:
+            on_step(progress)
+        except StoppedEarlyError:
+            self._save()
+            raise
 
     def _advance(self) -> Progress:
         """Train one step; evaluate and save when it is time to."""
         config, session = self.config, self.session
         rate = session.rate(session.steps_done)
-        loss, seconds = session.step()
+        try:
+            loss, seconds = session.step()
+        except DivergedError as error:
+            if self.is_first:
+                note_divergence(self.store.directory, session.history.losses)
+            error.hint += "; `steelyard train replay` names the layer and the example"
+            raise
+        self._meter.tick()
         if session.is_settled:
             self.memory.settle()
         done = session.steps_done
@@ -255,8 +313,26 @@ class _Run:
         ):
             self._save()
         return Progress(
-            done, config.steps, loss, seconds, config.tokens_per_step / seconds, rate, eval_loss
+            done,
+            config.steps,
+            loss,
+            seconds,
+            config.tokens_per_step / seconds,
+            rate,
+            eval_loss,
+            self.duration_s,
         )
+
+    @property
+    def duration_s(self) -> float:
+        """Wall time of the run so far."""
+        return self._before_s + time.perf_counter() - self._begin_s
+
+    @property
+    def energy_j(self) -> float | None:
+        """Energy of the run so far; None where a part of it could not be read."""
+        joules = self._meter.joules()
+        return None if joules is None or self._before_j is None else self._before_j + joules
 
     def _measure_heldout(self, done: int) -> float | None:
         """Measure the held-out loss now."""
@@ -289,6 +365,7 @@ class _Run:
         history.resident_peak_bytes = max(
             history.resident_peak_bytes, self.memory.resident_peak_bytes()
         )
+        history.duration_s, history.energy_j = self.duration_s, self.energy_j
         session.save(self.store)
 
     def _result(self) -> EstimatorResult:
@@ -313,6 +390,8 @@ class _Run:
             parameters=self.parameters,
             seed=config.seed,
             checkpoint=self.store.path(config.steps),
+            duration_s=self.duration_s,
+            energy_j=self.energy_j,
             average_losses=history.average_losses,
             reports={item.name: item.report() for item in self.callbacks},
         )

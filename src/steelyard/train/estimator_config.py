@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from steelyard.errors import ConfigError, require
+from steelyard.errors import ConfigError, all_of, require
 from steelyard.train.parallel_config import ParallelConfig
 from steelyard.train.weight_average import WeightAverage
 
@@ -59,6 +59,7 @@ class EstimatorConfig:
         checkpoint_at: steps whose checkpoints are kept for good, ascending.
         eval_every: steps between held-out evaluations; 0 evaluates only at the end.
         threads: CPU threads of torch; 0 leaves torch's own choice.
+        usd_per_hour: what an hour of the machine costs; 0 takes it from the machine's record.
         parallel: how processes that share the run's steps work together.
 
     Source: defaults follow Haegele et al. 2024 (arXiv 2405.18392), section 3 and appendix A.
@@ -87,6 +88,7 @@ class EstimatorConfig:
     checkpoint_at: tuple[int, ...] = ()
     eval_every: int = 0
     threads: int = 0
+    usd_per_hour: float = 0.0
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
 
     def __post_init__(self) -> None:
@@ -95,19 +97,24 @@ class EstimatorConfig:
         Raises:
             ConfigError: a count or rate is out of range, or the parts contradict each other.
         """
-        counts = ("steps", "batch_size", "accumulation")
-        amounts = ("warmup_steps", "cooldown_steps", "checkpoint_every", "eval_every", "threads")
-        require(self, **{name: (getattr(self, name) >= 1, "at least 1") for name in counts})
-        require(
-            self,
-            **{
-                name: (getattr(self, name) >= 0, "0 or more")
-                for name in (*amounts, "weight_decay", "clip")
-            },
-        )
+        all_of(self._check_values, self._check_schedule)
+
+    def _check_values(self) -> None:
+        """Refuse counts and rates out of range."""
+        counts = ("steps", "batch_size")
+        amounts = ("cooldown_steps", "checkpoint_every", "eval_every", "threads")
         ascending = sorted({step for step in self.checkpoint_at if 0 < step <= self.steps})
         require(
             self,
+            **{name: (getattr(self, name) >= 1, "at least 1") for name in counts},
+            **{
+                name: (getattr(self, name) >= 0, "0 or more")
+                for name in (*amounts, "weight_decay", "clip", "usd_per_hour")
+            },
+            accumulation=(
+                self.accumulation >= 1 and self.batch_size % self.accumulation == 0,
+                f"at least 1 and a divisor of batch_size = {self.batch_size}",
+            ),
             learning_rate=(0 < self.learning_rate < 10, "above 0 and below 10"),
             betas=(
                 all(0 <= beta < 1 for beta in self.betas)
@@ -119,24 +126,23 @@ class EstimatorConfig:
                 len({item.name for item in self.averages}) == len(self.averages),
                 "different from one another",
             ),
-            accumulation=(
-                self.batch_size % self.accumulation == 0,
-                f"a divisor of batch_size = {self.batch_size}",
-            ),
             checkpoint_at=(
                 list(self.checkpoint_at) == ascending,
                 f"ascending steps from 1 to {self.steps}",
             ),
         )
-        self._check_schedule()
 
     def _check_schedule(self) -> None:
         """Refuse a schedule that does not fit the run's length."""
-        if not isinstance(self.schedule, str):
+        if isinstance(self.schedule, tuple):
             self._check_multipliers(self.schedule)
-        room = self.steps - self.warmup_steps
+        room = max(self.steps - self.warmup_steps, 0)
         require(
             self,
+            warmup_steps=(
+                0 <= self.warmup_steps <= self.steps,
+                f"at least 0 and at most steps = {self.steps}",
+            ),
             cooldown_steps=(
                 self.cooldown_steps <= room,
                 f"at most {room}, what the warm-up leaves of {self.steps} steps; 20 % of the "

@@ -22,6 +22,8 @@ class History:
         average_losses: the same of each average of the weights, by its name.
         peak_memory_bytes: what the run needed, over all processes that worked on it.
         resident_peak_bytes: what a process came to hold, likewise.
+        duration_s: wall time of all calls up to the last checkpoint.
+        energy_j: electric energy of these calls; None where it could not be read in all of them.
         first_step: step this folder's own training began at.
     """
 
@@ -32,6 +34,8 @@ class History:
     average_losses: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     peak_memory_bytes: int = 0
     resident_peak_bytes: int = 0
+    duration_s: float = 0.0
+    energy_j: float | None = 0.0
     first_step: int = 0
 
     @property
@@ -50,7 +54,7 @@ class History:
 
     def scalars(self) -> dict[str, object]:
         """Return the rest as JSON values."""
-        names = ("peak_memory_bytes", "resident_peak_bytes", "first_step")
+        names = ("peak_memory_bytes", "resident_peak_bytes", "duration_s", "energy_j", "first_step")
         return {name: getattr(self, name) for name in ("eval_losses", "average_losses", *names)}
 
     @classmethod
@@ -68,6 +72,9 @@ class History:
             average_losses={name: _pairs(losses) for name, losses in averages.items()},
             peak_memory_bytes=int(scalars["peak_memory_bytes"]),
             resident_peak_bytes=int(scalars["resident_peak_bytes"]),
+            # Checkpoints of before these were kept have neither.
+            duration_s=float(scalars.get("duration_s", 0.0)),
+            energy_j=scalars.get("energy_j"),
             first_step=int(scalars["first_step"]),
         )
 

@@ -27,6 +27,7 @@ class Progress:
         tokens_per_s: tokens of the step over its time; examples where an example is no sequence.
         learning_rate: rate the step used.
         eval_loss: held-out loss when this step evaluated it, else None.
+        duration_s: wall time of the run so far, earlier calls included.
     """
 
     step: int
@@ -36,6 +37,7 @@ class Progress:
     tokens_per_s: float
     learning_rate: float
     eval_loss: float | None = None
+    duration_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,6 +67,9 @@ class EstimatorResult:
         parameters: parameters of the model.
         seed: seed of weights and data order.
         checkpoint: tensors file of the last checkpoint.
+        duration_s: wall time of all calls, from start to result, work lost by kills left out; 0 in
+            results of before it was measured.
+        energy_j: electric energy of the machine meanwhile; None where it could not be read.
         average_losses: (steps done, held-out loss) pairs of each average of the weights, by name.
         reports: what each callback found, by its name.
     """
@@ -85,6 +90,8 @@ class EstimatorResult:
     parameters: int
     seed: int
     checkpoint: Path
+    duration_s: float = 0.0
+    energy_j: float | None = None
     average_losses: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     reports: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -117,6 +124,8 @@ class EstimatorResult:
             "train.throughput": self.tokens_per_s,
             "train.peak_memory": self.peak_memory_bytes,
             "train.tokens": self.tokens,
+            "run.duration": self.duration_s or None,
+            "run.energy": self.energy_j,
             "train.noise_scale": scales[0] if scales else None,
         }
 

@@ -13,9 +13,16 @@ from steelyard.parallel import torch_threads
 from steelyard.train.estimator_config import EstimatorConfig
 from steelyard.train.reducer import Reducer
 
-__all__ = ["claimed"]
+__all__ = ["check_device", "claimed"]
 
-_MAY_CHANGE = {"threads", "checkpoint_every", "measure", "measure_every", "parallel"}
+_MAY_CHANGE = {
+    "threads",
+    "checkpoint_every",
+    "measure",
+    "measure_every",
+    "usd_per_hour",
+    "parallel",
+}
 """Fields that do not change what a run computes, so a resumed run may set them anew."""
 
 
@@ -44,7 +51,7 @@ def claimed(
         StoreError: another process trains in this folder.
         BackendError: the device is not there.
     """
-    _check_device(config.device)
+    check_device(config.device)
     with torch_threads(config.threads):
         if reducer.rank:
             reducer.wait()
@@ -83,8 +90,15 @@ def _claim(
             )
 
 
-def _check_device(device: str) -> None:
-    """Refuse a device this machine or this build of torch does not have."""
+def check_device(device: str) -> None:
+    """Refuse a device this machine or this build of torch does not have.
+
+    Args:
+        device: torch device, such as "cuda:1".
+
+    Raises:
+        BackendError: it is not there.
+    """
     try:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:

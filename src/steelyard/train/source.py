@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from steelyard.errors import ConfigError, DataError
+from steelyard.errors import ConfigError, DataError, all_of
 from steelyard.train.config import TrainConfig
 
 __all__ = ["TokenSource", "check_source"]
@@ -48,7 +48,7 @@ class TokenSource(Protocol):
 
 
 def check_source(config: TrainConfig, source: TokenSource) -> None:
-    """Refuse data that the configuration cannot be trained on.
+    """Refuse data that the configuration cannot be trained on, with everything that is in the way.
 
     Args:
         config: the run.
@@ -58,6 +58,15 @@ def check_source(config: TrainConfig, source: TokenSource) -> None:
         ConfigError: the vocabulary of the data is larger than the architecture's.
         DataError: there are fewer tokens than one batch or one held-out window needs.
     """
+    all_of(
+        lambda: _check_vocabulary(config, source),
+        lambda: _check_training(config, source),
+        lambda: _check_heldout(config, source),
+    )
+
+
+def _check_vocabulary(config: TrainConfig, source: TokenSource) -> None:
+    """Refuse tokens that the model has no row for."""
     rows = config.architecture.vocab_size
     if source.vocab_size > rows:
         raise ConfigError(
@@ -66,6 +75,10 @@ def check_source(config: TrainConfig, source: TokenSource) -> None:
             hint=f"set vocab_size = {source.vocab_size} in the architecture, or prepare the data "
             f"with --vocab-size {rows}",
         )
+
+
+def _check_training(config: TrainConfig, source: TokenSource) -> None:
+    """Refuse less than a batch."""
     window = config.sequence_length + 1
     if source.num_tokens < config.batch_size * window:
         raise DataError(
@@ -73,6 +86,11 @@ def check_source(config: TrainConfig, source: TokenSource) -> None:
             f"x {window}",
             hint="add text, or lower batch_size or sequence_length",
         )
+
+
+def _check_heldout(config: TrainConfig, source: TokenSource) -> None:
+    """Refuse less than a window to evaluate on."""
+    window = config.sequence_length + 1
     if len(source.heldout_tokens) < window:
         raise DataError(
             f"{len(source.heldout_tokens)} held-out tokens are fewer than one window of {window}",

@@ -1,5 +1,6 @@
 """Train a decoder: the general loop with next-token loss on token batches."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -9,8 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from steelyard import files
+from steelyard.errors import all_of
 from steelyard.nn.moe.losses import auxiliary_loss
-from steelyard.nn.transformer import Transformer, build
+from steelyard.nn.transformer import Transformer, build, refuse_unsupported
+from steelyard.parallel import torch_threads
 from steelyard.train.batches import Batch
 from steelyard.train.callback import Callback
 from steelyard.train.checkpoint import load_checkpoint
@@ -20,12 +23,13 @@ from steelyard.train.evaluate import bits_per_byte, evaluate, heldout_windows
 from steelyard.train.measure import GradientNoiseScale, UpdateSizes
 from steelyard.train.optimizer import load_state
 from steelyard.train.reducer import AloneReducer, Reducer
+from steelyard.train.replay import Divergence, Replay, read_divergence, replay
 from steelyard.train.result import EstimatorResult, TrainResult
-from steelyard.train.run_folder import claimed
+from steelyard.train.run_folder import check_device, claimed
 from steelyard.train.session import Loss, Session
 from steelyard.train.source import TokenSource, check_source
 
-__all__ = ["TokenBatches", "next_token_loss", "open_session", "train"]
+__all__ = ["TokenBatches", "next_token_loss", "open_session", "replay_run", "train"]
 
 _GAUGES: dict[Measure, Callable[[int], Callback]] = {
     "noise-scale": lambda every: GradientNoiseScale(every=every),
@@ -74,9 +78,55 @@ def _cross_entropy(module: nn.Module, tokens: Batch, reduction: str) -> Tensor:
     return F.cross_entropy(logits, wanted, reduction=reduction)
 
 
-def open_session(config: TrainConfig, source: TokenSource) -> Session:
-    """Make a session of a decoder that stands before step 0, with neither folder nor files."""
-    return Session(_build(config), _loss_of(config), TokenBatches(config, source), config)
+def open_session(
+    config: TrainConfig, source: TokenSource, callbacks: Sequence[Callback] = ()
+) -> Session:
+    """Make a session of a decoder that stands before step 0, with neither folder nor files.
+
+    Args:
+        config: the run.
+        source: where tokens come from.
+        callbacks: what watches the steps; `config.measure` is left out.
+
+    Returns:
+        The session.
+    """
+    return Session(
+        _build(config),
+        _loss_of(config),
+        TokenBatches(config, source),
+        config,
+        callbacks=callbacks,
+    )
+
+
+def replay_run(
+    config: TrainConfig, source: TokenSource, directory: Path, *, step: int | None = None
+) -> Replay:
+    """Train the last steps before a divergence again, with everything measured.
+
+    Args:
+        config: the run.
+        source: its tokens.
+        directory: its folder, which is only read.
+        step: step to look at, from 0; None for the one that went wrong.
+
+    Returns:
+        The steps, and the first layer and the examples that are to blame.
+
+    Raises:
+        ConfigError: the run did not diverge and has no spike, and no step was named.
+        DataError: a checkpoint is damaged.
+    """
+    found = read_divergence(directory) if step is None else Divergence(step=step, losses=())
+    with torch_threads(config.threads):
+        return replay(
+            lambda callbacks: open_session(config, source, callbacks),
+            _loss_of(config),
+            TokenBatches(config, source),
+            directory,
+            found,
+        )
 
 
 def _loss_of(config: TrainConfig) -> Loss:
@@ -122,7 +172,11 @@ def train(
         BackendError: the device is not there.
     """
     directory = Path(directory)
-    check_source(config, shards)
+    all_of(
+        lambda: check_source(config, shards),
+        lambda: check_device(config.device),
+        lambda: refuse_unsupported(config.architecture),
+    )
     joined = reducer or AloneReducer()
     with claimed(directory, config, _told_apart(shards), start_from, joined.everyone):
         result = TrainResult.load(directory)
@@ -143,18 +197,30 @@ def train(
             found = estimator.run(batches, directory, start_from=start_from, on_step=on_step)
             result = _decoder_result(config, shards, found, directory / "model")
             if not joined.everyone.rank:
-                whole = model if joined.partition is None else _whole(config, found.checkpoint)
-                _save(whole, shards, result.model)
-                for average in config.averages:
-                    with estimator.averaged(average.name):
-                        _save(model, shards, directory / f"model-{average.name}")
-                # The result is written last: a folder that has one is finished and complete.
-                result.store(directory)
+                result = _keep(estimator, shards, result, directory)
             joined.wait()
     if peak_flops_per_s:
         result = replace(
             result, mfu=result.flops / result.tokens * result.tokens_per_s / peak_flops_per_s
         )
+    return result
+
+
+def _keep(
+    estimator: Estimator, source: TokenSource, result: TrainResult, directory: Path
+) -> TrainResult:
+    """Write the final model, its averages and the result; return it with the time that took."""
+    begin_s = time.perf_counter()
+    model, config = estimator.module, estimator.config
+    assert isinstance(model, Transformer) and isinstance(config, TrainConfig)
+    is_spread = estimator.reducer.partition is not None
+    _save(_whole(config, result.checkpoint) if is_spread else model, source, result.model)
+    for average in config.averages:
+        with estimator.averaged(average.name):
+            _save(model, source, directory / f"model-{average.name}")
+    result = replace(result, duration_s=result.duration_s + time.perf_counter() - begin_s)
+    # The result is written last: a folder that has one is finished and complete.
+    result.store(directory)
     return result
 
 

@@ -1,0 +1,137 @@
+"""The price tag of a training run: made before it, kept in its folder, checked after it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from steelyard import catalog, files
+from steelyard import config as configs
+from steelyard.catalog.records import WORLD_AVERAGE
+from steelyard.catalog.stored import THIS_MACHINE
+from steelyard.errors import SteelyardError, StoreError
+from steelyard.quantity import Check, Forecast, Measurement, check
+from steelyard.train.config import TrainConfig
+from steelyard.train.price import FORECASTER, RunPrice, price_run, time_few_steps
+from steelyard.train.result import RESULT_FILE, TrainResult
+from steelyard.units import pretty, pretty_duration
+
+if TYPE_CHECKING:
+    from steelyard.runs.store import RunStore
+
+__all__ = ["checks_of", "kept_price", "price_words", "priced", "record", "spent"]
+
+_WORTH_STEPS = 50
+"""Shorter runs are over before a few steps are timed: they have a price only when asked for it."""
+
+
+def priced(config: TrainConfig, data: Path, out: Path, *, asked: bool) -> RunPrice | None:
+    """Return the price tag of a run, made now where its folder has none yet.
+
+    Args:
+        config: the run.
+        data: folder of token shards.
+        out: folder of the run.
+        asked: whether the user asked; otherwise runs that are short or have begun have none.
+
+    Returns:
+        The price; None where there is none.
+    """
+    kept = kept_price(out)
+    if kept is not None:
+        return kept
+    has_begun = (out.is_dir() and any(out.glob("step-*"))) or (out / RESULT_FILE).exists()
+    if not asked and (has_begun or config.steps < _WORTH_STEPS):
+        return None
+    from steelyard.train.worker import TrainProcess
+
+    with TrainProcess() as process:
+        process.start()
+        pace = time_few_steps(
+            config,
+            out.parent,
+            lambda short, folder, on_step: process.train(short, data, folder, on_step=on_step),
+        )
+    machine = _machine(config.device)
+    site = catalog.site(WORLD_AVERAGE)
+    found = price_run(config, pace, machine=machine, site=site, past=_past())
+    if not has_begun:
+        files.write_json(_place(out), configs.to_plain(found))
+    return found
+
+
+def _place(out: Path) -> Path:
+    """Return where the price of a run is kept."""
+    return out / "price.json"
+
+
+def kept_price(out: Path) -> RunPrice | None:
+    """Return the price that was made before a run began, None where there was none."""
+    path = _place(out)
+    return configs.load(path, RunPrice) if path.exists() else None
+
+
+def _machine(device: str) -> catalog.Accelerator:
+    """Return the record of this machine; one that says nothing where it was not calibrated."""
+    try:
+        return catalog.accelerator(THIS_MACHINE)
+    except SteelyardError:
+        return catalog.Accelerator(
+            name=THIS_MACHINE,
+            vendor="",
+            kind="gpu" if device.startswith("cuda") else "cpu",
+            year=0,
+            peak_flops_per_s={},
+            memory_bytes=0.0,
+            memory_bytes_per_s=0.0,
+            confidence="measured",
+        )
+
+
+def _past() -> list[Check]:
+    """Return how earlier price tags came out here."""
+    from steelyard.runs.ledger import Ledger
+    from steelyard.runs.store import RunStore
+
+    try:
+        checks = Ledger(RunStore.existing()).checks(FORECASTER)
+    except StoreError:
+        return []
+    return [item for _, item in checks if item.forecast.quantity == "run.duration"]
+
+
+def price_words(price: RunPrice) -> str:
+    """Say a price in one line."""
+    parts = [_words(item) for item in price.forecasts if item.quantity != "run.carbon"]
+    return "takes about " + ", ".join(parts)
+
+
+def _words(item: Forecast) -> str:
+    """Say a forecast with its interval, and whether it is no better than assumed."""
+    if item.unit == "s":
+        value, low, high = map(pretty_duration, (item.value, item.low, item.high))
+    else:
+        value, low, high = (pretty(part, item.unit) for part in (item.value, item.low, item.high))
+    marked = "" if item.quantity == "run.duration" else f", {item.provenance}"
+    return f"{value} ({low} to {high}{marked})"
+
+
+def checks_of(price: RunPrice | None, result: TrainResult) -> list[Check]:
+    """Return the forecasts of a price beside what was measured."""
+    if price is None:
+        return []
+    return check(list(price.forecasts), [*result.measurements(), *spent(price, result)])
+
+
+def spent(price: RunPrice, result: TrainResult) -> list[Measurement]:
+    """Return the money of a machine that is paid by the hour; nothing for others."""
+    if not (price.is_rented and price.usd_per_hour and result.duration_s):
+        return []
+    usd = price.usd_per_hour * result.duration_s / 3600
+    return [Measurement(quantity="run.cost", value=usd)]
+
+
+def record(store: "RunStore", run_id: str, checks: list[Check]) -> None:
+    """Write what became of a price into the ledger."""
+    from steelyard.runs.ledger import Ledger
+
+    if checks:
+        Ledger(store).record(FORECASTER, checks, run_id)
