@@ -11,14 +11,12 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.distributed as dist
+from benchmarks.train._decoder import RandomTokens, shared_run
 from torch import nn
 
-from steelyard.catalog.architecture import Architecture
 from steelyard.nn.transformer import build
-from steelyard.train import TrainConfig
 from steelyard.train.parallel_config import ParallelConfig
 from steelyard.train.process_group import GroupReducer
 from steelyard.train.session import Session
@@ -27,30 +25,11 @@ from steelyard.train.transport.collectives import sum_over
 from steelyard.train.transport.config import AllReduce, LinkSpeed
 from steelyard.train.transport.link import GroupTransport
 
-__all__ = ["Noise"]
+__all__: list[str] = []
 
 _WAYS: tuple[AllReduce, ...] = ("halving-doubling", "ring", "tree", "built-in")
 _MEGABYTES = 25
 _COLD_STEPS = 2
-
-
-class Noise:
-    """Uniform tokens in memory."""
-
-    bytes_per_token = 1.0
-    tokenizer = None
-    vocab_size = 1024
-    num_tokens = 1 << 16
-
-    def __init__(self) -> None:
-        self._tokens = np.random.default_rng(0).integers(0, self.vocab_size, self.num_tokens)
-        self.heldout_tokens = self._tokens[:1024]
-
-    def batch(self, index: int, batch_size: int, sequence_length: int, seed: int) -> np.ndarray:
-        """Cut consecutive windows [B, T + 1]."""
-        size = batch_size * (sequence_length + 1)
-        start = index * size % (self.num_tokens - size)
-        return self._tokens[start : start + size].reshape(batch_size, sequence_length + 1)
 
 
 class _Apart(GroupReducer):
@@ -60,33 +39,11 @@ class _Apart(GroupReducer):
         """Leave the gradients as they are."""
 
 
-def _config(steps: int) -> TrainConfig:
-    """Make the run: 5 million weights, 1024 tokens a step in each of two processes."""
-    architecture = Architecture(
-        name="h256-l6",
-        hidden_size=256,
-        num_layers=6,
-        num_heads=8,
-        num_kv_heads=8,
-        head_dim=32,
-        intermediate_size=688,
-        vocab_size=Noise.vocab_size,
-        max_positions=128,
-    )
-    return TrainConfig(
-        architecture=architecture,
-        steps=steps,
-        batch_size=16,
-        accumulation=2,
-        sequence_length=128,
-        learning_rate=1e-3,
-        threads=1,
-    )
-
-
 def _overlap(steps: int) -> dict[str, object]:
     """Time steps of the three kinds in turn, and compare the losses of those that sum."""
-    config, link = _config(steps + _COLD_STEPS), LinkSpeed()
+    # 5 million weights, and 1024 tokens a step in each of two processes.
+    config = shared_run(256, 6, vocab_size=1024, batch_size=16, steps=steps + _COLD_STEPS)
+    link, source = LinkSpeed(), RandomTokens(1024)
     reducers: dict[str, GroupReducer] = {
         "apart": _Apart(ParallelConfig(overlap=False)),
         "after": GroupReducer(ParallelConfig(overlap=False, link=link)),
@@ -96,7 +53,7 @@ def _overlap(steps: int) -> dict[str, object]:
         name: Session(
             build(config.architecture, seed=0),
             next_token_loss,
-            TokenBatches(config, Noise()),
+            TokenBatches(config, source),
             config,
             reducer=reducer,
         )

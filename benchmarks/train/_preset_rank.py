@@ -12,11 +12,9 @@ from typing import cast
 
 import torch
 import torch.distributed as dist
-from benchmarks.train._overlap_rank import Noise
+from benchmarks.train._decoder import RandomTokens, shared_run
 
-from steelyard.catalog.architecture import Architecture
 from steelyard.nn.transformer import build
-from steelyard.train import TrainConfig
 from steelyard.train.launch import launched
 from steelyard.train.parallel_config import ParallelConfig
 from steelyard.train.partition_rules import Preset
@@ -25,31 +23,6 @@ from steelyard.train.session import Session
 from steelyard.train.trainer import TokenBatches, next_token_loss
 
 __all__ = ["losses_and_held_bytes"]
-
-
-def _config(steps: int) -> TrainConfig:
-    """Make the run: a decoder of half a million weights."""
-    architecture = Architecture(
-        name="h96-l3",
-        hidden_size=96,
-        num_layers=3,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=24,
-        intermediate_size=256,
-        vocab_size=Noise.vocab_size,
-        max_positions=64,
-    )
-    return TrainConfig(
-        architecture=architecture,
-        steps=steps,
-        batch_size=8,
-        accumulation=2,
-        sequence_length=64,
-        learning_rate=2e-3,
-        warmup_steps=5,
-        threads=1,
-    )
 
 
 def losses_and_held_bytes(steps: int, reducer: Reducer | None = None) -> tuple[list[float], int]:
@@ -62,10 +35,10 @@ def losses_and_held_bytes(steps: int, reducer: Reducer | None = None) -> tuple[l
     Returns:
         The losses, and the bytes of weights and moments that this process holds.
     """
-    config = _config(steps)
+    config = shared_run(64, 3, vocab_size=1024, batch_size=4, steps=steps)
     model = build(config.architecture, seed=0)
     session = Session(
-        model, next_token_loss, TokenBatches(config, Noise()), config, reducer=reducer
+        model, next_token_loss, TokenBatches(config, RandomTokens(1024)), config, reducer=reducer
     )
     losses = [session.step()[0] for _ in range(steps)]
     moments = [

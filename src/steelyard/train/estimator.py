@@ -124,6 +124,8 @@ class Estimator:
         self, batches: BatchSource, directory: Path, start_from: Path | None
     ) -> None:
         """Keep the weights before the first step, where there are no later ones."""
+        if self.reducer.partition is not None:
+            return  # weights that are to be spread come from the run's seed
         store = CheckpointStore(directory)
         if not self.reducer.everyone.rank and start_from is None and not store.steps():
             session = self._open(batches)
