@@ -44,8 +44,8 @@ def test_all_that_keeps_rules_from_being_met_is_listed_at_once(arch):
         "embed cannot be cut over model",
         "vocab of embedding.weight is 63",
         "heads of layers.qkv.weight is 1, not a multiple of model = 2",
-        "length of the residual stream is 15",
-        "batch of the residual stream is 3",
+        "length of the activations (micro-batches, tokens) is 15",
+        "batch of the activations (micro-batches, tokens) is 3",
     ):
         assert any(part in item for item in found), part
     assert not violations(axes, {"batch": 4}, preset_rules("P2A1"), {"data": 2, "model": 1})

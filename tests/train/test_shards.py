@@ -7,7 +7,7 @@ import torch
 
 from steelyard.errors import CapacityError, DataError, StoreError
 from steelyard.train.checkpoint import CheckpointStore, load_checkpoint
-from steelyard.train.pieces import Piece, assemble, rows_of
+from steelyard.train.pieces import TensorPiece, assemble, rows_of
 
 
 class Meeting:
@@ -163,15 +163,15 @@ def test_a_record_that_names_a_file_elsewhere_is_refused(tmp_path):
 def test_pieces_must_make_up_the_whole():
     tensor = torch.arange(24.0).view(4, 6)
     pieces = [
-        Piece("a", tensor[:2], (0, 0), (4, 6)),
-        Piece("a", tensor[2:, :3], (2, 0), (4, 6)),
-        Piece("a", tensor[2:, 3:], (2, 3), (4, 6)),
+        TensorPiece("a", tensor[:2], (0, 0), (4, 6)),
+        TensorPiece("a", tensor[2:, :3], (2, 0), (4, 6)),
+        TensorPiece("a", tensor[2:, 3:], (2, 3), (4, 6)),
     ]
     assert torch.equal(assemble(pieces)["a"], tensor)
     with pytest.raises(DataError, match="the parts of a do not"):
         assemble(pieces[:2])
     with pytest.raises(DataError, match="the parts of a do not"):
-        assemble([*pieces[:2], Piece("a", tensor[1:3, :3], (1, 0), (4, 6))])
+        assemble([*pieces[:2], TensorPiece("a", tensor[1:3, :3], (1, 0), (4, 6))])
 
 
 def test_each_row_is_written_once():

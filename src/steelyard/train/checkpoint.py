@@ -20,7 +20,7 @@ from torch import Tensor
 from steelyard import files
 from steelyard.errors import CapacityError, DataError, SteelyardError, StoreError
 from steelyard.nn.mapped import write_tensors
-from steelyard.train.pieces import Piece, assemble, read_places, rows_of, write_places
+from steelyard.train.pieces import TensorPiece, assemble, read_places, rows_of, write_places
 from steelyard.train.reducer import AloneReducer, Reducer
 
 __all__ = ["Checkpoint", "CheckpointStore", "load_checkpoint"]
@@ -128,7 +128,9 @@ class CheckpointStore:
         self._remove_old()
         return target
 
-    def save_pieces(self, step: int, pieces: Iterable[Piece], scalars: dict[str, Any]) -> None:
+    def save_pieces(
+        self, step: int, pieces: Iterable[TensorPiece], scalars: dict[str, Any]
+    ) -> None:
         """Write this process's shard, and the record of all of them in the first process.
 
         Args:
@@ -291,7 +293,7 @@ def _verify(path: Path, digest: str, record: Path, hint: str) -> None:
         )
 
 
-def _read_shard(path: Path, hint: str) -> list[Piece]:
+def _read_shard(path: Path, hint: str) -> list[TensorPiece]:
     """Read what one process wrote."""
     with safetensors.safe_open(path, framework="pt") as stream:
         header = stream.metadata() or {}

@@ -94,7 +94,7 @@ def violations(
 
     Args:
         parameters: axes of each parameter.
-        activations: sizes of the axes of the residual stream.
+        activations: sizes of their axes: micro-batches of a step, tokens of a sequence.
         rules: pairs of axis and mesh axis.
         mesh: processes along each of its axes.
 
@@ -114,7 +114,11 @@ def violations(
             sound.append((axis, mesh_axis))
     sized = [(name, item.names, item.counts) for name, item in parameters.items()]
     sized.append(
-        ("the residual stream", tuple(activations), tuple((size,) for size in activations.values()))
+        (
+            "the activations (micro-batches, tokens)",
+            tuple(activations),
+            tuple((size,) for size in activations.values()),
+        )
     )
     for name, names, counts in sized:
         for axis, parts, mesh_axis in zip(names, counts, mesh_axes(names, sound), strict=True):

@@ -11,14 +11,14 @@ from torch import Tensor
 
 from steelyard.errors import DataError
 
-__all__ = ["Piece", "assemble", "read_places", "rows_of", "write_places"]
+__all__ = ["TensorPiece", "assemble", "read_places", "rows_of", "write_places"]
 
 _LEAST_BYTES = 64 * 1024
 _MOST_AXES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TensorPiece:
     """A box of a tensor.
 
     Attributes:
@@ -42,7 +42,7 @@ class _Place(msgspec.Struct, forbid_unknown_fields=True):
     shape: list[int]
 
 
-def rows_of(tensors: Mapping[str, Tensor], rank: int, world_size: int) -> list[Piece]:
+def rows_of(tensors: Mapping[str, Tensor], rank: int, world_size: int) -> list[TensorPiece]:
     """Return what one of several processes with equal tensors writes: an equal part of the rows.
 
     Args:
@@ -60,15 +60,15 @@ def rows_of(tensors: Mapping[str, Tensor], rank: int, world_size: int) -> list[P
         is_small = tensor.numel() * tensor.element_size() < _LEAST_BYTES
         if is_small or name.startswith("history.") or shape[0] < world_size:
             if not rank:
-                pieces.append(Piece(name, tensor, (0,) * len(shape), shape))
+                pieces.append(TensorPiece(name, tensor, (0,) * len(shape), shape))
             continue
         parts = tensor.tensor_split(world_size)
         first = sum(len(part) for part in parts[:rank])
-        pieces.append(Piece(name, parts[rank], (first, *[0] * (len(shape) - 1)), shape))
+        pieces.append(TensorPiece(name, parts[rank], (first, *[0] * (len(shape) - 1)), shape))
     return pieces
 
 
-def write_places(pieces: Iterable[Piece]) -> tuple[dict[str, Tensor], dict[str, str]]:
+def write_places(pieces: Iterable[TensorPiece]) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return pieces as a safetensors file takes them.
 
     Args:
@@ -84,7 +84,7 @@ def write_places(pieces: Iterable[Piece]) -> tuple[dict[str, Tensor], dict[str, 
     return tensors, {"places": msgspec.json.encode(places).decode()}
 
 
-def read_places(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> list[Piece]:
+def read_places(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> list[TensorPiece]:
     """Return the pieces of a file.
 
     Args:
@@ -112,11 +112,11 @@ def read_places(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> lis
         )
         if not fits:
             raise DataError(f"a part of {place.name} lies outside of it")
-        pieces.append(Piece(place.name, values, tuple(place.offset), tuple(place.shape)))
+        pieces.append(TensorPiece(place.name, values, tuple(place.offset), tuple(place.shape)))
     return pieces
 
 
-def assemble(pieces: Iterable[Piece]) -> dict[str, Tensor]:
+def assemble(pieces: Iterable[TensorPiece]) -> dict[str, Tensor]:
     """Put pieces together.
 
     Args:
@@ -128,13 +128,13 @@ def assemble(pieces: Iterable[Piece]) -> dict[str, Tensor]:
     Raises:
         DataError: pieces of a tensor overlap, leave a hole, or contradict each other.
     """
-    by_name: dict[str, list[Piece]] = {}
+    by_name: dict[str, list[TensorPiece]] = {}
     for piece in pieces:
         by_name.setdefault(piece.name, []).append(piece)
     return {name: _joined(name, parts) for name, parts in by_name.items()}
 
 
-def _joined(name: str, parts: list[Piece]) -> Tensor:
+def _joined(name: str, parts: list[TensorPiece]) -> Tensor:
     """Put the pieces of one tensor together."""
     shape, dtype = parts[0].shape, parts[0].values.dtype
     boxes = [

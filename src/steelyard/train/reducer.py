@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from steelyard.train.estimator_config import EstimatorConfig
 from steelyard.train.gradients import GradientTree
-from steelyard.train.pieces import Piece
+from steelyard.train.pieces import TensorPiece
 
 __all__ = ["AloneReducer", "Reducer", "WeightPartition"]
 
@@ -32,7 +32,7 @@ class WeightPartition(Protocol):
         """Scale the gradients down to a norm of `largest` over all processes, if it is larger."""
         ...
 
-    def pieces(self, tensors: Mapping[str, Tensor], /) -> list[Piece]:
+    def pieces(self, tensors: Mapping[str, Tensor], /) -> list[TensorPiece]:
         """Return what this process writes of a run's state."""
         ...
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from steelyard.train.partition_rules import ParameterAxes, Rules, mesh_axes
-from steelyard.train.pieces import Piece
+from steelyard.train.pieces import TensorPiece
 
 __all__ = ["Boxes"]
 
@@ -69,7 +69,7 @@ class Boxes:
         parts = whole.split(self._sizes(dim, whole.shape[dim]), dim)
         return torch.cat([part.chunk(size, dim)[place] for part in parts], dim)
 
-    def pieces(self, name: str, held: Tensor) -> Iterator[Piece]:
+    def pieces(self, name: str, held: Tensor) -> Iterator[TensorPiece]:
         """Say where what this process holds lies in the whole, where it is the one to write it.
 
         Args:
@@ -91,14 +91,14 @@ class Boxes:
         ]
         dim = self.dimension("model")
         if dim is None:
-            yield Piece(name, held, tuple(offset), shape)
+            yield TensorPiece(name, held, tuple(offset), shape)
             return
         sizes = self._sizes(dim, shape[dim])
         shares = [size // self.mesh["model"] for size in sizes]
         begin = 0
         for size, share, part in zip(sizes, shares, held.split(shares, dim), strict=True):
             offset[dim] = begin + share * self.places["model"]
-            yield Piece(name, part, tuple(offset), shape)
+            yield TensorPiece(name, part, tuple(offset), shape)
             begin += size
 
     def _sizes(self, dim: int, whole: int) -> list[int]:

@@ -23,7 +23,7 @@ from steelyard.train.partition.layout import (
     settle,
 )
 from steelyard.train.partition_rules import violations
-from steelyard.train.pieces import Piece, rows_of
+from steelyard.train.pieces import TensorPiece, rows_of
 
 __all__ = ["Partition"]
 
@@ -131,7 +131,7 @@ class Partition:
             for _, gradient in held:
                 gradient.mul_(scale)
 
-    def pieces(self, tensors: Mapping[str, Tensor]) -> list[Piece]:
+    def pieces(self, tensors: Mapping[str, Tensor]) -> list[TensorPiece]:
         """Return what this process writes of a run's state.
 
         Args:
