@@ -1,11 +1,18 @@
-"""One process that sums vectors every way; `python transport_child.py FOLDER`."""
+"""One process that sums vectors every way, and trains; `python transport_child.py FOLDER`."""
 
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent))
+
 import torch
 import torch.distributed as dist
+from sources import MarkovTokens
 
+from steelyard.config import load
+from steelyard.train import TrainConfig
+from steelyard.train.process_group import GroupReducer
+from steelyard.train.trainer import train
 from steelyard.train.transport.collectives import sum_over
 from steelyard.train.transport.config import LinkSpeed
 from steelyard.train.transport.link import GroupTransport
@@ -20,5 +27,9 @@ if __name__ == "__main__":
         values = torch.randn(960, generator=torch.Generator().manual_seed(rank))
         sum_over(transport, values, how)
         found[how] = values, transport.sent_bytes
-    torch.save(found, Path(sys.argv[1]) / f"{rank}.pt")
+    folder = Path(sys.argv[1])
+    torch.save(found, folder / f"{rank}.pt")
+    config = load(folder / "wanted.json", TrainConfig)
+    reducer = GroupReducer(config.parallel)
+    train(config, MarkovTokens(), folder / "run", reducer=reducer)
     dist.destroy_process_group()
