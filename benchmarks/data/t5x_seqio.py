@@ -54,7 +54,7 @@ def run(quick: bool) -> list[Check]:
     for name in ("seqio", "grain"):
         state = "installed, not compared" if importlib.util.find_spec(name) else "not installed"
         print(f"peer {name}: {state}")
-    print("check 6 of the paper's method, partition presets, belongs to the trainer's benchmarks")
+    print("check 6 of the paper's method, partition presets, is in the benchmark partition_presets")
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         prepared = _corpus(work, 3_000_000 if quick else 12_000_000)

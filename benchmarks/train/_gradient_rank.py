@@ -1,11 +1,10 @@
 """The gradient of one step, by one process or by one of several that share it.
 
 `python -m benchmarks.train._gradient_rank FILE ACCUMULATION` writes the gradient of the whole step
-as one vector; processes that share it are started as torchrun starts them.
+as one vector; processes that share it are started as torchrun starts them, in one folder.
 """
 
 import sys
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from steelyard.train import EstimatorConfig
 from steelyard.train.batches import Batch
 from steelyard.train.callback import Callback, StepState
 from steelyard.train.estimator import Estimator
-from steelyard.train.process_group import launched
+from steelyard.train.launch import launched
 
 __all__ = ["Keep", "Points", "classify", "network"]
 
@@ -56,7 +55,7 @@ class Keep(Callback):
         )
 
 
-def gradient(accumulation: int) -> np.ndarray:
+def gradient(accumulation: int, folder: Path) -> np.ndarray:
     """Return the gradient of a step that this process takes alone or shares."""
     config = EstimatorConfig(
         steps=1,
@@ -67,13 +66,12 @@ def gradient(accumulation: int) -> np.ndarray:
         threads=1,
     )
     keep = Keep()
-    with launched() as reducer, tempfile.TemporaryDirectory() as folder:
+    with launched() as reducer:
         estimator = Estimator(network(), classify, config, callbacks=[keep], reducer=reducer)
-        # Only the first process writes; the others find nothing in their folders and begin with
-        # the same weights.
-        estimator.fit(Points(), Path(folder))
+        estimator.fit(Points(), folder)
         return keep.gradient.numpy()
 
 
 if __name__ == "__main__":
-    np.save(sys.argv[1], gradient(int(sys.argv[2])))
+    path = Path(sys.argv[1])
+    np.save(path, gradient(int(sys.argv[2]), path.parent / "run"))

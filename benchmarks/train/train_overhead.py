@@ -14,10 +14,10 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from benchmarks.common import Check, ratio
+from benchmarks.train._decoder import RandomTokens
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.nn.transformer import build
@@ -29,25 +29,6 @@ PAPER = ["40-beyond-fixed-durations", "35-critical-batch-size"]
 _BAR = 1.0
 _DECAYS = (0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995)
 _COLD_STEPS = 5
-
-
-class _RandomTokens:
-    """Uniform noise in memory: the cheapest source there is, for both sides."""
-
-    bytes_per_token = 1.0
-    tokenizer = None
-
-    def __init__(self, vocab_size: int) -> None:
-        self.vocab_size = vocab_size
-        self._tokens = np.random.default_rng(0).integers(0, vocab_size, 1 << 20)
-        self.num_tokens = len(self._tokens)
-        self.heldout_tokens = self._tokens[:1024]
-
-    def batch(self, index: int, batch_size: int, sequence_length: int, seed: int) -> np.ndarray:
-        """Cut consecutive windows [B, T + 1]."""
-        size = batch_size * (sequence_length + 1)
-        start = index * size % (self.num_tokens - size)
-        return self._tokens[start : start + size].reshape(batch_size, sequence_length + 1)
 
 
 def _config(hidden_size: int, num_layers: int, steps: int) -> TrainConfig:
@@ -79,7 +60,7 @@ def _config(hidden_size: int, num_layers: int, steps: int) -> TrainConfig:
 class _BareLoop:
     """The hand-written loop, one step at a time."""
 
-    def __init__(self, config: TrainConfig, source: _RandomTokens) -> None:
+    def __init__(self, config: TrainConfig, source: RandomTokens) -> None:
         self.config = config
         self.model = build(config.architecture, seed=0)
         self.optimizer = torch.optim.AdamW(
@@ -107,7 +88,7 @@ class _BareLoop:
         return time.perf_counter() - start
 
 
-def _speed_ratio(config: TrainConfig, source: _RandomTokens) -> float:
+def _speed_ratio(config: TrainConfig, source: RandomTokens) -> float:
     """Return tokens per second of the trainer over those of the bare loop, step against step.
 
     The bare loop takes its step in the trainer's callback; the trainer's time is all that passes
@@ -139,7 +120,7 @@ def run(quick: bool) -> list[Check]:
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
-    source = _RandomTokens(2048)
+    source = RandomTokens(2048)
     checks = []
     for hidden_size, num_layers, steps in ((64, 2, 100), (192, 4, 40)):
         config = _config(hidden_size, num_layers, steps if quick else 4 * steps)
@@ -156,7 +137,7 @@ def run(quick: bool) -> list[Check]:
     return checks
 
 
-def _averages(source: _RandomTokens, rounds: int) -> Check:
+def _averages(source: RandomTokens, rounds: int) -> Check:
     """Time steps with and without averages in turn, on the larger model."""
     config = _config(192, 4, rounds + _COLD_STEPS)
     kinds = tuple(WeightAverage(kind="ema", decay=decay) for decay in _DECAYS)

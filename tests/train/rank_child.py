@@ -9,7 +9,7 @@ from sources import MarkovTokens
 
 from steelyard.config import load
 from steelyard.train import TrainConfig
-from steelyard.train.process_group import launched
+from steelyard.train.launch import launched
 from steelyard.train.trainer import train
 
 if __name__ == "__main__":
@@ -19,9 +19,10 @@ if __name__ == "__main__":
         if progress.step == stop_at:
             sys.exit(3)
 
-    with launched() as reducer:
+    config = load(directory / "wanted.json", TrainConfig)
+    with launched(config.parallel) as reducer:
         train(
-            load(directory / "wanted.json", TrainConfig),
+            config,
             MarkovTokens(),
             directory / "run",
             on_step=on_step,

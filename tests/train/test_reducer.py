@@ -1,9 +1,13 @@
 """Equal bits for 1, 2 and 4 workers: the tree of a step, in threads and in processes."""
 
+import contextlib
 import os
+import random
+import signal
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +18,7 @@ from torch import nn
 from steelyard import config as configs
 from steelyard.errors import ConfigError
 from steelyard.train import TrainResult
+from steelyard.train.checkpoint import CheckpointStore
 from steelyard.train.gradients import GradientTree
 from steelyard.train.measure import GradientNoiseScale
 from steelyard.train.session import Session
@@ -33,6 +38,8 @@ class Shared:
 class ThreadReducer:
     """Adds neighbours first, one pair at a time, in the plainest way."""
 
+    partition = None
+
     def __init__(self, rank, shared):
         self.rank, self.world_size, self.shared = rank, len(shared.values), shared
 
@@ -42,6 +49,9 @@ class ThreadReducer:
         found = list(self.shared.values)
         self.shared.barrier.wait()
         return found
+
+    def overlapped(self, tree):
+        return contextlib.nullcontext()
 
     def sum_gradients(self, parameters):
         parts = self._all([item.grad.clone() for item in parameters])
@@ -141,6 +151,27 @@ def test_shares_that_do_not_come_out_even_are_refused(config, source):
         )
 
 
+def launch(count, directory, stop):
+    """Start the processes of a run as torchrun would."""
+    environment = os.environ | {
+        "WORLD_SIZE": str(count),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(29500 + os.getpid() % 1000),
+        "OMP_NUM_THREADS": "1",
+    }
+    return [
+        subprocess.Popen(
+            [sys.executable, str(CHILD), str(directory), str(stop)],
+            env=environment | {"RANK": str(rank)},
+        )
+        for rank in range(count)
+    ]
+
+
+def finish(children):
+    return [child.wait(timeout=120) for child in children]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [2, 4])
 def test_processes_give_equal_bits_and_go_on_after_a_change_of_their_number(
@@ -150,24 +181,32 @@ def test_processes_give_equal_bits_and_go_on_after_a_change_of_their_number(
     configs.dump(config, tmp_path / "wanted.json")
     alone = train(config, source, tmp_path / "alone")
 
-    def launch(count, stop):
-        environment = os.environ | {
-            "WORLD_SIZE": str(count),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(29500 + os.getpid() % 1000),
-            "OMP_NUM_THREADS": "1",
-        }
-        children = [
-            subprocess.Popen(
-                [sys.executable, str(CHILD), str(tmp_path), str(stop)],
-                env=environment | {"RANK": str(rank)},
-            )
-            for rank in range(count)
-        ]
-        return [child.wait(timeout=120) for child in children]
-
-    assert launch(workers, 6) == [3] * workers
+    assert finish(launch(workers, tmp_path, 6)) == [3] * workers
     assert TrainResult.load(tmp_path / "run") is None
-    assert launch(workers // 2, 0) == [0] * (workers // 2)
+    assert finish(launch(workers // 2, tmp_path, 0)) == [0] * (workers // 2)
     shared = TrainResult.load(tmp_path / "run")
     assert shared and shared.losses == alone.losses and shared.eval_losses == alone.eval_losses
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_process_may_be_killed_at_any_moment(config, source, tmp_path):
+    wide = replace(config.architecture, hidden_size=128, vocab_size=512)  # shards of more than rows
+    config = replace(config, architecture=wide, accumulation=4, checkpoint_every=1, steps=24)
+    configs.dump(config, tmp_path / "wanted.json")
+    rng, store = random.Random(5), CheckpointStore(tmp_path / "run")
+    for number in range(2):
+        children = launch(2, tmp_path, 0)
+        begun = store.steps()[-1:] or [0]
+        while (store.steps()[-1:] or [0])[0] < begun[0] + 3:
+            time.sleep(0.01)
+        time.sleep(rng.random() * 0.1)
+        children[number % 2].kill()
+        assert finish(children)[number % 2] == -signal.SIGKILL
+        assert all(child.returncode for child in children)
+        latest = store.latest()
+        assert latest and latest.step >= begun[0] + 3
+    assert TrainResult.load(tmp_path / "run") is None
+    assert finish(launch(2, tmp_path, 0)) == [0, 0]
+    shared = TrainResult.load(tmp_path / "run")
+    assert shared and shared.losses == train(config, source, tmp_path / "alone").losses

@@ -175,12 +175,12 @@ def _train(
     quiet: bool,
 ) -> TrainResult | None:
     """Train in this process; None in processes that only help the first."""
-    from steelyard.train.process_group import launched
+    from steelyard.train.launch import launched
     from steelyard.train.trainer import train
 
     with (
-        launched() as reducer,
-        _shown(config, tag, rule, quiet=quiet or reducer.rank > 0) as on_step,
+        launched(config.parallel) as reducer,
+        _shown(config, tag, rule, quiet=quiet or reducer.everyone.rank > 0) as on_step,
     ):
         result = train(
             config,
@@ -190,7 +190,7 @@ def _train(
             reducer=reducer,
             peak_flops_per_s=_peak_flops_per_s(config.dtype) or None,
         )
-        return None if reducer.rank else result
+        return None if reducer.everyone.rank else result
 
 
 @contextmanager

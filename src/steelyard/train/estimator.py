@@ -107,7 +107,7 @@ class Estimator:
             BackendError: the device is not there.
         """
         directory = Path(directory)
-        with claimed(directory, self.config, data or {}, start_from, self.reducer):
+        with claimed(directory, self.config, data or {}, start_from, self.reducer.everyone):
             result = EstimatorResult.load(directory)
             if result is not None:
                 session = self._open(batches)
@@ -115,7 +115,7 @@ class Estimator:
                 return self._keep(session, result)
             self._save_beginning(batches, directory, start_from)
             result = self.run(batches, directory, start_from=start_from, on_step=on_step)
-            if not self.reducer.rank:
+            if not self.reducer.everyone.rank:
                 result.store(directory)
             self.reducer.wait()
         return result
@@ -124,8 +124,10 @@ class Estimator:
         self, batches: BatchSource, directory: Path, start_from: Path | None
     ) -> None:
         """Keep the weights before the first step, where there are no later ones."""
+        if self.reducer.partition is not None:
+            return  # weights that are to be spread come from the run's seed
         store = CheckpointStore(directory)
-        if not self.reducer.rank and start_from is None and not store.steps():
+        if not self.reducer.everyone.rank and start_from is None and not store.steps():
             session = self._open(batches)
             store.save(0, session.tensors(), session.scalars())
         self.reducer.wait()
@@ -222,10 +224,12 @@ class _Run:
     ) -> None:
         self.config = estimator.config
         self.callbacks = estimator.callbacks
+        self.store = CheckpointStore(
+            directory, pinned=self.config.checkpoint_at, reducer=estimator.reducer.everyone
+        )
         self._begin_s = time.perf_counter()
         self._meter = EnergyMeter(self.config.device)
-        self.is_first = not estimator.reducer.rank
-        self.store = CheckpointStore(directory, pinned=self.config.checkpoint_at)
+        self.is_first = not estimator.reducer.everyone.rank
         self.evaluate = estimator._evaluate
         # This run's own checkpoint goes before the one it was to start from: it is further on.
         checkpoint = self.store.latest()
@@ -364,8 +368,7 @@ class _Run:
             history.resident_peak_bytes, self.memory.resident_peak_bytes()
         )
         history.duration_s, history.energy_j = self.duration_s, self.energy_j
-        if self.is_first:
-            self.store.save(session.steps_done, session.tensors(), session.scalars())
+        session.save(self.store)
 
     def _result(self) -> EstimatorResult:
         """Summarize the history."""

@@ -1,10 +1,11 @@
 """How a module is trained: one frozen record, valid or refused."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from steelyard.errors import ConfigError, all_of, require
 from steelyard.train.adaptive_batch import AdaptiveBatch
+from steelyard.train.parallel_config import ParallelConfig
 from steelyard.train.weight_average import WeightAverage
 
 __all__ = ["EstimatorConfig", "Schedule"]
@@ -63,6 +64,7 @@ class EstimatorConfig:
         eval_every: steps between held-out evaluations; 0 evaluates only at the end.
         threads: CPU threads of torch; 0 leaves torch's own choice.
         usd_per_hour: what an hour of the machine costs; 0 takes it from the machine's record.
+        parallel: how processes that share the run's steps work together.
 
     Source: defaults follow Haegele et al. 2024 (arXiv 2405.18392), section 3 and appendix A.
     """
@@ -93,6 +95,7 @@ class EstimatorConfig:
     eval_every: int = 0
     threads: int = 0
     usd_per_hour: float = 0.0
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
 
     def __post_init__(self) -> None:
         """Refuse values that no run can have.

@@ -79,6 +79,26 @@ class GradientTree:
             for parameter, gradient in zip(self.parameters, total, strict=True):
                 parameter.grad = gradient
 
+    def take(self, index: int) -> Tensor | None:
+        """Return the sum of one parameter's gradients once its last micro-batch has left one.
+
+        Other parameters may still be without theirs. `forget` must follow once all were taken.
+
+        Args:
+            index: number of the parameter.
+
+        Returns:
+            The sum that `end_step` would leave, or None where no micro-batch had a gradient.
+        """
+        total = self.parameters[index].grad
+        for _, sums in reversed(self._sums):
+            (total,) = _add([sums[index]], [total])
+        return total
+
+    def forget(self) -> None:
+        """Drop the groups whose sums were taken; each `grad` now holds the sum of the step."""
+        self._sums.clear()
+
     def _push(self, group: _Gradients) -> None:
         """Add a group's sum to the tree: like a carry in binary counting."""
         level = 0
@@ -90,8 +110,9 @@ class GradientTree:
 
 def _add(left: _Gradients, right: _Gradients) -> _Gradients:
     """Add gradients in place of the left ones; one that is None counts as zero."""
+    # Of gradients that are DTensors, each process adds what it holds.
     both = [
-        (one, two)
+        (_held(one), _held(two))
         for one, two in zip(left, right, strict=True)
         if one is not None and two is not None
     ]
@@ -99,3 +120,8 @@ def _add(left: _Gradients, right: _Gradients) -> _Gradients:
         ones, twos = zip(*both, strict=True)
         torch._foreach_add_(ones, twos)  # pyright: ignore[reportPrivateImportUsage]
     return [two if one is None else one for one, two in zip(left, right, strict=True)]
+
+
+def _held(gradient: Tensor) -> Tensor:
+    """Return the memory that this process holds of a gradient."""
+    return getattr(gradient, "to_local", lambda: gradient)()

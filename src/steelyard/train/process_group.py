@@ -1,121 +1,93 @@
-"""Processes of torch.distributed that share each step, with sums of equal bits in each."""
+"""Processes of torch.distributed that share each step."""
 
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from steelyard.errors import BackendError, ConfigError
-from steelyard.train.reducer import AloneReducer, Reducer
+from steelyard.train.gradients import GradientTree
+from steelyard.train.overlap import OverlappedSum, lay_out, num_bytes, pack, unpack
+from steelyard.train.parallel_config import ParallelConfig
+from steelyard.train.transport.collectives import check_count, sum_over
+from steelyard.train.transport.link import GroupTransport, reaching_others
+from steelyard.train.transport.shaper import Shaper
 
-__all__ = ["GroupReducer", "launched"]
+__all__ = ["GroupReducer"]
 
 
 class GroupReducer:
-    """Sums gradients by recursive halving and doubling; neighbours first, as `GradientTree` does.
+    """Sums gradients over the processes of a group, during the backward pass where it is asked to.
 
     Attributes:
         rank: number of this process, from 0.
-        world_size: processes, a power of two.
-        sent_bytes: bytes of gradients sent so far.
-
-    Source: Goyal et al. 2017 (arXiv 1706.02677), section 4.1: 2 (p - 1) / p of the gradients are
-        sent by each of p processes, in 2 log2 p messages.
+        world_size: processes.
+        transport: carries the gradients and counts their bytes.
+        partition: None: every process holds all weights.
     """
 
-    def __init__(self) -> None:
-        """Join the default group, which must have been made.
+    partition = None
+
+    def __init__(
+        self, config: ParallelConfig | None = None, *, group: dist.ProcessGroup | None = None
+    ) -> None:
+        """Join a group, which must have been made.
+
+        Args:
+            config: how the processes work together; the default one when left out.
+            group: the processes; the default group when left out.
 
         Raises:
-            ConfigError: the processes are no power of two.
+            ConfigError: the processes are too many or too few for the way to sum.
         """
-        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
-        self.sent_bytes = 0
-        if self.world_size & (self.world_size - 1):
-            raise ConfigError(
-                f"{self.world_size} processes cannot share a step: sums are made pair by pair",
-                hint="start 2, 4, 8 or another power of two",
-            )
+        self._config = config or ParallelConfig()
+        self._group = group
+        link = self._config.link
+        self.transport = GroupTransport(group, shaper=Shaper(link) if link else None)
+        self.rank, self.world_size = self.transport.rank, self.transport.world_size
+        check_count(self._config.reduce, self.world_size)
+        self._overlapped: OverlappedSum | None = None
+        self._is_summed = False
+
+    @property
+    def everyone(self) -> "GroupReducer":
+        """This reducer: its processes are all there are."""
+        return self
+
+    def overlapped(self, tree: GradientTree, /) -> AbstractContextManager[None]:
+        """Surround the last backward pass of a step, in which gradients are summed."""
+        if not self._config.overlap:
+            return nullcontext()
+        if self._overlapped is None or not self._overlapped.is_for(tree):
+            self._overlapped = OverlappedSum(tree, self._sum, is_first=not self.rank)
+        self._is_summed = True
+        return self._overlapped.around_backward()
 
     def sum_gradients(self, parameters: Sequence[nn.Parameter], /) -> None:
-        """Leave in each `grad` the sum over all processes."""
-        device = parameters[0].device
-        present = torch.tensor([item.grad is not None for item in parameters], device=device).int()
-        dist.all_reduce(present, dist.ReduceOp.MAX)
-        chosen = [item for item, there in zip(parameters, present.tolist(), strict=True) if there]
-        if not chosen:
+        """Leave in each `grad` the sum over all processes, if that is not done yet."""
+        if self._is_summed:
+            self._is_summed = False
             return
-        parts = [torch.zeros_like(item) if item.grad is None else item.grad for item in chosen]
-        sizes = [part.numel() for part in parts]
-        padding = -sum(sizes) % self.world_size
-        flat = torch.cat([part.flatten() for part in parts] + [parts[0].new_zeros(padding)])
-        self._sum(flat)
-        for item, total in zip(chosen, flat.split([*sizes, padding]), strict=False):
-            item.grad = total.view_as(item)
+        # One vector for each type of parameters: nothing goes on meanwhile.
+        for bucket in lay_out(parameters, range(len(parameters)), num_bytes(parameters)):
+            chosen = [parameters[index] for index in bucket]
+            values = pack(chosen, [item.grad for item in chosen])
+            self._sum(values)
+            unpack(chosen, values)
 
-    def _sum(self, flat: Tensor) -> None:
-        """Sum a vector, whose length is a multiple of the processes, over all of them."""
-        held = flat
-        # Halving: of what a pair still holds, each keeps and sums one half. The pairs are first
-        # neighbours, then their pairs: every element is added in the same order.
-        halves: list[tuple[int, Tensor, Tensor]] = []
-        distance = 1
-        while distance < self.world_size:
-            low, high = held.chunk(2)
-            mine, other = (high, low) if self.rank & distance else (low, high)
-            mine += self._exchange(other, mine, self.rank ^ distance)
-            halves.append((self.rank ^ distance, mine, other))
-            held, distance = mine, 2 * distance
-        # Doubling: the way back, with finished sums.
-        for peer, mine, other in reversed(halves):
-            other.copy_(self._exchange(mine, other, peer))
-
-    def _exchange(self, outgoing: Tensor, like: Tensor, peer: int) -> Tensor:
-        """Send a tensor to a process and return what it sends, of the shape of `like`."""
-        incoming = torch.empty_like(like)
-        requests = [dist.isend(outgoing, peer), dist.irecv(incoming, peer)]
-        for request in requests:
-            assert request is not None
-            request.wait()
-        self.sent_bytes += outgoing.numel() * outgoing.element_size()
-        return incoming
+    def _sum(self, values: Tensor) -> None:
+        """Sum a vector over all processes."""
+        sum_over(self.transport, values, self._config.reduce)
 
     def gather(self, values: Tensor, /) -> Tensor:
         """Return the values [n] of all processes by rank, [world_size * n]."""
         found = [torch.empty_like(values) for _ in range(self.world_size)]
-        dist.all_gather(found, values)
+        with reaching_others():
+            dist.all_gather(found, values, group=self._group)
         return torch.cat(found)
 
     def wait(self) -> None:
         """Return when every process has come here."""
-        dist.barrier()
-
-
-@contextmanager
-def launched() -> Iterator[Reducer]:
-    """Join the processes that a launcher such as torchrun started with this one.
-
-    Yields:
-        A reducer over them; the one for a process alone where there is no launcher.
-
-    Raises:
-        BackendError: the other processes were not reached.
-        ConfigError: their number is no power of two.
-    """
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        yield AloneReducer()
-        return
-    try:
-        dist.init_process_group("gloo")
-    except (RuntimeError, ValueError) as error:
-        raise BackendError(
-            f"the processes of this run do not reach one another: {error}",
-            hint="start them with torchrun --nproc-per-node 2 -m steelyard train run ...",
-        ) from error
-    try:
-        yield GroupReducer()
-    finally:
-        dist.destroy_process_group()
+        with reaching_others():
+            dist.barrier(group=self._group)

@@ -15,7 +15,14 @@ from steelyard.train.reducer import Reducer
 
 __all__ = ["check_compile", "check_device", "claimed"]
 
-_MAY_CHANGE = {"threads", "checkpoint_every", "measure", "measure_every", "usd_per_hour"}
+_MAY_CHANGE = {
+    "threads",
+    "checkpoint_every",
+    "measure",
+    "measure_every",
+    "usd_per_hour",
+    "parallel",
+}
 """Fields that do not change what a run computes, so a resumed run may set them anew."""
 
 

@@ -20,7 +20,7 @@ from steelyard.train.averages import Averages, swapped
 from steelyard.train.batch_pilot import BatchPilot
 from steelyard.train.batches import Batch, BatchSource, count_examples, micro_batches
 from steelyard.train.callback import Callback, StepState
-from steelyard.train.checkpoint import Checkpoint
+from steelyard.train.checkpoint import Checkpoint, CheckpointStore
 from steelyard.train.compilation import CompiledLoss
 from steelyard.train.estimator_config import EstimatorConfig
 from steelyard.train.gradients import GradientTree
@@ -80,6 +80,10 @@ class Session:
             convert(module, Amax())
         self.module = module.to(config.device).train()
         self.module.zero_grad(set_to_none=True)
+        reducer = reducer or AloneReducer()
+        self._partition = reducer.partition
+        if self._partition is not None:
+            self._partition.spread(module, config)
         self.history = History()
         self._loss = CompiledLoss(loss) if config.compile is True else loss
         self._noises = [item for item in module.modules() if isinstance(item, Noise)]
@@ -95,10 +99,12 @@ class Session:
                 name: item for name, item in module.named_parameters() if item.requires_grad
             },
             optimizers=optimizers.make_optimizers(module, config),
-            reducer=reducer or AloneReducer(),
+            reducer=reducer,
             accumulation=config.accumulation,
             micro_batch_size=config.micro_batch_size,
         )
+        if self._partition is not None:
+            self._partition.regroup(self.state.optimizers)
         self._check_names()
         self._check_shares()
         self._lay_tree()
@@ -196,7 +202,8 @@ class Session:
         for callback in self._callbacks:
             callback.before_update(state)
         if self.config.clip:
-            _clip(self._tree.parameters, self.config.clip)
+            clip = _clip if self._partition is None else self._partition.clip
+            clip(self._tree.parameters, self.config.clip)
         for optimizer in state.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = state.learning_rate
@@ -258,7 +265,11 @@ class Session:
                 loss = loss + extra
             # Each micro-batch's loss counts by its share: the sum of the gradients is that of the
             # whole batch's mean.
-            (loss if config.accumulation == 1 else loss / config.accumulation).backward()
+            loss = loss if config.accumulation == 1 else loss / config.accumulation
+            # A callback that reads micro-batches must find them unsummed.
+            is_last = number == len(parts) - 1 and not watching
+            with state.reducer.overlapped(self._tree) if is_last else contextlib.nullcontext():
+                loss.backward()
             losses.append(state.loss / config.accumulation)
             for callback in watching:
                 callback.after_backward(state)
@@ -316,6 +327,21 @@ class Session:
             "gradient_groups": "one" if self._in_one_group else "tree",
         }
 
+    def save(self, store: CheckpointStore) -> None:
+        """Write a checkpoint of the current step; all processes of the run call it.
+
+        Args:
+            store: where it goes.
+
+        Raises:
+            CapacityError: the disk is full.
+        """
+        if self._partition is None:
+            store.save(self.steps_done, self.tensors(), self.scalars())
+        else:
+            pieces = self._partition.pieces(self.tensors())
+            store.save_pieces(self.steps_done, pieces, self.scalars())
+
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue from a checkpoint.
 
@@ -326,9 +352,10 @@ class Session:
             DataError: the checkpoint is of another module.
         """
         try:
-            optimizers.load_state(
-                self.module, self.state.optimizers, checkpoint.tensors, checkpoint.step
-            )
+            tensors, partition = checkpoint.tensors, self._partition
+            if partition is not None:
+                tensors = partition.parts(tensors)
+            optimizers.load_state(self.module, self.state.optimizers, tensors, checkpoint.step)
             self.history = History.restore(checkpoint)
         except (KeyError, RuntimeError) as error:
             raise DataError(

@@ -16,10 +16,12 @@ from steelyard.nn.transformer import Transformer, build, refuse_unsupported
 from steelyard.parallel import torch_threads
 from steelyard.train.batches import Batch
 from steelyard.train.callback import Callback
+from steelyard.train.checkpoint import load_checkpoint
 from steelyard.train.config import Measure, TrainConfig
 from steelyard.train.estimator import Estimator, OnStep
 from steelyard.train.evaluate import bits_per_byte, evaluate, heldout_windows
 from steelyard.train.measure import GradientNoiseScale, UpdateSizes
+from steelyard.train.optimizer import load_state
 from steelyard.train.reducer import AloneReducer, Reducer
 from steelyard.train.replay import Divergence, Replay, read_divergence, replay
 from steelyard.train.result import EstimatorResult, TrainResult
@@ -177,7 +179,7 @@ def train(
         lambda: refuse_unsupported(config.architecture),
     )
     joined = reducer or AloneReducer()
-    with claimed(directory, config, _told_apart(shards), start_from, joined):
+    with claimed(directory, config, _told_apart(shards), start_from, joined.everyone):
         result = TrainResult.load(directory)
         if result is None:
             model = _build(config)
@@ -195,7 +197,7 @@ def train(
             batches = TokenBatches(config, shards)
             found = estimator.run(batches, directory, start_from=start_from, on_step=on_step)
             result = _decoder_result(config, shards, found, directory / "model")
-            if not joined.rank:
+            if not joined.everyone.rank:
                 result = _keep(estimator, shards, result, directory)
             joined.wait()
     if peak_flops_per_s:
@@ -210,11 +212,13 @@ def _keep(
 ) -> TrainResult:
     """Write the final model, its averages and the result; return it with the time that took."""
     begin_s = time.perf_counter()
-    assert isinstance(estimator.module, Transformer)
-    _save(estimator.module, source, result.model)
-    for average in estimator.config.averages:
+    model, config = estimator.module, estimator.config
+    assert isinstance(model, Transformer) and isinstance(config, TrainConfig)
+    is_spread = estimator.reducer.partition is not None
+    _save(_whole(config, result.checkpoint) if is_spread else model, source, result.model)
+    for average in config.averages:
         with estimator.averaged(average.name):
-            _save(estimator.module, source, directory / f"model-{average.name}")
+            _save(model, source, directory / f"model-{average.name}")
     result = replace(result, duration_s=result.duration_s + time.perf_counter() - begin_s)
     # The result is written last: a folder that has one is finished and complete.
     result.store(directory)
@@ -237,6 +241,13 @@ def _told_apart(source: TokenSource) -> dict[str, object]:
 def _build(config: TrainConfig) -> Transformer:
     """Make the model with its seed."""
     return build(config.architecture, dtype=torch.float32, device=config.device, seed=config.seed)
+
+
+def _whole(config: TrainConfig, checkpoint: Path) -> Transformer:
+    """Make the model of a checkpoint whose weights no process holds as a whole."""
+    kept, model = load_checkpoint(checkpoint), _build(config)
+    load_state(model, [], kept.tensors, kept.step)
+    return model
 
 
 def _heldout_loss(config: TrainConfig, source: TokenSource) -> Callable[[nn.Module], float]:

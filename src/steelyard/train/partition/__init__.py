@@ -1,0 +1,1 @@
+"""Weights and activations spread over processes, by rules from named axes to those of a mesh."""
