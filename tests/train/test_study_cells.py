@@ -34,7 +34,7 @@ def in_process(monkeypatch):
 
     asked: list[str] = []
 
-    def launch(self, config, directory, *, start_from=None, on_step=None):
+    def launch(self, config, directory, *, pool="", start_from=None, on_step=None):
         asked.append(str(directory))
         source = TokenShards(self._data)
         return train(config, source, directory, start_from=start_from, on_step=on_step)
@@ -85,7 +85,7 @@ def test_tokens_per_parameter_follow_the_size_and_name_every_run_that_is_too_lon
         {"lengths": (0.5, 1.5)},
         {"rate_factors": (0.0,)},
         {"seeds": (1, 1)},
-        {"cooldown_fraction": 0.0},
+        {"cooldown_fractions": (0.0, 0.5)},
         {"tokens_per_parameter": (20.0, 10.0)},
     ],
 )
