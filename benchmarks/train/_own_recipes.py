@@ -77,7 +77,6 @@ def pool_runs(quick: bool) -> list[OwnRun]:
         train=train,
         pools=names[:5:2] if quick else names,
         cooldown_fractions=(0.0,),
-        seeds=(0,) if quick else (0, 1),
     )
     return own_runs("pools", recipe, folder, quick=quick)
 
@@ -104,7 +103,7 @@ def _pools() -> tuple[Any, tuple[str, ...]]:
 
 
 def batch_runs(quick: bool) -> list[OwnRun]:
-    """Return runs of two sizes at a constant rate with seven batches and three rates each."""
+    """Return runs at a constant rate with five batches and two rates each."""
     steps = 320 if quick else 1250
     averages = tuple(WeightAverage(kind="ema", decay=decay) for decay in (0.9, 0.98))
     train = _train(
@@ -119,28 +118,27 @@ def batch_runs(quick: bool) -> list[OwnRun]:
     )
     recipe = StudyRecipe(
         train=train,
-        shapes=((32, 1),) if quick else ((16, 1), (32, 1)),
-        batch_sizes=(4, 16, 64) if quick else (2, 4, 8, 16, 32, 64),
-        rate_factors=(1.0,) if quick else (0.5, 1.0, 2.0),
+        batch_sizes=(4, 16, 64) if quick else (4, 8, 16, 32, 64),
+        rate_factors=(1.0,) if quick else (1.0, 2.0),
         cooldown_fractions=(0.0,),
     )
     return own_runs("batches", recipe, abstracts(), quick=quick)
 
 
 def horizon_runs(quick: bool) -> list[OwnRun]:
-    """Return runs of a small batch at six rates, cooled down at five doublings of the length."""
-    train = _train(32, 160 if quick else 4000, batch_size=4, warmup_steps=10 if quick else 40)
+    """Return runs of a small batch at five rates, cooled down at four doublings of the length."""
+    train = _train(32, 160 if quick else 2400, batch_size=4, warmup_steps=10 if quick else 30)
     recipe = StudyRecipe(
         train=train,
-        lengths=(0.25, 0.5, 1.0) if quick else (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0),
-        rate_factors=(0.5, 2.0, 4.0) if quick else (0.25, 0.5, 1.0, 2.0, 4.0, 8.0),
+        lengths=(0.25, 0.5, 1.0) if quick else (1 / 8, 1 / 4, 1 / 2, 1.0),
+        rate_factors=(0.5, 2.0, 4.0) if quick else (0.5, 1.0, 2.0, 4.0, 8.0),
     )
     return own_runs("horizons", recipe, abstracts(), quick=quick)
 
 
 def cooldown_runs(quick: bool) -> list[OwnRun]:
     """Return cooled-down runs of two shapes and two shares beside cosines, at three lengths."""
-    steps = 160 if quick else 1600
+    steps = 160 if quick else 1280
     averages = (
         WeightAverage(kind="swa", window=steps // 16),
         WeightAverage(kind="lawa", window=steps // 64, count=5),
@@ -152,7 +150,7 @@ def cooldown_runs(quick: bool) -> list[OwnRun]:
         lengths=(0.25, 0.5, 1.0),
         schedules=("1-sqrt", "linear", "cosine"),
         cooldown_fractions=(0.2,) if quick else (0.05, 0.2),
-        rate_factors=(1.0,) if quick else (0.5, 1.0, 2.0, 4.0),
+        rate_factors=(1.0,) if quick else (1.0, 2.0, 4.0),
     )
     return own_runs("cooldowns", recipe, abstracts(), quick=quick)
 
