@@ -146,7 +146,9 @@ def best_share(alpha_kept: float, most_total: float) -> BestShare:
         ends = math.log(alpha_kept / most_total), 0.0
         for side in ("hard", "easy"):
             least = minimize_scalar(
-                lambda log, side=side: pruned_error(alpha_kept / math.exp(log), math.exp(log), side),
+                lambda log, side=side: pruned_error(
+                    alpha_kept / math.exp(log), math.exp(log), side
+                ),
                 bounds=ends,
                 method="bounded",
                 options={"xatol": 1e-3},

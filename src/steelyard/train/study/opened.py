@@ -120,6 +120,7 @@ class OpenStudy:
         """
         path = self._directory / "study.json"
         books = _open_books(path, self.cells, self._paces, self._jobs)
+        files.write_json(path, to_plain(books))  # so that a kill leaves the forecast
         begin_s = time.perf_counter()
         try:
             runner = CellRunner(

@@ -94,8 +94,11 @@ def probe(
 
 def _short(config: TrainConfig) -> TrainConfig:
     """Return a run of a few steps that computes each as the whole one does."""
+    # Windows that end within these steps: else there would be no average to evaluate.
+    averages = tuple(replace(item, window=min(item.window, 4)) for item in config.averages)
     return replace(
         config,
+        averages=averages,
         steps=_PROBE_STEPS,
         warmup_steps=0,
         cooldown_steps=0,
