@@ -13,6 +13,7 @@ from steelyard.train.study import StudyRecipe
 from steelyard.train.weight_average import WeightAverage
 
 __all__ = [
+    "POOLS",
     "POOL_TOKENS",
     "batch_runs",
     "cooldown_runs",
@@ -26,8 +27,8 @@ __all__ = [
 
 _LENGTH = 64
 _SMOOTH = 16
-"""Width whose runs of other seeds differ by a tenth of a percent; at 32 some learn in a jump, sooner
-or later, and end several percent apart."""
+"""Width whose runs of other seeds differ by a tenth of a percent; at 32 some learn in a jump,
+soon or late, and end several percent apart."""
 POOL_TOKENS = 40_000
 POOLS = ("first", "second", "third", "fourth")
 _DAMAGE = (0.0, 0.15, 0.35, 0.6)
@@ -151,11 +152,11 @@ def batch_runs(quick: bool) -> list[OwnRun]:
 
 
 def horizon_runs(quick: bool) -> list[OwnRun]:
-    """Return runs of a small batch at five rates, cooled down at four doublings of the length."""
-    train = _train(_SMOOTH, 160 if quick else 4000, batch_size=4, warmup_steps=10 if quick else 40)
+    """Return runs of a small batch at five rates, cooled down at six lengths."""
+    train = _train(_SMOOTH, 160 if quick else 4000, batch_size=4, warmup_steps=10 if quick else 25)
     recipe = StudyRecipe(
         train=train,
-        lengths=(0.25, 0.5, 1.0) if quick else (1 / 8, 1 / 4, 1 / 2, 1.0),
+        lengths=(0.25, 0.5, 1.0) if quick else (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0),
         rate_factors=(0.5, 2.0, 4.0) if quick else (0.25, 0.5, 1.0, 2.0, 4.0),
         seeds=(0,) if quick else (0, 1, 2),
     )

@@ -96,31 +96,15 @@ def forecast_largest(results: Sequence[TrainResult]) -> Check | None:
 
 def _carried_scatter(seen: Sequence[TrainResult], largest: int, repeats: int) -> float:
     """Return the deviation of ln loss that seeds cause at the largest model; 0 for one seed."""
-    by_cell: dict[tuple[int, int], dict[int, float]] = {}
+    by_cell: dict[tuple[int, int], list[float]] = {}
     for item in seen:
-        cell = by_cell.setdefault((item.parameters, item.tokens), {})
-        cell[item.seed] = math.log(item.eval_loss)
-    sizes = sorted({size for size, _ in by_cell})
-    seeds = {item.seed for item in seen}
-    if len(seeds) < 2:
+        by_cell.setdefault((item.parameters, item.tokens), []).append(math.log(item.eval_loss))
+    seeds = min(len(logs) for logs in by_cell.values())
+    if seeds < 2:
         return 0.0
-    # One number per trunk: the mean over its lengths of what it is off its cells' means.
-    offsets = [
-        float(
-            np.mean(
-                [
-                    cell[seed] - np.mean([*cell.values()])
-                    for (parameters, _), cell in by_cell.items()
-                    if parameters == size and seed in cell
-                ]
-            )
-        )
-        for size in sizes
-        for seed in seeds
-    ]
-    variance = float(np.sum(np.square(offsets))) / (len(sizes) * (len(seeds) - 1))
+    variance = float(np.mean([np.var(logs, ddof=1) for logs in by_cell.values()]))
     # A line through the sizes' means weighs each by these shares at the largest model.
-    places = np.log(np.array(sizes, dtype=np.float64))
+    places = np.log(np.array(sorted({size for size, _ in by_cell}), dtype=np.float64))
     off = places - places.mean()
-    shares = 1 / len(sizes) + off * (math.log(largest) - places.mean()) / float(off @ off)
-    return math.sqrt(variance * (float(shares @ shares) / len(seeds) + 1 / max(repeats, 1)))
+    shares = 1 / len(places) + off * (math.log(largest) - places.mean()) / float(off @ off)
+    return math.sqrt(variance * (float(shares @ shares) / seeds + 1 / max(repeats, 1)))
