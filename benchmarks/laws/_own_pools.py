@@ -40,7 +40,7 @@ def own_pools(quick: bool) -> list[Check]:
     for name in POOLS:
         utility, life = fit.utilities()[name].value, fit.half_lives()[name].value
         print(
-            f"  pool {name}: losses {np.round(loss[name][seen], 3)}, b {utility:.3f}, tau {life:.2f}"
+            f"  pool {name}: b {utility:.3f}, tau {life:.2f}, losses {np.round(loss[name][seen], 3)}"
         )
     return _judged(fit, tokens[asked], loss, asked)
 
