@@ -13,6 +13,7 @@ from steelyard import units
 from steelyard.catalog.stored import load_calibration
 from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, print_json
+from steelyard.cli.pruning import score
 from steelyard.cli.study import study
 from steelyard.cost import model_flops_per_token
 from steelyard.data.shards import TokenShards
@@ -29,6 +30,7 @@ OnStep = Callable[[Progress], None]
 
 app = cyclopts.App(name="train", help="Train a transformer; killed runs continue.")
 app.command(study)
+app.command(score)
 
 
 @app.command
