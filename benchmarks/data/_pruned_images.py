@@ -103,6 +103,12 @@ def _loss(module: nn.Module, batch: Batch) -> Tensor:
     return F.cross_entropy(module(batch[0]), batch[1])
 
 
+def _part(batch: Batch, place: int) -> Tensor:
+    """Return images, labels or numbers of a batch."""
+    assert isinstance(batch, tuple)
+    return batch[place]
+
+
 def _config(steps: int, seed: int) -> EstimatorConfig:
     """Return how every network is trained."""
     return EstimatorConfig(
@@ -173,8 +179,8 @@ def score(images: Images, steps: int, nets: int) -> Scores:
         module = _network(100 + seed)
         watch = ExampleStatistics(
             count,
-            ids=lambda batch: batch[2],
-            labels=lambda batch: batch[1],
+            ids=lambda batch: _part(batch, 2),
+            labels=lambda batch: _part(batch, 1),
             scored_steps=int(_SCORED_SHARE * steps),
         )
         with tempfile.TemporaryDirectory() as folder:

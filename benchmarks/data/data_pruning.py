@@ -8,6 +8,7 @@ trained on all examples; what scoring costs is said beside it.
 
 import math
 import time
+from typing import Literal
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from benchmarks.data._perceptron_runs import student_errors
 from benchmarks.data._pruned_images import Images, Scores, held_out_error, prototypes, score
 from numpy.typing import NDArray
 from scipy.optimize import brentq
-from scipy.stats import spearmanr
+from scipy.stats import rankdata
 
 from steelyard.data.difficulty import stability
 from steelyard.data.pruning import prune
@@ -139,7 +140,9 @@ def _envelope() -> list[Check]:
 def _enough(total: float) -> float:
     """Return the share of hard examples that loses a fifth against all of them."""
     most = math.log(1.2 * pruned_error(total))
-    return brentq(lambda keep: math.log(pruned_error(total, keep)) - most, 0.03, 1.0, xtol=1e-5)
+    return brentq(  # pyright: ignore[reportReturnType]
+        lambda keep: math.log(pruned_error(total, keep)) - most, 0.03, 1.0, xtol=1e-5
+    )
 
 
 def _images(quick: bool) -> list[Check]:
@@ -165,7 +168,8 @@ def _images(quick: bool) -> list[Check]:
 def _agreement(found: Scores) -> list[Check]:
     """Compare the metrics with one another, and nets with nets."""
     names = list(found.by_metric)
-    ranks = np.asarray(spearmanr(np.array(list(found.by_metric.values())).T).statistic)
+    # Pearson's correlation of ranks is Spearman's.
+    ranks = np.corrcoef([rankdata(scores) for scores in found.by_metric.values()])
     for name, row in zip(names, ranks, strict=True):
         print(
             f"  {name:>10}: rank correlation with each {' '.join(f'{item:5.2f}' for item in row)}"
@@ -218,7 +222,7 @@ def _large(images: Images, found: Scores, steps: int, seeds: int) -> list[Check]
 
 def _small(seeds: int) -> list[Check]:
     """Keep the easy and the hard half of few images."""
-    losses = {"easy": [], "hard": []}
+    losses: dict[Literal["easy", "hard"], list[float]] = {"easy": [], "hard": []}
     for seed in range(seeds):
         images = Images(_SMALL, 10 + seed)
         scores = score(images, 300, 5).by_metric["el2n"]

@@ -28,7 +28,7 @@ def own_pools(quick: bool) -> list[Check]:
     steps, loss = _curves(runs)
     tokens = steps * runs[0].batch_size * (runs[0].tokens / runs[0].steps / runs[0].batch_size)
     # Two to ten passes of a pool alone, one pass of the largest union and more of mixtures.
-    seen = _nearest(tokens, POOL_TOKENS * np.arange(2, 11, 2))
+    seen = _nearest(tokens, POOL_TOKENS * np.arange(2.0, 11.0, 2.0))
     asked = _nearest(tokens, POOL_TOKENS * np.array([4.0, 6.0, 8.0, 12.0, 16.0, 20.0]))
     points = {
         "samples": np.tile(tokens[seen], len(POOLS)),

@@ -6,8 +6,7 @@ from benchmarks.train._own_recipes import repeat_runs, size_runs
 from benchmarks.train._own_study import OwnRun
 from numpy.typing import NDArray
 
-from steelyard.laws.decisions.forecasting.forecast import ensemble
-from steelyard.laws.fitting.fitted import Prediction
+from steelyard.laws.decisions.forecasting.forecast import EnsembleForecast, ensemble
 
 __all__ = ["own_sizes"]
 
@@ -51,7 +50,7 @@ def own_sizes(quick: bool) -> list[Check]:
     ]
 
 
-def _said(seen: list[OwnRun], wanted: list[OwnRun]) -> Prediction:
+def _said(seen: list[OwnRun], wanted: list[OwnRun]) -> EnsembleForecast:
     """Forecast runs from others."""
     names = ("parameters", "tokens")
     columns = [
@@ -67,7 +66,7 @@ def _said(seen: list[OwnRun], wanted: list[OwnRun]) -> Prediction:
     return said
 
 
-def _worst(said: Prediction, runs: list[OwnRun]) -> float:
+def _worst(said: EnsembleForecast, runs: list[OwnRun]) -> float:
     """Return the largest relative error."""
     return float(np.abs(said.value / np.array([run.loss for run in runs]) - 1).max())
 

@@ -5,8 +5,9 @@ Of alpha_total N examples in N dimensions, labelled by a teacher, those with the
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from scipy.optimize import brentq, minimize_scalar
@@ -69,8 +70,13 @@ def pruned_error(alpha_total: float, keep: float = 1.0, side: Side = "hard") -> 
         end = _OVERLAPS[0] if values[0] <= 0 else _OVERLAPS[-1]
         return math.acos(float(end)) / math.pi
     ends = _OVERLAPS[crossed[-1]], _OVERLAPS[crossed[-1] + 1]
-    found = brentq(lambda overlap: float(residual(np.array([overlap]))[0]), *ends, xtol=1e-12)
-    return math.acos(float(found)) / math.pi
+    overlap = _root(lambda overlap: float(residual(np.array([overlap]))[0]), *ends)
+    return math.acos(overlap) / math.pi
+
+
+def _root(function: Callable[[float], float], low: float, high: float) -> float:
+    """Return where a function that changes its sign is 0."""
+    return brentq(function, low, high, xtol=1e-12)  # pyright: ignore[reportReturnType]
 
 
 def _margins(keep: float, side: Side) -> tuple[Array, Array]:
@@ -144,8 +150,9 @@ def best_share(alpha_kept: float, most_total: float) -> BestShare:
     found = [BestShare(1.0, "hard", pruned_error(alpha_kept))]
     if most_total > alpha_kept:
         ends = math.log(alpha_kept / most_total), 0.0
-        for side in ("hard", "easy"):
-            least = minimize_scalar(
+        sides: tuple[Side, ...] = ("hard", "easy")
+        for side in sides:
+            least: Any = minimize_scalar(
                 lambda log, side=side: pruned_error(
                     alpha_kept / math.exp(log), math.exp(log), side
                 ),
@@ -184,4 +191,4 @@ def crossover(keep: float, *, low: float = 0.3, high: float = 50.0) -> float:
             f"easy and hard examples do not change places from {low} to {high} at keep = {keep}",
             hint="give a wider range, and a share below 1",
         )
-    return math.exp(float(brentq(ahead, *ends, xtol=1e-6)))
+    return math.exp(_root(ahead, *ends))

@@ -178,8 +178,9 @@ def _noise_scale(module: nn.Module, squared: np.ndarray) -> float:
         for item in module.parameters()
         if item.grad is not None
     )
-    signal, noise = unbiased_parts(squared.mean(), np.float64(total / count**2), 1, count)
-    return float(noise / signal) if signal > 0 else float("nan")
+    small, big = squared.mean(keepdims=True), np.array([total / count**2])
+    signal, noise = (float(part[0]) for part in unbiased_parts(small, big, 1, count))
+    return noise / signal if signal > 0 else float("nan")
 
 
 def _by_document(spans: DocumentSpans, scores: list[np.ndarray]) -> np.ndarray:

@@ -150,8 +150,8 @@ def _shape_of(config: TrainConfig) -> Schedule:
     """Return the shape of a model's cooldowns."""
     # A cosine and multipliers of one's own know their length from the first step: the trunk of a
     # rung takes the best cooldown instead.
-    is_cooldown = isinstance(config.schedule, str) and config.schedule != "cosine"
-    return config.schedule if is_cooldown else "1-sqrt"
+    schedule = config.schedule
+    return schedule if isinstance(schedule, str) and schedule != "cosine" else "1-sqrt"
 
 
 def _branch(head: str, name: str, bare: TrainConfig, branch: Branch[int], pool: str) -> Cell:
