@@ -29,9 +29,9 @@ _LENGTH = 64
 _SMOOTH = 16
 """Width whose runs of other seeds differ by a tenth of a percent; at 32 some learn in a jump,
 soon or late, and end several percent apart."""
-POOL_TOKENS = 40_000
+POOL_TOKENS = 20_480
 POOLS = ("first", "second", "third", "fourth")
-_DAMAGE = (0.0, 0.15, 0.35, 0.6)
+_DAMAGE = (0.0, 0.05, 0.12, 0.25)
 """Share of the tokens of a pool that are drawn anew from all tokens."""
 
 
@@ -94,15 +94,15 @@ def ladder_runs(quick: bool) -> list[OwnRun]:
 
 def pool_runs(quick: bool) -> list[OwnRun]:
     """Return runs on four pools of falling quality and on the unions of the best of them."""
-    steps = 240 if quick else 1600
-    train = _train(_SMOOTH, steps, eval_every=steps // 40, eval_tokens=8192)
+    steps = 240 if quick else 800
+    train = _train(32, steps, eval_every=steps // 40, eval_tokens=8192)
     train = replace(train, averages=(WeightAverage(kind="ema", decay=0.98),))
     folder, names = _pools()
     recipe = StudyRecipe(
         train=train,
         pools=names[:5:2] if quick else names,
         cooldown_fractions=(0.0,),
-        seeds=(0,) if quick else (0, 1),
+        seeds=(0,) if quick else (0, 1, 2),
     )
     return own_runs("pools", recipe, folder, quick=quick)
 
@@ -120,11 +120,11 @@ def _pools() -> tuple[Any, tuple[str, ...]]:
         parts.append(np.where(generator.random(POOL_TOKENS) < share, drawn, part))
     folder = abstracts()
     for name, part in zip(POOLS, parts, strict=True):
-        folder = write_pool("pools", name, part)
+        folder = write_pool(f"pools-{POOL_TOKENS}", name, part)
     unions = []
     for count in range(2, len(POOLS) + 1):
         unions.append(f"best{count}")
-        folder = write_pool("pools", unions[-1], np.concatenate(parts[:count]))
+        folder = write_pool(f"pools-{POOL_TOKENS}", unions[-1], np.concatenate(parts[:count]))
     return folder, (*POOLS, *unions)
 
 

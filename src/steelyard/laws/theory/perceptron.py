@@ -69,8 +69,8 @@ def pruned_error(alpha_total: float, keep: float = 1.0, side: Side = "hard") -> 
         # Below the grid's first overlap nothing was learned, beyond its last nothing is left.
         end = _OVERLAPS[0] if values[0] <= 0 else _OVERLAPS[-1]
         return math.acos(float(end)) / math.pi
-    ends = _OVERLAPS[crossed[-1]], _OVERLAPS[crossed[-1] + 1]
-    overlap = _root(lambda overlap: float(residual(np.array([overlap]))[0]), *ends)
+    low, high = _OVERLAPS[crossed[-1] : crossed[-1] + 2].tolist()
+    overlap = _root(lambda overlap: float(residual(np.array([overlap]))[0]), low, high)
     return math.acos(overlap) / math.pi
 
 
@@ -153,9 +153,7 @@ def best_share(alpha_kept: float, most_total: float) -> BestShare:
         sides: tuple[Side, ...] = ("hard", "easy")
         for side in sides:
             least: Any = minimize_scalar(
-                lambda log, side=side: pruned_error(
-                    alpha_kept / math.exp(log), math.exp(log), side
-                ),
+                _log_error(alpha_kept, side),
                 bounds=ends,
                 method="bounded",
                 options={"xatol": 1e-3},
@@ -164,6 +162,11 @@ def best_share(alpha_kept: float, most_total: float) -> BestShare:
             share = alpha_kept / most_total
             found.append(BestShare(share, side, pruned_error(most_total, share, side)))
     return min(found, key=lambda item: item.error)
+
+
+def _log_error(alpha_kept: float, side: Side) -> Callable[[float], float]:
+    """Return the error by ln of the share that so many examples are."""
+    return lambda log: pruned_error(alpha_kept / math.exp(log), math.exp(log), side)
 
 
 def crossover(keep: float, *, low: float = 0.3, high: float = 50.0) -> float:
