@@ -2,8 +2,8 @@
 
 A pool is 20 thousand tokens of abstracts, in which a share of 0, 5, 12 or 25 % was drawn anew from
 all tokens; the error is the least loss on clean held-out text so far, as if stopped early, at a
-constant rate with an average of the weights. A law is fitted to the pools alone and forecasts the unions of the best two, three and
-four, which it never saw.
+constant rate with an average of the weights. A law is fitted to the pools alone and forecasts the
+unions of the best two, three and four, which it never saw.
 """
 
 import numpy as np
@@ -39,9 +39,8 @@ def own_pools(quick: bool) -> list[Check]:
     fit = laws.data.fit_pools(points, alone, bootstrap=laws.Bootstrap(count=0))
     for name in POOLS:
         utility, life = fit.utilities()[name].value, fit.half_lives()[name].value
-        print(
-            f"  pool {name}: b {utility:.3f}, tau {life:.2f}, losses {np.round(loss[name][seen], 3)}"
-        )
+        shown = np.round(loss[name][seen], 3)
+        print(f"  pool {name}: b {utility:.3f}, tau {life:.2f}, losses {shown}")
     return _judged(fit, tokens[asked], loss, asked)
 
 
