@@ -1,8 +1,8 @@
 """Own runs of six batches and three rates: steps to a target, and the noise scale on the way.
 
 The rate is constant and averages of the weights are evaluated, so one run serves every target. The
-target at a number of tokens is the least loss of the smallest batch there, over rates and
-averages; a batch is judged at its best rate. Batches count sequences of 64 tokens.
+target at a number of tokens is the least loss there of batches of 8 and less, over rates and
+averages; a batch is judged at its best rate, against the one that needs the fewest examples. Batches count sequences of 64 tokens.
 """
 
 import numpy as np
@@ -18,18 +18,21 @@ __all__ = ["own_critical_batches", "own_noise_scale"]
 
 Array = NDArray[np.float64]
 _SHARES = (1 / 16, 1 / 8, 1 / 4)
-"""Targets: what the smallest batch reaches after these parts of the longest run."""
+"""Targets: what the best small batch reaches after these parts of the tokens."""
+_SMALL = 8
+"""Largest batch that may set a target."""
 
 
 def _targets(runs: list[OwnRun]) -> list[float]:
     """Return the target losses, falling."""
-    small = min(run.batch_size for run in runs)
-    curves = [run.best_curve for run in runs if run.batch_size == small]
-    last = max(run.steps for run in runs if run.batch_size == small)
-    return [
-        min(float(np.interp(np.log(share * last), np.log(steps), loss)) for steps, loss in curves)
-        for share in _SHARES
-    ]
+    small = [run for run in runs if run.batch_size <= _SMALL]
+    return [min(_loss_at(run, share * run.steps) for run in small) for share in _SHARES]
+
+
+def _loss_at(run: OwnRun, step: float) -> float:
+    """Return the least loss of a run's weights and averages at a step."""
+    steps, losses = run.best_curve
+    return float(np.interp(np.log(step), np.log(steps), losses))
 
 
 def _steps(runs: list[OwnRun], target: float) -> tuple[Array, Array, Array]:
@@ -47,12 +50,15 @@ def own_critical_batches(quick: bool) -> list[Check]:
     runs = batch_runs(quick)
     if quick:
         return []
-    critical, errors = [], []
+    critical, knees, errors = [], [], []
     for share, target in zip(_SHARES, _targets(runs), strict=True):
         batches, steps, caps = _steps(runs, target)
         fitted = fit_steps(batches, steps, caps, bootstrap=Bootstrap(count=200))
-        found = critical_batch(fitted, reference=float(batches[0])).batch
+        least = float(batches[np.argmin(steps * batches)])
+        found = critical_batch(fitted, reference=least).batch
         critical.append(found.value)
+        ended = np.isfinite(steps)
+        knees.append(tradeoff(steps[ended], steps[ended] * batches[ended]).batch_critical.value)
         print(
             f"  target {target:.3f} ({share:.0%} of the tokens): steps "
             f"{np.round(steps)} of batches {batches}, B* {found.value:.1f} [{found.low:.1f}, "
@@ -66,9 +72,15 @@ def own_critical_batches(quick: bool) -> list[Check]:
                 )
                 said = float(one.predict({"batch": batches[held]}).value[0])
                 errors.append(abs(said / steps[held] - 1))
-    power = float(np.polyfit(np.log(_SHARES), np.log(critical), 1)[0])
-    print(f"  B* {np.round(critical, 1)}, its power in tokens {power:.2f}")
+    power, knee = (
+        float(np.polyfit(np.log(_SHARES), np.log(found), 1)[0]) for found in (critical, knees)
+    )
+    print(f"  power in tokens: of B* {power:.2f}, of the hyperbola's knee {knee:.2f}")
     return [
+        Check(
+            "2 own runs: power of the hyperbola's knee in tokens, at least", knee, 0.25, "higher"
+        ),
+        Check("2 own runs: power of the hyperbola's knee in tokens, at most", knee, 0.7, "lower"),
         Check("2 own runs: power of B* in tokens, at least", power, 0.25, "higher"),
         Check("2 own runs: power of B* in tokens, at most", power, 0.7, "lower"),
         Check(
