@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from benchmarks.common import Check
+from benchmarks.laws._own_cooldowns import own_cooldowns
 from benchmarks.laws._real_schedules import real_runs
 from benchmarks.laws._shared import shared
 
@@ -59,7 +60,7 @@ def run(quick: bool) -> list[Check]:
         fits[model], found = _schedules(model, curves[model], quick)
         checks += found
     checks += _coverage(curves, fits, quick)
-    return [*checks, *real_runs(quick)]
+    return [*checks, *real_runs(quick), *own_cooldowns(quick)]
 
 
 def _costs() -> list[Check]:

@@ -4,7 +4,7 @@ The runs are one-pass SGD on least squares (Zhang et al. 2024, arXiv 2410.21676)
 sets the target at each number of examples; the learning rate is tuned for every batch and target;
 batches that need three times the steps of linear scaling are stopped and count as "more than that".
 The exponent is read off the tables and, apart from that, found through f(B) = a + b / B^alpha.
-Small language models are a later benchmark.
+`_own_batches` does the same with small language models.
 
 The censored likelihood is held to the better of the two things one does without it: to drop the
 stopped runs, or to take their caps as steps. At the design tried here dropping them does as well:
@@ -18,6 +18,7 @@ import numpy as np
 import polars as pl
 from benchmarks.common import Check
 from benchmarks.laws._least_squares import LeastSquares, StepsTable
+from benchmarks.laws._own_batches import own_critical_batches
 from benchmarks.laws._shared import shared
 from numpy.typing import NDArray
 
@@ -51,6 +52,7 @@ def run(quick: bool) -> list[Check]:
             checks += _exponents(problem, table)
         checks += _predictions(tables[:3])
         checks += _censoring(30 if quick else 300)
+        checks += own_critical_batches(quick)
     _print_sweep()
     return checks
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 import numpy as np
 from benchmarks.common import Check
 from benchmarks.laws._floor_inside import error_with_floor_inside
+from benchmarks.laws._own_pools import own_pools
 from benchmarks.laws._pool_clip import clip_checks
 from benchmarks.laws._pool_grid import (
     FLOOR,
@@ -74,6 +75,7 @@ def run(quick: bool) -> list[Check]:
             *_coverage(10 if quick else 40),
             *_speed(quick),
             *clip_checks(),
+            *own_pools(quick),
         ]
 
 

@@ -11,6 +11,7 @@ import warnings
 
 import numpy as np
 from benchmarks.common import Check
+from benchmarks.laws._own_repeats import own_learning_curves
 from benchmarks.laws._shared import shared
 
 from steelyard import laws
@@ -38,7 +39,8 @@ def run(quick: bool) -> list[Check]:
     repeats = 20 if quick else 200
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SteelyardWarning)
-        return [*_generated(1, repeats), *_generated(5, repeats), *_extrapolation(quick)]
+        generated = [*_generated(1, repeats), *_generated(5, repeats)]
+        return [*generated, *_extrapolation(quick), *own_learning_curves(quick)]
 
 
 def _truth() -> tuple[Array, Array, dict[str, float]]:

@@ -25,6 +25,7 @@ import numpy as np
 from benchmarks import peers
 from benchmarks.common import Check
 from benchmarks.laws._law_recovery import draw, recovery
+from benchmarks.laws._own_sizes import own_sizes
 from benchmarks.laws._shared import shared
 
 from steelyard import laws
@@ -58,6 +59,7 @@ def run(quick: bool) -> list[Check]:
         *_peer(quick),
         *_outliers(),
         *_extrapolation(100 if quick else 300),
+        *own_sizes(quick),
     ]
 
 

@@ -4,7 +4,7 @@ The sweep of dense models is that of Li et al. 2025 (arXiv 2503.04715). Nested l
 predicting each training length from the others. The transfer test fits models of at most 429M
 parameters and 25e9 tokens, picks the law by its errors among those, and recommends learning rate
 and batch for 537M parameters at 28e9 and 50e9 tokens; the penalty is that of the nearest run of the
-grid. Coverage is measured on generated sweeps.
+grid. Coverage is measured on generated sweeps. `_own_horizons` trains a sweep of our own.
 """
 
 import math
@@ -12,6 +12,7 @@ import math
 import numpy as np
 import polars as pl
 from benchmarks.common import Check
+from benchmarks.laws._own_horizons import own_horizons
 from benchmarks.laws._shared import shared
 from numpy.typing import NDArray
 
@@ -45,6 +46,7 @@ def run(quick: bool) -> list[Check]:
         *_horizons(cells),
         *_transfer(sweep),
         *_coverage(500 if quick else 4000),
+        *own_horizons(quick),
     ]
 
 

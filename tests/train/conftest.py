@@ -1,3 +1,5 @@
+import gc
+import importlib
 import importlib.util
 import sys
 from pathlib import Path
@@ -28,6 +30,11 @@ _SOURCES = _load_sources()
 def one_thread():
     """Keep torch to one thread: test processes share the cores, and spinning threads collide."""
     torch.set_num_threads(1)
+    # Every run collects garbage before it measures its memory: what is loaded is not looked through
+    # each time.
+    importlib.import_module("torch._dynamo")
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

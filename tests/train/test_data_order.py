@@ -9,7 +9,8 @@ import pytest
 from steelyard.data.shards import TokenShards
 from steelyard.errors import ConfigError
 from steelyard.files import read_json
-from steelyard.train.trainer import train
+from steelyard.train.source import check_source
+from steelyard.train.trainer import TokenBatches, train
 
 
 class StopHereError(Exception):
@@ -51,3 +52,20 @@ def test_a_run_goes_on_in_its_order_and_refuses_the_other(config, data, earlier,
     assert train(config, shards["earlier"], tmp_path / "earlier").losses == whole
     assert "order" not in read_json(tmp_path / "earlier" / "config.json")["data"]
     assert train(config, shards["newer"], tmp_path / "newer").losses != whole
+
+
+def test_unique_tokens_are_seen_once_a_pass_and_lie_within_larger_sets(config, source):
+    few = replace(config, unique_tokens=12 * 16, batch_size=4, sequence_length=16)
+
+    def windows(config, steps):
+        batches = TokenBatches(config, source)
+        rows = [batches.batch(step) for step in range(steps)]
+        return [tuple(row.tolist()) for batch in rows for row in batch]
+
+    first = windows(few, 6)
+    assert len({*first[:12]}) == 12 and {*first[:12]} == {*first[12:]}
+    assert first[:12] != first[12:]
+    assert {*first} == {*windows(replace(few, seed=5), 3)}
+    assert {*first} < {*windows(replace(few, unique_tokens=24 * 16), 6)}
+    with pytest.raises(ConfigError, match="unique_tokens is 21000"):
+        check_source(replace(few, unique_tokens=21000), source)

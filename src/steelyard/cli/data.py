@@ -10,6 +10,7 @@ import cyclopts
 
 from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, print_report
+from steelyard.cli.pruning import prune
 from steelyard.data.manifest import Manifest, read_manifest, verify
 from steelyard.errors import ConfigError
 from steelyard.runs.progress import progress
@@ -17,6 +18,7 @@ from steelyard.runs.report import Column, Facts, Report, Section, Table
 from steelyard.units import parse, pretty
 
 app = cyclopts.App(name="data", help="Clean, deduplicate and tokenize text into verified shards.")
+app.command(prune)
 
 
 _Paths = Annotated[

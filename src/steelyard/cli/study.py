@@ -1,5 +1,6 @@
 """`steelyard train study`: the runs of a recipe over sizes, lengths, rates and seeds."""
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,24 +39,26 @@ def study(
         price: time a few steps, print what the study would take, and stop.
         json: print the results as JSON.
     """
-    from steelyard.train.study import StudyRecipe, price_study, run_study
+    from steelyard.train.study import OpenStudy, StudyRecipe
     from steelyard.weigh.held_out import best_points, forecast_largest
 
     wanted = configs.load(recipe, StudyRecipe)
-    # The price comes first, on a line of its own: whoever finds it too dear stops here.
-    with progress("timing a few steps", quiet=json):
-        said, left = price_study(wanted, data, out, jobs=jobs)
-    tokens = sum(cell.steps * cell.config.tokens_per_step for cell in left)
-    if price and json:
-        print_json({"forecast": configs.to_plain(said), "runs": len(left), "tokens": tokens})
-        return
-    if not json:
-        words = f"{len(left)} runs of {pretty(tokens, 'token')} take {_span(said)}"
-        print(f"{words} ({said.provenance}: {said.source})", flush=True)
-    if price:
-        return
-    with progress(f"study {recipe.stem}", quiet=json) as advance:
-        found = run_study(wanted, data, out, jobs=jobs, on_cell=_keeper(out), advance=advance)
+    with ExitStack() as held:
+        # The price comes first, on a line of its own: whoever finds it too dear stops here.
+        with progress("timing a few steps", quiet=json):
+            opened = held.enter_context(OpenStudy(wanted, data, out, jobs=jobs))
+        said, left = opened.price()
+        tokens = sum(cell.steps * cell.config.tokens_per_step for cell in left)
+        if price and json:
+            print_json({"forecast": configs.to_plain(said), "runs": len(left), "tokens": tokens})
+            return
+        if not json:
+            words = f"{len(left)} runs of {pretty(tokens, 'token')} take {_span(said)}"
+            print(f"{words} ({said.provenance}: {said.source})", flush=True)
+        if price:
+            return
+        with progress(f"study {recipe.stem}", quiet=json) as advance:
+            found = opened.run(on_cell=_keeper(out), advance=advance)
     _keep_time(wanted, out, found)
     check = forecast_largest(best_points(found.cells))
     if json:
@@ -107,7 +110,7 @@ def _keeper(out: Path) -> Any:
             return
 
         def work() -> str:
-            plain = configs.to_plain(config)
+            plain = configs.to_plain(config) | {"pool": outcome.cell.pool}
             store = RunStore(out / "runs")
             with store.create("train", plain, seed=config.seed, name=outcome.cell.folder) as run:
                 for item in result.measurements():

@@ -21,6 +21,7 @@ from steelyard.cli.output import (
     print_report,
 )
 from steelyard.cli.pricing import checks_of, price_words, priced, record, spent
+from steelyard.cli.pruning import score
 from steelyard.cli.replay import replay
 from steelyard.cli.study import study
 from steelyard.cli.train_kinds import run_kind
@@ -45,6 +46,7 @@ OnStep = Callable[[Progress], None]
 app = cyclopts.App(name="train", help="Train a transformer; killed runs continue.")
 app.command(study)
 app.command(replay)
+app.command(score)
 
 
 @app.command

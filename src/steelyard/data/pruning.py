@@ -10,7 +10,7 @@ from steelyard.data.tasks.records import Record
 from steelyard.data.tasks.task import Feature, Task
 from steelyard.errors import ConfigError, DataError
 
-__all__ = ["KeptExamples", "prune"]
+__all__ = ["KeptExamples", "prune", "prune_documents"]
 
 
 def prune(
@@ -80,6 +80,45 @@ def _check(
         )
     if labels is not None and np.shape(labels) != scores.shape:
         raise DataError(f"{np.size(labels)} labels for {len(scores)} scores")
+
+
+def prune_documents(
+    table: Mapping[str, np.ndarray],
+    *,
+    keep: float,
+    by: str = "el2n",
+    side: Literal["hard", "easy"] = "hard",
+    duplicates: bool = False,
+) -> np.ndarray:
+    """Choose documents from a table of what they cost.
+
+    Args:
+        table: columns of one length [N]: "document", "duplicate_of" and `by`, such as
+            `train.measure.document_costs` made.
+        keep: share of all documents to keep, above 0 to 1; fewer where too few are left.
+        by: column of the scores; documents without one, NaN, are left out.
+        side: which end is kept.
+        duplicates: keep near duplicates of earlier documents too.
+
+    Returns:
+        Numbers of the kept documents, int64, ascending.
+
+    Raises:
+        ConfigError: a column is missing, or as in `prune`.
+        DataError: no document has a score, or as in `prune`.
+    """
+    missing = {"document", "duplicate_of", by} - set(table)
+    if missing:
+        raise ConfigError(
+            f"the table has no column {', '.join(sorted(missing))}",
+            hint="score the documents with: steelyard train score",
+        )
+    numbers, scores = table["document"], np.asarray(table[by], dtype=np.float64)
+    left = np.isfinite(scores)
+    if not duplicates:
+        left &= table["duplicate_of"] == numbers
+    share = min(1.0, keep * len(scores) / max(int(left.sum()), 1))
+    return np.asarray(numbers[left][prune(scores[left], keep=share, side=side)], dtype=np.int64)
 
 
 class KeptExamples:

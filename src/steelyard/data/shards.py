@@ -26,6 +26,7 @@ class TokenShards:
         bytes_per_token: UTF-8 bytes an average held-out token stands for; turns nats per token into
             bits per byte.
         tokenizer: file of the tokenizer that cut the text.
+        train_tokens: tokens of each training shard, memory-mapped, uint16 or uint32 [n].
         heldout_tokens: tokens kept for evaluation, memory-mapped where there is one shard of them,
             uint16 or uint32 [N].
     """
@@ -48,7 +49,7 @@ class TokenShards:
         self.num_tokens = self.manifest.num_tokens
         self.bytes_per_token = self.manifest.bytes_per_token
         self.tokenizer = self.directory / "tokenizer.json"
-        self._train = [self._map(shard) for shard in self.manifest.train]
+        self.train_tokens: list[np.ndarray] = [self._map(shard) for shard in self.manifest.train]
         heldout = [self._map(shard) for shard in self.manifest.heldout]
         self.heldout_tokens: np.ndarray = (
             heldout[0] if len(heldout) == 1 else np.concatenate(heldout)
@@ -86,7 +87,7 @@ class TokenShards:
                 hint="give an index from 0 and sizes from 1",
             )
         # A window lies in one shard: a shard's last tokens that fill none are left out.
-        ends = np.cumsum([(len(tokens) - 1) // sequence_length for tokens in self._train])
+        ends = np.cumsum([(len(tokens) - 1) // sequence_length for tokens in self.train_tokens])
         if ends[-1] < 1:
             message = f"{self.num_tokens} training tokens hold no window of {sequence_length + 1}"
             raise DataError(message, hint="add text, or lower the sequence length")
@@ -95,7 +96,7 @@ class TokenShards:
             window = self._window(position, int(ends[-1]), seed)
             shard = int(np.searchsorted(ends, window, side="right"))
             start = (window - (int(ends[shard - 1]) if shard else 0)) * sequence_length
-            rows[row] = self._train[shard][start : start + sequence_length + 1]
+            rows[row] = self.train_tokens[shard][start : start + sequence_length + 1]
         return rows
 
     def _window(self, position: int, count: int, seed: int) -> int:

@@ -22,6 +22,8 @@ class TrainConfig(EstimatorConfig):
     Attributes:
         architecture: shape of the model.
         sequence_length: tokens per sequence, at most the architecture's `max_positions`.
+        unique_tokens: tokens the run may use, seen again in a new order when they are used up; 0
+            for all of the data.
         eval_tokens: held-out tokens an evaluation predicts at most, rounded down to whole windows.
         measure: what is measured beside loss, time and memory: the gradient noise scale by
             micro-batches, by sequences, or by sequences in norm layers alone, and the sizes of
@@ -31,6 +33,7 @@ class TrainConfig(EstimatorConfig):
 
     architecture: Architecture
     sequence_length: int
+    unique_tokens: int = 0
     eval_tokens: int = 65536
     measure: tuple[Measure, ...] = ()
     measure_every: int = 10
@@ -52,6 +55,7 @@ class TrainConfig(EstimatorConfig):
         longest = self.architecture.max_positions
         require(
             self,
+            unique_tokens=(self.unique_tokens >= 0, "0 or more"),
             eval_tokens=(self.eval_tokens >= 1, "at least 1"),
             measure=(
                 len(set(self.measure)) == len(self.measure)

@@ -55,7 +55,8 @@ def check_source(config: TrainConfig, source: TokenSource) -> None:
         source: data of the run.
 
     Raises:
-        ConfigError: the vocabulary of the data is larger than the architecture's.
+        ConfigError: the vocabulary of the data is larger than the architecture's, or the run wants
+            more unique tokens than there are.
         DataError: there are fewer tokens than one batch or one held-out window needs.
     """
     all_of(
@@ -80,6 +81,11 @@ def _check_vocabulary(config: TrainConfig, source: TokenSource) -> None:
 def _check_training(config: TrainConfig, source: TokenSource) -> None:
     """Refuse less than a batch."""
     window = config.sequence_length + 1
+    if config.unique_tokens and not window <= config.unique_tokens <= source.num_tokens:
+        raise ConfigError(
+            f"unique_tokens is {config.unique_tokens}, the data has {source.num_tokens}",
+            hint=f"give {window} (a sequence) to {source.num_tokens}, or 0 for all",
+        )
     if source.num_tokens < config.batch_size * window:
         raise DataError(
             f"{source.num_tokens} training tokens are fewer than one batch of {config.batch_size} "

@@ -23,6 +23,7 @@ from steelyard.train.evaluate import bits_per_byte, evaluate, heldout_windows
 from steelyard.train.measure import GradientNoiseScale, UpdateSizes
 from steelyard.train.optimizer import load_state
 from steelyard.train.reducer import AloneReducer, Reducer
+from steelyard.train.repeats import RepeatedTokens
 from steelyard.train.replay import Divergence, Replay, read_divergence, replay
 from steelyard.train.result import EstimatorResult, TrainResult
 from steelyard.train.run_folder import check_compile, check_device, claimed
@@ -49,7 +50,8 @@ class TokenBatches:
             config: the run.
             source: where tokens come from.
         """
-        self._source = source
+        unique = config.unique_tokens
+        self._source = RepeatedTokens(source, unique, config.sequence_length) if unique else source
         self._what = (config.batch_size, config.sequence_length, config.seed)
 
     def batch(self, index: int, /) -> Tensor:

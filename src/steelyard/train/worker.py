@@ -7,6 +7,7 @@ the last checkpoint.
 
 import contextlib
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -41,6 +42,7 @@ class Job:
         directory: the run's folder.
         start_from: tensors file of a checkpoint to begin with, or empty.
         peak_flops_per_s: peak for model FLOPs utilization; 0 for none.
+        is_checked: whether the shards were compared with their hashes before.
     """
 
     config: TrainConfig
@@ -48,6 +50,7 @@ class Job:
     directory: str
     start_from: str = ""
     peak_flops_per_s: float = 0.0
+    is_checked: bool = False
 
 
 def train_in_subprocess(
@@ -144,14 +147,32 @@ class TrainProcess:
         start_from: Path | None = None,
         on_step: Callable[[Progress], None] | None = None,
         peak_flops_per_s: float | None = None,
+        is_checked: bool = False,
     ) -> TrainResult:
-        """Train like `train_in_subprocess`, with the same arguments, errors and result."""
+        """Train like `train_in_subprocess`, with the same arguments, errors and result.
+
+        Args:
+            config: the run.
+            data: folder of token shards.
+            directory: the run's folder.
+            start_from: tensors file of a checkpoint to begin with.
+            on_step: called here after each step.
+            peak_flops_per_s: as there.
+            is_checked: whether the caller has compared the shards with their hashes.
+
+        Returns:
+            The run's result.
+
+        Raises:
+            SteelyardError: the error the child met, of its own class.
+        """
         job = Job(
             config=config,
             data=str(Path(data).resolve()),
             directory=str(Path(directory).resolve()),
             start_from=str(start_from.resolve()) if start_from else "",
             peak_flops_per_s=peak_flops_per_s or 0.0,
+            is_checked=is_checked,
         )
         self.start()
         child = self._child
@@ -243,9 +264,7 @@ def main() -> int:
     _die_with_parent()
     can_fork = sys.platform == "linux"
     if can_fork:
-        # Loaded once, before the first job and by no thread but this one: forks find it there.
-        for name in ("steelyard.data.shards", "steelyard.train.trainer"):
-            importlib.import_module(name)
+        _load_for_forks()
     _say({"ready": True})
     for line in sys.stdin:
         if can_fork:
@@ -253,6 +272,17 @@ def main() -> int:
         else:
             _answer(line)
     return 0
+
+
+def _load_for_forks() -> None:
+    """Load once what every run needs, before the first job and by no thread but this one."""
+    # The first optimizer of a process loads torch's compiler, which takes seconds: here they pass
+    # once, in a fork they would pass in each run.
+    for name in ("steelyard.data.shards", "steelyard.train.trainer", "torch._dynamo"):
+        importlib.import_module(name)
+    # Forks need not look through what no run can free: each would copy its pages and lose time.
+    gc.collect()
+    gc.freeze()
 
 
 def _train_in_fork(line: str) -> None:
@@ -295,7 +325,7 @@ def _run(job: Job) -> TrainResult:
 
     return train(
         job.config,
-        TokenShards(Path(job.data)),
+        TokenShards(Path(job.data), check=not job.is_checked),
         Path(job.directory),
         start_from=Path(job.start_from) if job.start_from else None,
         on_step=lambda progress: _say({"progress": configs.to_plain(progress)}),

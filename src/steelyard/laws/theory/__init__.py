@@ -19,10 +19,12 @@ from steelyard.laws.theory.mean_field.answers import (
     ResourceBottleneck,
     TheoryExponents,
 )
+from steelyard.laws.theory.perceptron import BestShare, best_share, crossover, pruned_error
 from steelyard.laws.theory.random_features import RandomFeatureModel
 from steelyard.laws.theory.spectrum import Spectrum
 
 __all__ = [
+    "BestShare",
     "ComputeOptimal",
     "Coverage",
     "GeneratedRuns",
@@ -31,13 +33,16 @@ __all__ = [
     "ResourceBottleneck",
     "Spectrum",
     "TheoryExponents",
+    "best_share",
     "chinchilla_grid",
     "coverage",
     "crossed",
+    "crossover",
     "draw",
     "from_kernel",
     "isoflop_grid",
     "learning_curve_grid",
+    "pruned_error",
     "random_feature_runs",
     "repeated_data_grid",
     "routed_grid",

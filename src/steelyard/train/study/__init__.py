@@ -5,13 +5,15 @@ it is loaded when a run begins.
 """
 
 from steelyard.train.study.cells import Cell, branches, rung_cells, study_cells
+from steelyard.train.study.opened import OpenStudy, price_study, run_study
 from steelyard.train.study.recipe import StudyRecipe, resized
 from steelyard.train.study.rung import ladder_tokens, run_ladder_rung
-from steelyard.train.study.runner import CellOutcome, StudyOutcome, price_study, run_study
+from steelyard.train.study.runner import CellOutcome, StudyOutcome
 
 __all__ = [
     "Cell",
     "CellOutcome",
+    "OpenStudy",
     "StudyOutcome",
     "StudyRecipe",
     "branches",

@@ -3,7 +3,7 @@
 import hashlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +15,6 @@ from steelyard import files
 from steelyard.config import convert, to_plain
 from steelyard.quantity import Forecast
 from steelyard.train.config import TrainConfig
-from steelyard.train.result import TrainResult
 from steelyard.train.study.cells import Cell
 from steelyard.train.study.order import makespan
 from steelyard.train.study.processes import TrainProcesses
@@ -23,14 +22,10 @@ from steelyard.train.study.processes import TrainProcesses
 __all__ = ["CellPace", "forecast_time", "probe"]
 
 _PROBE_STEPS = 16
-_EVAL_SHARE = 1 / 3
-"""Cost of a token in an evaluation over one in training: forward without backward."""
-
+_SAVED_AT = 8
 _COMMON_Z = 1.28
 _LEAST_SPREAD = 0.08
 """Relative deviation of a long run's speed from that of a short probe, at the least (assumed)."""
-
-Probe = Callable[[TrainConfig, Path], TrainResult]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,27 +35,30 @@ class CellPace:
     Attributes:
         step_s: seconds of a step, median.
         spread: robust standard deviation of it, over the median.
-        overhead_s: seconds of a run beside its steps and evaluations: model, checkpoint, result.
+        overhead_s: seconds of a run beside what else is named here: model, first steps, result.
+        evaluation_s: seconds of an evaluation, averages included.
+        save_s: seconds of a checkpoint.
     """
 
     step_s: float
     spread: float
     overhead_s: float
+    evaluation_s: float
+    save_s: float
 
     def seconds(self, cell: Cell) -> float:
-        """Return what a cell takes, evaluations included."""
+        """Return what a cell takes, evaluations and checkpoints included."""
+        return self.beside_s(cell) + cell.steps * self.step_s
+
+    def beside_s(self, cell: Cell) -> float:
+        """Return what a cell takes beside its steps."""
         config = cell.config
-        evaluations = max(config.steps // config.eval_every, 1) if config.eval_every else 1
-        return (
-            self.overhead_s
-            + cell.steps * self.step_s
-            + evaluations * _evaluation_s(config, self.step_s)
-        )
-
-
-def _evaluation_s(config: TrainConfig, step_s: float) -> float:
-    """Return what an evaluation takes."""
-    return step_s * _EVAL_SHARE * config.eval_tokens / config.tokens_per_step
+        evaluations, saves = 1, 1 + len(config.checkpoint_at)
+        if config.eval_every:
+            evaluations = max(-(-config.steps // config.eval_every), 1)
+        if config.checkpoint_every:
+            saves += cell.steps // config.checkpoint_every
+        return self.overhead_s + evaluations * self.evaluation_s + saves * self.save_s
 
 
 def probe(
@@ -71,81 +69,96 @@ def probe(
     Args:
         cells: the study.
         directory: where the times are kept; a later call reads them.
-        processes: what trains; they are started here where something is to be timed.
+        processes: what trains.
         pool: runs `jobs` at once.
         jobs: cells that the study runs at once.
 
     Returns:
-        Pace by name of the architecture.
+        Pace by folder of the cell.
     """
-    models = {cell.config.architecture.name: _short(cell.config) for cell in cells}
-    # Other batches, types or numbers of threads have other times: they are timed anew.
-    keys = {name: f"{name} {_digest(config, jobs)}" for name, config in models.items()}
-    kept = directory / "paces.json"
+    # Other batches, types or numbers of threads have other times; rates and seeds do not.
+    keys = {cell.folder: _key(cell.config, jobs) for cell in cells}
+    kept = directory / "times.json"
     known = (
         convert(files.read_json(kept), dict[str, CellPace], where=str(kept))
         if kept.exists()
         else {}
     )
-    missing = [name for name in models if keys[name] not in known]
-    if missing:
-        # What a process loads before its first run is no part of a run.
-        list(pool.map(lambda _: processes.warm(), range(jobs)))
-    timed = list(pool.map(lambda name: _timed(models[name], directory, processes.train), missing))
-    known |= {keys[name]: pace for name, pace in zip(missing, timed, strict=True)}
+    missing = {keys[cell.folder]: cell for cell in cells if keys[cell.folder] not in known}
+    timed = list(pool.map(lambda cell: _timed(cell, directory, processes), missing.values()))
+    known |= dict(zip(missing, timed, strict=True))
     if missing:
         files.write_json(kept, to_plain(known))
-    return {name: known[key] for name, key in keys.items()}
+    return {folder: known[key] for folder, key in keys.items()}
 
 
 def _short(config: TrainConfig) -> TrainConfig:
     """Return a run of a few steps that computes each as the whole one does."""
+    # Windows that end within these steps: else there would be no average to evaluate.
+    averages = tuple(replace(item, window=min(item.window, 4)) for item in config.averages)
     return replace(
         config,
+        averages=averages,
         steps=_PROBE_STEPS,
         warmup_steps=0,
         cooldown_steps=0,
         schedule="1-sqrt",
         checkpoint_every=0,
-        checkpoint_at=(),
+        checkpoint_at=(_SAVED_AT,),
         eval_every=0,
     )
 
 
-def _digest(config: TrainConfig, jobs: int) -> str:
-    """Return what tells one way to time from another."""
-    plain = msgspec.json.encode([to_plain(config), jobs], order="deterministic")
-    return hashlib.sha256(plain).hexdigest()[:16]
+def _key(config: TrainConfig, jobs: int) -> str:
+    """Return what tells one way to time from another, with the name of the model."""
+    alike = replace(_short(config), learning_rate=1e-3, seed=0, unique_tokens=0)
+    plain = msgspec.json.encode([to_plain(alike), jobs], order="deterministic")
+    return f"{config.architecture.name} {hashlib.sha256(plain).hexdigest()[:16]}"
 
 
-def _timed(short: TrainConfig, directory: Path, run: Probe) -> CellPace:
+def _timed(cell: Cell, directory: Path, processes: TrainProcesses) -> CellPace:
     """Time a few steps of one model."""
+    ends_s: list[float] = []
     # A folder of its own: one that a killed probe left would answer without training.
     with TemporaryDirectory(prefix="probe-", dir=directory) as folder:
         begin_s = time.perf_counter()
-        result = run(short, Path(folder))
+        result = processes.train(
+            _short(cell.config),
+            Path(folder),
+            pool=cell.pool,
+            on_step=lambda now: ends_s.append(time.perf_counter()),
+        )
         wall_s = time.perf_counter() - begin_s
-    spread = result.step_time_spread_s / result.step_time_s
-    beside_s = wall_s - result.total_time_s - _evaluation_s(short, result.step_time_s)
-    overhead_s = max(beside_s, 0.0)
-    return CellPace(step_s=result.step_time_s, spread=spread, overhead_s=overhead_s)
+    step_s = result.step_time_s
+    # What a step took longer than others do is the checkpoint that it wrote, and at the end the
+    # evaluation before it.
+    save_s, last_s = (
+        max(ends_s[at - 1] - ends_s[at - 2] - step_s, 0.0) for at in (_SAVED_AT, _PROBE_STEPS)
+    )
+    evaluation_s = max(last_s - save_s, 0.0)
+    return CellPace(
+        step_s=step_s,
+        spread=result.step_time_spread_s / step_s,
+        overhead_s=max(wall_s - _PROBE_STEPS * step_s - 2 * save_s - evaluation_s, 0.0),
+        evaluation_s=evaluation_s,
+        save_s=save_s,
+    )
 
 
-def forecast_time(cells: Sequence[Cell], paces: dict[str, CellPace], *, jobs: int) -> Forecast:
+def forecast_time(cells: Sequence[Cell], paces: Mapping[str, CellPace], *, jobs: int) -> Forecast:
     """Forecast the wall time of a study.
 
     Args:
         cells: cells that are still to run.
-        paces: of every architecture.
+        paces: by folder of the cell.
         jobs: cells at once.
 
     Returns:
         Seconds, with an 80 % interval from the spread of the timed steps; it covers the steps of a
         machine whose load stays as it was.
     """
-    by_cell = {cell.folder: paces[cell.config.architecture.name] for cell in cells}
-    seconds = {cell.folder: by_cell[cell.folder].seconds(cell) for cell in cells}
-    step_s = {folder: pace.step_s for folder, pace in by_cell.items()}
+    seconds = {cell.folder: paces[cell.folder].seconds(cell) for cell in cells}
+    step_s = {cell.folder: paces[cell.folder].step_s for cell in cells}
     value = makespan(cells, seconds, step_s, jobs=jobs)
     spread = max((pace.spread for pace in paces.values()), default=0.0)
     # One speed for all cells: their errors go together, and do not average out.
@@ -156,5 +169,5 @@ def forecast_time(cells: Sequence[Cell], paces: dict[str, CellPace], *, jobs: in
         low=value / (1 + width),
         high=value * (1 + width),
         provenance="simulated",
-        source=f"{_PROBE_STEPS} timed steps of each of {len(paces)} models, {jobs} at once",
+        source=f"{_PROBE_STEPS} timed steps of {len({*paces.values()})} kinds, {jobs} at once",
     )

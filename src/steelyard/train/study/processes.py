@@ -1,10 +1,12 @@
 """Processes that train the cells of a study: as many as run at once, used again and again."""
 
 import queue
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
+from steelyard.data.shards import TokenShards
 from steelyard.train.config import TrainConfig
 from steelyard.train.result import Progress, TrainResult
 from steelyard.train.worker import TrainProcess
@@ -19,9 +21,11 @@ class TrainProcesses:
         """Start nothing yet.
 
         Args:
-            data: folder of token shards that all runs train on.
+            data: folder of the token shards that runs train on.
         """
         self._data = data
+        self._lock = threading.Lock()
+        self._checked: set[str] = set()
         self._idle: queue.LifoQueue[TrainProcess] = queue.LifoQueue()
 
     def __enter__(self) -> "TrainProcesses":
@@ -53,6 +57,7 @@ class TrainProcesses:
         config: TrainConfig,
         directory: Path,
         *,
+        pool: str = "",
         start_from: Path | None = None,
         on_step: Callable[[Progress], None] | None = None,
     ) -> TrainResult:
@@ -61,6 +66,7 @@ class TrainProcesses:
         Args:
             config: the run.
             directory: its folder.
+            pool: folder below the data's that it trains on; empty for the data's own.
             start_from: tensors file of a checkpoint to begin with.
             on_step: called after each step; an exception of it ends the run.
 
@@ -70,13 +76,26 @@ class TrainProcesses:
         Raises:
             SteelyardError: what the run met, of its class.
         """
+        self._check(pool)
         try:
             process = self._idle.get_nowait()
         except queue.Empty:
             process = TrainProcess()
         try:
             return process.train(
-                config, self._data, directory, start_from=start_from, on_step=on_step
+                config,
+                self._data / pool,
+                directory,
+                start_from=start_from,
+                on_step=on_step,
+                is_checked=True,
             )
         finally:
             self._idle.put(process)
+
+    def _check(self, pool: str) -> None:
+        """Compare shards with their hashes once, and not again in every run."""
+        with self._lock:
+            if pool not in self._checked:
+                TokenShards(self._data / pool)
+                self._checked.add(pool)

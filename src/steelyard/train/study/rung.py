@@ -67,7 +67,7 @@ def run_ladder_rung(
     run = launch or _in_process(shards, on_step)
     directory = Path(directory)
     results = []
-    for cell in rung_cells(config, cooldown_at, cooldown_fraction=cooldown_fraction):
+    for cell in rung_cells(config, cooldown_at, cooldown_fractions=(cooldown_fraction,)):
         begin = directory / cell.start_file if cell.start else None
         result = run(cell.config, directory / cell.folder, begin)
         if not cell.is_trunk:
