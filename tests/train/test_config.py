@@ -44,8 +44,8 @@ def test_recipes_name_every_field(name):
 
     path = RECIPES / f"{name}.toml"
     assert configs.load(path, TrainConfig).architecture.name in ("tiny", "bytes")
-    # TOML has no word for "as the schedule has it".
-    named = set(tomllib.loads(path.read_text())) | {"final_fraction"}
+    # TOML has no word for "as the schedule has it", and an empty table would turn it on.
+    named = set(tomllib.loads(path.read_text())) | {"final_fraction", "adaptive_batch"}
     assert named == set(TrainConfig.__dataclass_fields__)
 
 

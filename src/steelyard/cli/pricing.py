@@ -1,5 +1,7 @@
 """The price tag of a training run: made before it, kept in its folder, checked after it."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,8 +12,15 @@ from steelyard.catalog.stored import THIS_MACHINE
 from steelyard.errors import SteelyardError, StoreError
 from steelyard.quantity import Check, Forecast, Measurement, check
 from steelyard.train.config import TrainConfig
-from steelyard.train.price import FORECASTER, RunPrice, price_run, time_few_steps
-from steelyard.train.result import RESULT_FILE, TrainResult
+from steelyard.train.price import (
+    FORECASTER,
+    RunPace,
+    RunPrice,
+    choose_compile,
+    price_run,
+    time_few_steps,
+)
+from steelyard.train.result import RESULT_FILE, Progress, TrainResult
 from steelyard.units import pretty, pretty_duration
 
 if TYPE_CHECKING:
@@ -19,12 +28,17 @@ if TYPE_CHECKING:
 
 __all__ = ["checks_of", "kept_price", "price_words", "priced", "record", "spent"]
 
+OnStep = Callable[[Progress], None]
 _WORTH_STEPS = 50
 """Shorter runs are over before a few steps are timed: they have a price only when asked for it."""
 
 
-def priced(config: TrainConfig, data: Path, out: Path, *, asked: bool) -> RunPrice | None:
+def priced(
+    config: TrainConfig, data: Path, out: Path, *, asked: bool
+) -> tuple[TrainConfig, RunPrice | None]:
     """Return the price tag of a run, made now where its folder has none yet.
+
+    Where the recipe leaves it open whether to compile, both are timed.
 
     Args:
         config: the run.
@@ -33,29 +47,40 @@ def priced(config: TrainConfig, data: Path, out: Path, *, asked: bool) -> RunPri
         asked: whether the user asked; otherwise runs that are short or have begun have none.
 
     Returns:
-        The price; None where there is none.
+        The run with all choices made, and the price; None where there is none.
     """
+    begun = out / "config.json"
+    if config.compile == "auto" and begun.exists():
+        config = replace(config, compile=files.read_json(begun)["config"]["compile"])
     kept = kept_price(out)
-    if kept is not None:
-        return kept
+    if kept is not None and config.compile != "auto":
+        return config, kept
     has_begun = (out.is_dir() and any(out.glob("step-*"))) or (out / RESULT_FILE).exists()
-    if not asked and (has_begun or config.steps < _WORTH_STEPS):
-        return None
-    from steelyard.train.worker import TrainProcess
-
-    with TrainProcess() as process:
-        process.start()
-        pace = time_few_steps(
-            config,
-            out.parent,
-            lambda short, folder, on_step: process.train(short, data, folder, on_step=on_step),
-        )
+    is_open = config.compile == "auto"
+    if not asked and not is_open and (has_begun or config.steps < _WORTH_STEPS):
+        return config, None
+    config, pace = _timed(config, data, out.parent)
     machine = _machine(config.device)
     site = catalog.site(WORLD_AVERAGE)
     found = price_run(config, pace, machine=machine, site=site, past=_past())
     if not has_begun:
         files.write_json(_place(out), configs.to_plain(found))
-    return found
+    return config, found
+
+
+def _timed(config: TrainConfig, data: Path, place: Path) -> tuple[TrainConfig, RunPace]:
+    """Time a few steps in a process of their own, with and without compiling where that is open."""
+    from steelyard.train.worker import TrainProcess
+
+    with TrainProcess() as process:
+        process.start()
+
+        def train(short: TrainConfig, folder: Path, on_step: OnStep) -> TrainResult:
+            return process.train(short, data, folder, on_step=on_step)
+
+        if config.compile == "auto":
+            return choose_compile(config, place, train)
+        return config, time_few_steps(config, place, train)
 
 
 def _place(out: Path) -> Path:

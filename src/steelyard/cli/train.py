@@ -73,7 +73,7 @@ def run(
     wanted = dict.fromkeys((*config.measure, *(measure or ())))
     config = dataclasses.replace(config, measure=tuple(wanted))
     _refuse_alone(subprocess=subprocess, price=price)
-    tag = _priced(config, data, out, asked=price, quiet=json)
+    config, tag = _priced(config, data, out, asked=price, quiet=json)
     if price:
         if tag is not None:
             _show_price(config, tag, json=json)
@@ -113,16 +113,19 @@ def _refuse_alone(**options: bool) -> None:
 
 def _priced(
     config: TrainConfig, data: Path, out: Path, *, asked: bool, quiet: bool
-) -> RunPrice | None:
+) -> tuple[TrainConfig, RunPrice | None]:
     """Make the price tag of a run and say it; None where there is none."""
     # Processes that share a run would each time steps of their own.
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        return None
+        return config, None
+    is_open = config.compile == "auto"
     with progress("timing a few steps", quiet=quiet):
-        found = priced(config, data, out, asked=asked)
+        config, found = priced(config, data, out, asked=asked)
+    if is_open and not quiet:
+        print(f"torch.compile {'pays' if config.compile else 'does not pay'} here", flush=True)
     if found is not None and not quiet and not asked:
         print(f"{config.architecture.name} {price_words(found)}", flush=True)
-    return found
+    return config, found
 
 
 def _show_price(config: TrainConfig, price: RunPrice, *, json: bool) -> None:
@@ -266,7 +269,7 @@ def _extras(result: TrainResult) -> dict[str, Table]:
         tables["Held-out loss by average of the weights"] = Table(
             [Column("weights"), Column("nats per token", align="right")], rows
         )
-    scales = {name: item for name, item in result.reports.items() if "noise" in name}
+    scales = {name: item for name, item in result.reports.items() if "low" in item}
     if scales:
         rows = [
             [name, *(_sequences(item[field]) for field in ("value", "low", "high"))]

@@ -60,6 +60,11 @@ class TrainConfig(EstimatorConfig):
                 "different from one another; 'noise-scale' wants accumulation of 2 or more, to "
                 "compare micro-batches, and 'noise-scale-per-example' a batch_size of 2 or more",
             ),
+            compile=(
+                not self.compile
+                or not {"noise-scale-per-example", "noise-scale-norm-layers"} & {*self.measure},
+                "false where measure looks into modules, by example or at norm layers",
+            ),
             measure_every=(self.measure_every >= 1, "at least 1"),
             sequence_length=(
                 1 <= self.sequence_length <= longest,

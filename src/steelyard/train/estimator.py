@@ -124,10 +124,9 @@ class Estimator:
         self, batches: BatchSource, directory: Path, start_from: Path | None
     ) -> None:
         """Keep the weights before the first step, where there are no later ones."""
-        if self.reducer.partition is not None:
-            return  # weights that are to be spread come from the run's seed
-        store = CheckpointStore(directory)
-        if not self.reducer.everyone.rank and start_from is None and not store.steps():
+        store, reducer = CheckpointStore(directory), self.reducer
+        keeps = not reducer.everyone.rank and reducer.partition is None  # parts come of the seed
+        if keeps and start_from is None and not store.steps():
             session = self._open(batches)
             store.save(0, session.tensors(), session.scalars())
         self.reducer.wait()
@@ -224,12 +223,11 @@ class _Run:
     ) -> None:
         self.config = estimator.config
         self.callbacks = estimator.callbacks
-        self.store = CheckpointStore(
-            directory, pinned=self.config.checkpoint_at, reducer=estimator.reducer.everyone
-        )
+        everyone = estimator.reducer.everyone
+        self.store = CheckpointStore(directory, pinned=self.config.checkpoint_at, reducer=everyone)
         self._begin_s = time.perf_counter()
         self._meter = EnergyMeter(self.config.device)
-        self.is_first = not estimator.reducer.everyone.rank
+        self.is_first = not everyone.rank
         self.evaluate = estimator._evaluate
         # This run's own checkpoint goes before the one it was to start from: it is further on.
         checkpoint = self.store.latest()
@@ -293,7 +291,7 @@ class _Run:
     def _advance(self) -> Progress:
         """Train one step; evaluate and save when it is time to."""
         config, session = self.config, self.session
-        rate = session.rate(session.steps_done)
+        before = session.steps_done
         try:
             loss, seconds = session.step()
         except DivergedError as error:
@@ -319,8 +317,8 @@ class _Run:
             config.steps,
             loss,
             seconds,
-            config.tokens_per_step / seconds,
-            rate,
+            config.tokens_per_step * (done - before) / seconds,
+            session.state.learning_rate,
             eval_loss,
             self.duration_s,
         )
@@ -375,6 +373,8 @@ class _Run:
         config, history = self.config, self.session.history
         warm = history.warm_times_s
         step_time_s = statistics.median(warm or history.step_times_s)
+        pilot = self.session.pilot
+        watchers = [*self.callbacks, *([pilot] if pilot else [])]
         return EstimatorResult(
             eval_loss=history.eval_losses[-1][1] if history.eval_losses else None,
             losses=history.losses,
@@ -395,5 +395,5 @@ class _Run:
             duration_s=self.duration_s,
             energy_j=self.energy_j,
             average_losses=history.average_losses,
-            reports={item.name: item.report() for item in self.callbacks},
+            reports={item.name: item.report() for item in watchers},
         )

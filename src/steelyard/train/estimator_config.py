@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from steelyard.errors import ConfigError, all_of, require
+from steelyard.train.adaptive_batch import AdaptiveBatch
 from steelyard.train.parallel_config import ParallelConfig
 from steelyard.train.weight_average import WeightAverage
 
@@ -30,6 +31,7 @@ class EstimatorConfig:
         batch_size: examples per optimizer step.
         accumulation: micro-batches a step is split into, over all processes that share the step;
             divides `batch_size`. It changes memory and speed, not the data.
+        adaptive_batch: how the batch grows with the noise of its gradient; None for one size.
         learning_rate: peak learning rate.
         warmup_steps: steps of linear warm-up from 0.
         cooldown_steps: last steps in which the rate falls to 0; 0 leaves it constant.
@@ -53,6 +55,8 @@ class EstimatorConfig:
         dtype: "fp32"; "bf16" for bfloat16 matrix products over fp32 weights; "fp8" for linear maps
             whose operands are rounded to eight bits, scaled by their largest value, beside
             bfloat16 for the rest (Perez et al. 2023, arXiv 2309.17224, FP8-AMAX).
+        compile: whether torch.compile makes the forward and backward pass; "auto" lets `steelyard
+            train run` time both and take what ends sooner. Losses agree to rounding.
         seed: makes the order of the data, and the initial weights where the run makes them.
         device: torch device, such as "cpu", "cuda" or "cuda:1".
         checkpoint_every: steps between checkpoints; 0 keeps only the last.
@@ -68,6 +72,7 @@ class EstimatorConfig:
     steps: int
     batch_size: int
     accumulation: int = 1
+    adaptive_batch: AdaptiveBatch | None = None
     learning_rate: float
     warmup_steps: int = 0
     cooldown_steps: int = 0
@@ -82,6 +87,7 @@ class EstimatorConfig:
     clip: float = 1.0
     averages: tuple[WeightAverage, ...] = ()
     dtype: Literal["fp32", "bf16", "fp8"] = "fp32"
+    compile: bool | Literal["auto"] = False
     seed: int = 0
     device: str = "cpu"
     checkpoint_every: int = 0
@@ -114,6 +120,11 @@ class EstimatorConfig:
             accumulation=(
                 self.accumulation >= 1 and self.batch_size % self.accumulation == 0,
                 f"at least 1 and a divisor of batch_size = {self.batch_size}",
+            ),
+            adaptive_batch=(
+                self.adaptive_batch is None or (self.accumulation >= 2 and not self.averages),
+                "with accumulation of 2 or more, to compare micro-batches, and without averages, "
+                "which count updates",
             ),
             learning_rate=(0 < self.learning_rate < 10, "above 0 and below 10"),
             betas=(

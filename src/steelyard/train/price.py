@@ -15,7 +15,7 @@ from steelyard.quantity import Check, Forecast
 from steelyard.train.config import TrainConfig
 from steelyard.train.result import Progress, TrainResult
 
-__all__ = ["FORECASTER", "RunPace", "RunPrice", "price_run", "time_few_steps"]
+__all__ = ["FORECASTER", "RunPace", "RunPrice", "choose_compile", "price_run", "time_few_steps"]
 
 FORECASTER = "train.price"
 """Name of these forecasts in the ledger."""
@@ -149,6 +149,25 @@ def time_few_steps(config: TrainConfig, directory: Path, train: Train) -> RunPac
         power_w=energy / duration if energy and duration else None,
         steps=steps,
     )
+
+
+def choose_compile(
+    config: TrainConfig, directory: Path, train: Train
+) -> tuple[TrainConfig, RunPace]:
+    """Time a few steps with and without torch.compile, and take what ends the run sooner.
+
+    Args:
+        config: the run; its `compile` does not matter.
+        directory: as for `time_few_steps`.
+        train: as for `time_few_steps`.
+
+    Returns:
+        The run with the choice made, and its pace; what the compiler takes counts.
+    """
+    choices = [replace(config, compile=False), replace(config, compile=True)]
+    paces = [time_few_steps(choice, directory, train) for choice in choices]
+    best = min((0, 1), key=lambda place: paces[place].seconds(config))
+    return choices[best], paces[best]
 
 
 def price_run(

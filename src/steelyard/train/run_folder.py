@@ -13,7 +13,7 @@ from steelyard.parallel import torch_threads
 from steelyard.train.estimator_config import EstimatorConfig
 from steelyard.train.reducer import Reducer
 
-__all__ = ["check_device", "claimed"]
+__all__ = ["check_compile", "check_device", "claimed"]
 
 _MAY_CHANGE = {
     "threads",
@@ -52,6 +52,7 @@ def claimed(
         BackendError: the device is not there.
     """
     check_device(config.device)
+    check_compile(config)
     with torch_threads(config.threads):
         if reducer.rank:
             reducer.wait()
@@ -88,6 +89,23 @@ def _claim(
                 f"{wanted.get(name)} was asked",
                 hint="choose another folder, or delete this one to train anew",
             )
+
+
+def check_compile(config: EstimatorConfig) -> None:
+    """Refuse a choice that nobody has made yet.
+
+    Args:
+        config: the run.
+
+    Raises:
+        ConfigError: whether to compile is still to be timed.
+    """
+    if config.compile == "auto":
+        raise ConfigError(
+            "compile is 'auto', but nothing was timed",
+            hint="set it to true or false; `steelyard train run` and `train.price.choose_compile` "
+            "time both",
+        )
 
 
 def check_device(device: str) -> None:

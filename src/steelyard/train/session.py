@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +17,11 @@ from steelyard.nn.parts.noise import Noise
 from steelyard.train import optimizer as optimizers
 from steelyard.train import schedules
 from steelyard.train.averages import Averages, swapped
+from steelyard.train.batch_pilot import BatchPilot
 from steelyard.train.batches import Batch, BatchSource, count_examples, micro_batches
 from steelyard.train.callback import Callback, StepState
 from steelyard.train.checkpoint import Checkpoint, CheckpointStore
+from steelyard.train.compilation import CompiledLoss
 from steelyard.train.estimator_config import EstimatorConfig
 from steelyard.train.gradients import GradientTree
 from steelyard.train.history import History
@@ -46,6 +49,7 @@ class Session:
         module: what is trained.
         history: what happened up to now.
         averages: averages of the weights that the run keeps.
+        pilot: what sets the batch of an adaptive run, None for others.
     """
 
     def __init__(
@@ -71,7 +75,7 @@ class Session:
         Raises:
             ConfigError: a callback cannot watch this run, or the processes cannot share its steps.
         """
-        self.config = config
+        self.config = self._now = config
         if config.dtype == "fp8":
             convert(module, Amax())
         self.module = module.to(config.device).train()
@@ -81,12 +85,14 @@ class Session:
         if self._partition is not None:
             self._partition.spread(module, config)
         self.history = History()
-        self._loss = loss
+        self._loss = CompiledLoss(loss) if config.compile is True else loss
         self._noises = [item for item in module.modules() if isinstance(item, Noise)]
         self._batches = batches
         self._schedule = schedules.for_config(config)
         self.averages = Averages(config.averages)
-        self._callbacks = [*callbacks, *([self.averages] if config.averages else [])]
+        self.pilot = BatchPilot(config) if config.adaptive_batch else None
+        own = [self.averages] if config.averages else []
+        self._callbacks = [*callbacks, *own, *([self.pilot] if self.pilot else [])]
         self.state = StepState(
             module=module,
             parameters={
@@ -129,7 +135,7 @@ class Session:
         self._in_one_group = in_one_group
         self._tree = GradientTree(
             list(self.state.parameters.values()),
-            self.config.accumulation,
+            self._now.accumulation,
             self.state.reducer.world_size,
             in_one_group=in_one_group,
         )
@@ -167,7 +173,8 @@ class Session:
         """
         index = self.steps_done
         start = time.perf_counter()
-        loss = self._update(index)
+        count = self.pilot.count(index) if self.pilot else 1
+        loss = self._update(index, count)
         seconds = time.perf_counter() - start
         if not math.isfinite(loss):
             raise DivergedError(
@@ -175,16 +182,21 @@ class Session:
                 hint=f"lower learning_rate = {self.config.learning_rate:g} (a third is a good "
                 f"try), or lengthen the warm-up",
             )
-        self.history.losses.append(loss)
-        self.history.step_times_s.append(seconds)
-        self.history.cold.append(self._steps_here < _COLD_STEPS)
+        # A step that took several batches stands for as many.
+        self.history.losses += count * [loss]
+        self.history.step_times_s += count * [seconds / count]
+        self.history.cold += count * [self._steps_here < _COLD_STEPS]
         self._steps_here += 1
         return loss, seconds
 
-    def _update(self, index: int) -> float:
-        """Run forward, backward and the optimizer for one batch."""
+    def _update(self, index: int, count: int) -> float:
+        """Run forward, backward and the optimizer for one batch, or for some at once."""
         state = self.state
         state.step, state.learning_rate = index, self.rate(index)
+        if self.pilot is not None:
+            assert self.config.adaptive_batch is not None
+            state.learning_rate *= self.config.adaptive_batch.factor(count)
+            self._take(count)
         loss = self._backward(self._share_of(index))
         state.reducer.sum_gradients(self._tree.parameters)
         for callback in self._callbacks:
@@ -202,8 +214,28 @@ class Session:
             callback.after_update(state)
         return loss
 
+    def _take(self, count: int) -> None:
+        """Set the step up for several batches of the recipe."""
+        accumulation = count * self.config.accumulation
+        if accumulation == self.state.accumulation:
+            return
+        self.state.accumulation = accumulation
+        self._now = replace(
+            self.config, accumulation=accumulation, batch_size=count * self.config.batch_size
+        )
+        self._lay_tree(in_one_group=self._in_one_group)
+
     def _share_of(self, index: int) -> list[Batch]:
         """Return this process's micro-batches of a step."""
+        found: list[Batch] = []
+        for number in range(self._now.accumulation // self.config.accumulation):
+            found += self._micro_batches(index + number)
+        count = self._tree.micro_batches
+        first = self.state.reducer.rank * count
+        return found[first : first + count]
+
+    def _micro_batches(self, index: int) -> list[Batch]:
+        """Return all micro-batches of a batch of the recipe."""
         batch = self._batches.batch(index)
         if count_examples(batch) != self.config.batch_size:
             raise DataError(
@@ -211,15 +243,12 @@ class Session:
                 f"{self.config.batch_size}",
                 hint="let the source cut batches of batch_size examples",
             )
-        config, count = self.config, self._tree.micro_batches
-        first = self.state.reducer.rank * count
-        return list(micro_batches(batch, config.micro_batch_size, config.device))[
-            first : first + count
-        ]
+        config = self.config
+        return list(micro_batches(batch, config.micro_batch_size, config.device))
 
     def _backward(self, parts: list[Batch]) -> float:
         """Compute the gradients of this process's micro-batches; return the step's mean loss."""
-        state, config = self.state, self.config
+        state, config = self.state, self._now
         watching = [item for item in self._callbacks if item.wants_micro_batches(state.step)]
         losses = []
         for number, part in enumerate(parts):

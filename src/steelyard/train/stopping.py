@@ -36,7 +36,6 @@ _SPEED = 0.1 / _PEAK ** (1 - _GAMMA)
 
 _LEVEL = 0.95
 _BACK = 0.6
-_PARAMETERS = 3
 _LIMIT = re.compile(r"^\s*eval\.loss\s*>\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*$")
 
 
@@ -74,8 +73,8 @@ def forecast_final(rates: LearningRates, steps: ArrayLike, losses: ArrayLike) ->
         losses: the losses, positive, [n].
 
     Returns:
-        The forecast of eval.loss; None before 15 % of the steps or with fewer than six points after
-        the warm-up, four of them in the first 60 %.
+        The forecast of eval.loss; None before 15 % of the steps, and with fewer than six points
+        between the warm-up and 60 % of the way so far.
 
     Source: Luo et al. 2025 (Multi-Power Law, ICLR), equation 1.
     """
@@ -84,7 +83,7 @@ def forecast_final(rates: LearningRates, steps: ArrayLike, losses: ArrayLike) ->
     warm = at >= int(np.argmax(short.rates))
     at, values = at[warm], values[warm]
     is_early = not len(at) or at[-1] < _EARLIEST * short.steps
-    if is_early or len(at) < _FEWEST or (at <= _BACK * at[-1]).sum() <= _PARAMETERS:
+    if is_early or (at <= _BACK * at[-1]).sum() < _FEWEST:
         return None
     rows = np.unique(np.linspace(0, len(at) - 1, _POINTS).round().astype(int))
     curve = Curve(rates=short, step=at[rows], loss=values[rows])
@@ -114,7 +113,8 @@ def _said(curve: Curve, gain: float, step: float) -> tuple[float, float, float]:
     law = multi_power([curve.rates]).fix(
         B=max(gain, 1e-6) * float(curve.loss[-1]) / _PEAK, C=_SPEED, beta=_BETA, gamma=_GAMMA
     )
-    fitted = fit_curves([curve], law=law, prior=None)
+    blocks = max(int(curve.step[-1] - curve.step[0]) // _FEWEST, 1)
+    fitted = fit_curves([curve], law=law, prior=None, block_steps=blocks)
     said = predict_curve(fitted, curve.rates, [step], _LEVEL)
     value, low, high = float(said.value[0]), float(said.low[0]), float(said.high[0])
     # Of few points three parameters take much of the scatter with them (Student's t).

@@ -25,7 +25,7 @@ from steelyard.train.optimizer import load_state
 from steelyard.train.reducer import AloneReducer, Reducer
 from steelyard.train.replay import Divergence, Replay, read_divergence, replay
 from steelyard.train.result import EstimatorResult, TrainResult
-from steelyard.train.run_folder import check_device, claimed
+from steelyard.train.run_folder import check_compile, check_device, claimed
 from steelyard.train.session import Loss, Session
 from steelyard.train.source import TokenSource, check_source
 
@@ -175,6 +175,7 @@ def train(
     all_of(
         lambda: check_source(config, shards),
         lambda: check_device(config.device),
+        lambda: check_compile(config),
         lambda: refuse_unsupported(config.architecture),
     )
     joined = reducer or AloneReducer()
