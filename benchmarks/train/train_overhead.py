@@ -17,9 +17,8 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from benchmarks.common import Check, ratio
-from benchmarks.train._decoder import RandomTokens
+from benchmarks.train._decoder import RandomTokens, decoder
 
-from steelyard.catalog.architecture import Architecture
 from steelyard.nn.transformer import build
 from steelyard.train import Progress, TrainConfig
 from steelyard.train.trainer import open_session, train
@@ -33,18 +32,8 @@ _COLD_STEPS = 5
 
 def _config(hidden_size: int, num_layers: int, steps: int) -> TrainConfig:
     """Make the run that both sides do."""
-    architecture = Architecture(
-        name=f"h{hidden_size}-l{num_layers}",
-        hidden_size=hidden_size,
-        num_layers=num_layers,
-        num_heads=hidden_size // 32,
-        num_kv_heads=hidden_size // 32,
-        head_dim=32,
-        intermediate_size=hidden_size * 8 // 3,
-        vocab_size=2048,
-    )
     return TrainConfig(
-        architecture=architecture,
+        architecture=decoder(hidden_size, num_layers, 2048),
         steps=steps,
         batch_size=8,
         sequence_length=128,

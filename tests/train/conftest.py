@@ -1,4 +1,7 @@
 import importlib.util
+import os
+import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -28,6 +31,35 @@ _SOURCES = _load_sources()
 def one_thread():
     """Keep torch to one thread: test processes share the cores, and spinning threads collide."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def start_processes():
+    """Start a program of this folder as torchrun would; none outlives the test."""
+    children = []
+
+    def start(count, program, *arguments):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        environment = os.environ | {
+            "WORLD_SIZE": str(count),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "OMP_NUM_THREADS": "1",
+        }
+        command = [sys.executable, str(_HERE / program), *map(str, arguments)]
+        found = [
+            subprocess.Popen(command, env=environment | {"RANK": str(rank)})
+            for rank in range(count)
+        ]
+        children.extend(found)
+        return found
+
+    yield start
+    for child in children:
+        child.kill()
+        child.wait()
 
 
 @pytest.fixture
