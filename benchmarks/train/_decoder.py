@@ -5,7 +5,7 @@ import numpy as np
 from steelyard.catalog.architecture import Architecture
 from steelyard.train import TrainConfig
 
-__all__ = ["RandomTokens", "shared_run"]
+__all__ = ["RandomTokens", "decoder", "shared_run"]
 
 
 class RandomTokens:
@@ -27,21 +27,22 @@ class RandomTokens:
         return self._tokens[start : start + size].reshape(batch_size, sequence_length + 1)
 
 
-def shared_run(
-    hidden_size: int, num_layers: int, *, vocab_size: int, batch_size: int, steps: int
-) -> TrainConfig:
-    """Make a run whose steps two processes can share: two micro-batches, one thread each."""
-    architecture = Architecture(
+def decoder(hidden_size: int, num_layers: int, vocab_size: int) -> Architecture:
+    """Return the shape of a decoder with heads of 32."""
+    return Architecture(
         name=f"h{hidden_size}-l{num_layers}",
         hidden_size=hidden_size,
         num_layers=num_layers,
         num_heads=hidden_size // 32,
         num_kv_heads=hidden_size // 32,
         head_dim=32,
-        intermediate_size=hidden_size * 8 // 3 // 16 * 16,
+        intermediate_size=hidden_size * 8 // 3,
         vocab_size=vocab_size,
-        max_positions=128,
     )
+
+
+def shared_run(architecture: Architecture, *, batch_size: int, steps: int) -> TrainConfig:
+    """Make a run whose steps two processes can share: two micro-batches, one thread each."""
     return TrainConfig(
         architecture=architecture,
         steps=steps,

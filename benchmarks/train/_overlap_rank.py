@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from benchmarks.train._decoder import RandomTokens, shared_run
+from benchmarks.train._decoder import RandomTokens, decoder, shared_run
 from torch import nn
 
 from steelyard.nn.transformer import build
@@ -42,7 +42,7 @@ class _Apart(GroupReducer):
 def _overlap(steps: int) -> dict[str, object]:
     """Time steps of the three kinds in turn, and compare the losses of those that sum."""
     # 5 million weights, and 1024 tokens a step in each of two processes.
-    config = shared_run(256, 6, vocab_size=1024, batch_size=16, steps=steps + _COLD_STEPS)
+    config = shared_run(decoder(256, 6, 1024), batch_size=16, steps=steps + _COLD_STEPS)
     link, source = LinkSpeed(), RandomTokens(1024)
     reducers: dict[str, GroupReducer] = {
         "apart": _Apart(ParallelConfig(overlap=False)),

@@ -12,7 +12,7 @@ from typing import cast
 
 import torch
 import torch.distributed as dist
-from benchmarks.train._decoder import RandomTokens, shared_run
+from benchmarks.train._decoder import RandomTokens, decoder, shared_run
 
 from steelyard.nn.transformer import build
 from steelyard.train.launch import launched
@@ -35,7 +35,7 @@ def losses_and_held_bytes(steps: int, reducer: Reducer | None = None) -> tuple[l
     Returns:
         The losses, and the bytes of weights and moments that this process holds.
     """
-    config = shared_run(64, 3, vocab_size=1024, batch_size=4, steps=steps)
+    config = shared_run(decoder(64, 3, 1024), batch_size=4, steps=steps)
     model = build(config.architecture, seed=0)
     session = Session(
         model, next_token_loss, TokenBatches(config, RandomTokens(1024)), config, reducer=reducer

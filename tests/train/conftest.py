@@ -1,6 +1,9 @@
 import gc
 import importlib
 import importlib.util
+import os
+import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -35,6 +38,35 @@ def one_thread():
     importlib.import_module("torch._dynamo")
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def start_processes():
+    """Start a program of this folder as torchrun would; none outlives the test."""
+    children = []
+
+    def start(count, program, *arguments):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        environment = os.environ | {
+            "WORLD_SIZE": str(count),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "OMP_NUM_THREADS": "1",
+        }
+        command = [sys.executable, str(_HERE / program), *map(str, arguments)]
+        found = [
+            subprocess.Popen(command, env=environment | {"RANK": str(rank)})
+            for rank in range(count)
+        ]
+        children.extend(found)
+        return found
+
+    yield start
+    for child in children:
+        child.kill()
+        child.wait()
 
 
 @pytest.fixture

@@ -1,11 +1,7 @@
 """Weights spread over processes: the rules, what keeps them from being met, and equal losses."""
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,8 +15,6 @@ from steelyard.train.partition.boxes import Boxes
 from steelyard.train.partition_rules import mesh_axes, preset_rules, violations
 from steelyard.train.pieces import assemble
 from steelyard.train.trainer import train
-
-CHILD = Path(__file__).parent / "partition_child.py"
 
 
 def test_presets_cut_each_tensor_over_each_mesh_axis_once():
@@ -76,24 +70,17 @@ def test_parts_make_up_the_whole(arch, preset):
     assert all(torch.equal(whole[name], weight) for name, weight in model.named_parameters())
 
 
-def spread(config, names, count, folder):
+@pytest.fixture
+def spread(tmp_path, start_processes):
     """Train in so many processes by each of the names; return losses by name."""
-    configs.dump(config, folder / "wanted.json")
-    environment = os.environ | {
-        "WORLD_SIZE": str(count),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(20000 + os.getpid() % 9000),
-        "OMP_NUM_THREADS": "1",
-    }
-    children = [
-        subprocess.Popen(
-            [sys.executable, str(CHILD), str(folder), ",".join(names)],
-            env=environment | {"RANK": str(rank)},
-        )
-        for rank in range(count)
-    ]
-    assert [child.wait(timeout=500) for child in children] == [0] * count
-    return json.loads((folder / "losses.json").read_text())
+
+    def run(config, names, count):
+        configs.dump(config, tmp_path / "wanted.json")
+        children = start_processes(count, "partition_child.py", tmp_path, ",".join(names))
+        assert [child.wait(timeout=800) for child in children] == [0] * count
+        return json.loads((tmp_path / "losses.json").read_text())
+
+    return run
 
 
 @pytest.mark.slow
@@ -105,11 +92,11 @@ def spread(config, names, count, folder):
         (4, ["P1A1-2", "P1A2-2", "P2A1-2", "P2A2-2@25"]),
     ],
 )
-def test_all_presets_train_as_one_process(count, names, config, source, tmp_path):
+def test_all_presets_train_as_one_process(count, names, config, source, tmp_path, spread):
     shape = replace(config.architecture, num_kv_heads=2)
     config = replace(config, architecture=shape, steps=50, accumulation=2, checkpoint_at=(25,))
     alone = train(config, source, tmp_path / "alone")
-    for name, (losses, eval_loss) in spread(config, names, count, tmp_path).items():
+    for name, (losses, eval_loss) in spread(config, names, count).items():
         worst = max(abs(a - b) for a, b in zip(losses, alone.losses, strict=True))
         assert worst <= 1e-6, (name, worst)
         assert eval_loss == pytest.approx(alone.eval_loss, abs=1e-6)
@@ -120,7 +107,7 @@ def test_all_presets_train_as_one_process(count, names, config, source, tmp_path
 
 
 @pytest.mark.slow
-def test_traits_of_other_decoders_are_spread_too(config, source, tmp_path):
+def test_traits_of_other_decoders_are_spread_too(config, source, tmp_path, spread):
     shape = replace(
         config.architecture,
         num_kv_heads=2,
@@ -133,5 +120,5 @@ def test_traits_of_other_decoders_are_spread_too(config, source, tmp_path):
     )
     config = replace(config, architecture=shape, accumulation=2)
     alone = train(config, source, tmp_path / "alone")
-    for name, (losses, _) in spread(config, ["P1A2-2", "P2A1-1"], 2, tmp_path).items():
+    for name, (losses, _) in spread(config, ["P1A2-2", "P2A1-1"], 2).items():
         assert losses == pytest.approx(alone.losses, abs=1e-6), name

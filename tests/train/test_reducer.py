@@ -1,15 +1,11 @@
 """Equal bits for 1, 2 and 4 workers: the tree of a step, in threads and in processes."""
 
 import contextlib
-import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -23,8 +19,6 @@ from steelyard.train.gradients import GradientTree
 from steelyard.train.measure import GradientNoiseScale
 from steelyard.train.session import Session
 from steelyard.train.trainer import TokenBatches, next_token_loss, open_session, train
-
-CHILD = Path(__file__).parent / "rank_child.py"
 
 
 class Shared:
@@ -151,23 +145,6 @@ def test_shares_that_do_not_come_out_even_are_refused(config, source):
         )
 
 
-def launch(count, directory, stop):
-    """Start the processes of a run as torchrun would."""
-    environment = os.environ | {
-        "WORLD_SIZE": str(count),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(29500 + os.getpid() % 1000),
-        "OMP_NUM_THREADS": "1",
-    }
-    return [
-        subprocess.Popen(
-            [sys.executable, str(CHILD), str(directory), str(stop)],
-            env=environment | {"RANK": str(rank)},
-        )
-        for rank in range(count)
-    ]
-
-
 def finish(children):
     return [child.wait(timeout=120) for child in children]
 
@@ -175,28 +152,30 @@ def finish(children):
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [2, 4])
 def test_processes_give_equal_bits_and_go_on_after_a_change_of_their_number(
-    workers, config, source, tmp_path
+    workers, config, source, tmp_path, start_processes
 ):
     config = replace(config, accumulation=4, checkpoint_every=4)
     configs.dump(config, tmp_path / "wanted.json")
     alone = train(config, source, tmp_path / "alone")
 
-    assert finish(launch(workers, tmp_path, 6)) == [3] * workers
+    assert finish(start_processes(workers, "rank_child.py", tmp_path, 6)) == [3] * workers
     assert TrainResult.load(tmp_path / "run") is None
-    assert finish(launch(workers // 2, tmp_path, 0)) == [0] * (workers // 2)
+    assert finish(start_processes(workers // 2, "rank_child.py", tmp_path, 0)) == [0] * (
+        workers // 2
+    )
     shared = TrainResult.load(tmp_path / "run")
     assert shared and shared.losses == alone.losses and shared.eval_losses == alone.eval_losses
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_process_may_be_killed_at_any_moment(config, source, tmp_path):
+def test_a_process_may_be_killed_at_any_moment(config, source, tmp_path, start_processes):
     wide = replace(config.architecture, hidden_size=128, vocab_size=512)  # shards of more than rows
     config = replace(config, architecture=wide, accumulation=4, checkpoint_every=1, steps=24)
     configs.dump(config, tmp_path / "wanted.json")
     rng, store = random.Random(5), CheckpointStore(tmp_path / "run")
     for number in range(2):
-        children = launch(2, tmp_path, 0)
+        children = start_processes(2, "rank_child.py", tmp_path, 0)
         begun = store.steps()[-1:] or [0]
         while (store.steps()[-1:] or [0])[0] < begun[0] + 3:
             time.sleep(0.01)
@@ -207,6 +186,6 @@ def test_a_process_may_be_killed_at_any_moment(config, source, tmp_path):
         latest = store.latest()
         assert latest and latest.step >= begun[0] + 3
     assert TrainResult.load(tmp_path / "run") is None
-    assert finish(launch(2, tmp_path, 0)) == [0, 0]
+    assert finish(start_processes(2, "rank_child.py", tmp_path, 0)) == [0, 0]
     shared = TrainResult.load(tmp_path / "run")
     assert shared and shared.losses == train(config, source, tmp_path / "alone").losses

@@ -2,13 +2,9 @@
 
 import contextlib
 import copy
-import os
 import queue
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -26,7 +22,6 @@ from steelyard.train.transport.collectives import bytes_sent, check_count, sum_o
 from steelyard.train.transport.config import LinkSpeed
 from steelyard.train.transport.shaper import Shaper
 
-CHILD = Path(__file__).parent / "transport_child.py"
 WAYS = ("halving-doubling", "ring", "tree")
 
 
@@ -216,30 +211,15 @@ def test_links_that_carry_nothing_are_refused():
         LinkSpeed(bits_per_s=0)
 
 
-def launch(count, *arguments, child=CHILD, timeout=280):
-    """Start processes as torchrun would; return their codes."""
-    environment = os.environ | {
-        "WORLD_SIZE": str(count),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(20000 + (os.getpid() * 7 + count) % 9000),
-        "OMP_NUM_THREADS": "1",
-    }
-    children = [
-        subprocess.Popen(
-            [sys.executable, str(child), *map(str, arguments)],
-            env=environment | {"RANK": str(rank)},
-        )
-        for rank in range(count)
-    ]
-    return [child.wait(timeout=timeout) for child in children]
-
-
 @pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_processes_of_torch_distributed_sum_and_train_alike(count, config, source, tmp_path):
+def test_processes_of_torch_distributed_sum_and_train_alike(
+    count, config, source, tmp_path, start_processes
+):
     link = ParallelConfig(link=LinkSpeed(bits_per_s=1e10))
     config = replace(config, steps=5, accumulation=4, checkpoint_every=3, parallel=link)
     configs.dump(config, tmp_path / "wanted.json")
-    assert launch(count, tmp_path) == [0] * count
+    children = start_processes(count, "transport_child.py", tmp_path)
+    assert [child.wait(timeout=280) for child in children] == [0] * count
     found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(count)]
     plain = torch.stack(drawn(count, 960)).double().sum(0)
     for how in (*WAYS, "built-in"):

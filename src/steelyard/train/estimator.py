@@ -124,10 +124,9 @@ class Estimator:
         self, batches: BatchSource, directory: Path, start_from: Path | None
     ) -> None:
         """Keep the weights before the first step, where there are no later ones."""
-        if self.reducer.partition is not None:
-            return  # weights that are to be spread come from the run's seed
-        store = CheckpointStore(directory)
-        if not self.reducer.everyone.rank and start_from is None and not store.steps():
+        store, reducer = CheckpointStore(directory), self.reducer
+        keeps = not reducer.everyone.rank and reducer.partition is None  # parts come of the seed
+        if keeps and start_from is None and not store.steps():
             session = self._open(batches)
             store.save(0, session.tensors(), session.scalars())
         self.reducer.wait()
@@ -224,12 +223,11 @@ class _Run:
     ) -> None:
         self.config = estimator.config
         self.callbacks = estimator.callbacks
-        self.store = CheckpointStore(
-            directory, pinned=self.config.checkpoint_at, reducer=estimator.reducer.everyone
-        )
+        everyone = estimator.reducer.everyone
+        self.store = CheckpointStore(directory, pinned=self.config.checkpoint_at, reducer=everyone)
         self._begin_s = time.perf_counter()
         self._meter = EnergyMeter(self.config.device)
-        self.is_first = not estimator.reducer.everyone.rank
+        self.is_first = not everyone.rank
         self.evaluate = estimator._evaluate
         # This run's own checkpoint goes before the one it was to start from: it is further on.
         checkpoint = self.store.latest()

@@ -188,6 +188,8 @@ def _unspreadable(module: nn.Module, config: EstimatorConfig) -> list[str]:
         wrong.append(f"device {config.device!r} is not spread; use cpu")
     if config.averages:
         wrong.append("averages are kept of whole weights; leave them out")
-    if config.measure:
-        wrong.append("measurements read whole gradients; leave measure out")
+    if config.measure or config.adaptive_batch:
+        wrong.append("measurements read whole gradients; leave measure and adaptive_batch out")
+    if config.compile:
+        wrong.append("spread weights are not compiled; set compile = false")
     return wrong
