@@ -2,7 +2,8 @@
 
 The rate is constant and averages of the weights are evaluated, so one run serves every target. The
 target at a number of tokens is the least loss there of batches of 8 and less, over rates and
-averages; a batch is judged at its best rate, against the one that needs the fewest examples. Batches count sequences of 64 tokens.
+averages; a batch is judged at its best rate, against the one that needs the fewest examples.
+Batches count sequences of 64 tokens.
 """
 
 import numpy as np
