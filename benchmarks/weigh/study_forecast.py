@@ -50,8 +50,8 @@ def run(quick: bool) -> list[Check]:
     if quick:
         return checks
     for name, runs in (
-        ("short runs of two seeds", ladder_runs(False)),
-        ("sizes", size_runs(False)),
+        ("short runs of two seeds", ladder_runs()),
+        ("sizes", size_runs()),
     ):
         said = _said(
             [
