@@ -2,7 +2,7 @@
 
 Every second layer of two has experts, each token visits one. Sizes are those of the dense model, so
 a routed one takes the same operations per token beside its router. Runs are short, 410 thousand
-tokens of a vocabulary of 512: HASH, whose experts know their tokens from the first step, gains most.
+tokens of a vocabulary of 512: HASH, whose experts know their tokens at once, gains most.
 """
 
 import numpy as np
