@@ -1,7 +1,8 @@
 """Own runs of dense and routed models: three sizes, 4 and 16 experts, two routers, one seed.
 
 Every second layer of two has experts, each token visits one. Sizes are those of the dense model, so
-a routed one takes the same operations per token beside its router.
+a routed one takes the same operations per token beside its router. Runs are short, 410 thousand
+tokens of a vocabulary of 512: HASH, whose experts know their tokens at once, gains most.
 """
 
 import numpy as np
@@ -22,12 +23,11 @@ _MOST = 16
 
 def own_routed(quick: bool) -> list[Check]:
     """Fit the bilinear law to each router; compare routed with dense models of equal operations."""
-    found = {
-        router: [run for run in runs if not run.is_trunk]
-        for router, runs in routed_runs(quick).items()
-    }
     if quick:
         return []
+    found = {
+        router: [run for run in runs if not run.is_trunk] for router, runs in routed_runs().items()
+    }
     dense = [run for run in found["sinkhorn"] if run.experts == 1]
     found["hash"] = [*dense, *found["hash"]]
     checks = []
@@ -41,23 +41,23 @@ def own_routed(quick: bool) -> list[Check]:
     for router, gain in gains.items():
         print(f"  {_NAMES[router]}: {_MOST} experts lower the loss by {np.round(100 * gain, 2)} %")
     over = _loss(found["sinkhorn"], sizes[-1], _MOST) / _loss(found["hash"], sizes[-1], _MOST)
-    best = gains["sinkhorn"]
-    return [
-        *checks,
-        Check(
-            "3 own runs: gain of 16 experts over dense, smallest size",
-            float(best[0]),
-            0.01,
-            "higher",
-        ),
-        Check(
-            "3 own runs: gain at the largest less at the smallest size",
-            float(best[-1] - best[0]),
-            0.0,
-            "lower",
-        ),
-        Check("3 own runs: S-BASE over HASH, largest size", over, 1.005, "lower"),
-    ]
+    for router, gain in gains.items():
+        name = _NAMES[router]
+        checks += [
+            Check(
+                f"3 own runs: {name} gain of 16 experts over dense, smallest size",
+                float(gain[0]),
+                0.01,
+                "higher",
+            ),
+            Check(
+                f"3 own runs: {name} gain at the largest less at the smallest size",
+                float(gain[-1] - gain[0]),
+                0.0,
+                "lower",
+            ),
+        ]
+    return [*checks, Check("3 own runs: S-BASE over HASH, largest size", over, 1.005, "lower")]
 
 
 def _loss(runs: list[OwnRun], width: int, experts: int) -> float:

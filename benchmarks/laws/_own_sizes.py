@@ -17,10 +17,10 @@ _EXCESS = 0.02
 
 def own_sizes(quick: bool) -> list[Check]:
     """Forecast the largest cells and the largest size; find the tokens that a size needs."""
-    runs = [run for run in size_runs(quick) if not run.is_trunk]
-    runs.sort(key=lambda run: run.parameters * run.tokens)
     if quick:
         return []
+    runs = [run for run in size_runs() if not run.is_trunk]
+    runs.sort(key=lambda run: run.parameters * run.tokens)
     count = round(_SMALL_SHARE * len(runs))
     largest = max(run.parameters for run in runs)
     few = [run for run in runs if run.parameters < largest]

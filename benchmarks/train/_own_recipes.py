@@ -62,22 +62,22 @@ def repeat_runs(quick: bool) -> list[OwnRun]:
     return own_runs("repeats", recipe, abstracts(), quick=quick)
 
 
-def size_runs(quick: bool) -> list[OwnRun]:
+def size_runs() -> list[OwnRun]:
     """Return runs of four sizes at four lengths."""
     recipe = StudyRecipe(
-        train=_train(32, 80 if quick else 1600),
-        shapes=((16, 1), (32, 1), (48, 1)) if quick else ((16, 1), (32, 1), (48, 1), (64, 1)),
+        train=_train(32, 1600),
+        shapes=((16, 1), (32, 1), (48, 1), (64, 1)),
         lengths=(0.25, 0.4, 0.63, 1.0),
     )
-    return own_runs("sizes", recipe, abstracts(), quick=quick)
+    return own_runs("sizes", recipe, abstracts())
 
 
-def ladder_runs(quick: bool) -> list[OwnRun]:
+def ladder_runs() -> list[OwnRun]:
     """Return the runs of `recipes/ladder.toml`'s sizes, lengths and rate, of two seeds."""
     wide = {"head_dim": 32, "num_heads": 3, "num_kv_heads": 3, "max_positions": 2 * _LENGTH}
     train = _train(
         96,
-        60 if quick else 240,
+        240,
         architecture=shape(96, 3, **wide),
         sequence_length=2 * _LENGTH,
         warmup_steps=15,
@@ -86,25 +86,24 @@ def ladder_runs(quick: bool) -> list[OwnRun]:
     recipe = StudyRecipe(
         train=train,
         shapes=((32, 2), (64, 2), (96, 3)),
-        lengths=(0.5, 1.0) if quick else (0.25, 0.4, 0.63, 1.0),
+        lengths=(0.25, 0.4, 0.63, 1.0),
         seeds=(0, 1),
     )
-    return own_runs("ladder", recipe, abstracts(), quick=quick)
+    return own_runs("ladder", recipe, abstracts())
 
 
-def pool_runs(quick: bool) -> list[OwnRun]:
+def pool_runs() -> list[OwnRun]:
     """Return runs on four pools of falling quality and on the unions of the best of them."""
-    steps = 240 if quick else 800
-    train = _train(32, steps, eval_every=steps // 40, eval_tokens=8192)
-    train = replace(train, averages=(WeightAverage(kind="ema", decay=0.98),))
+    averages = (WeightAverage(kind="ema", decay=0.98),)
+    train = _train(32, 800, eval_every=20, eval_tokens=8192, averages=averages)
     folder, names = _pools()
     recipe = StudyRecipe(
         train=train,
-        pools=names[:5:2] if quick else names,
+        pools=names,
         cooldown_fractions=(0.0,),
-        seeds=(0,) if quick else (0, 1, 2),
+        seeds=(0, 1, 2),
     )
-    return own_runs("pools", recipe, folder, quick=quick)
+    return own_runs("pools", recipe, folder)
 
 
 def _pools() -> tuple[Any, tuple[str, ...]]:
@@ -128,14 +127,13 @@ def _pools() -> tuple[Any, tuple[str, ...]]:
     return folder, (*POOLS, *unions)
 
 
-def batch_runs(quick: bool) -> list[OwnRun]:
+def batch_runs() -> list[OwnRun]:
     """Return runs at a constant rate with six batches and three rates each."""
-    steps = 320 if quick else 1250
     averages = tuple(WeightAverage(kind="ema", decay=decay) for decay in (0.9, 0.98))
     train = _train(
         _SMOOTH,
-        steps,
-        eval_every=steps // 25,
+        1250,
+        eval_every=50,
         eval_tokens=8192,
         averages=averages,
         weight_decay=0.0,
@@ -144,11 +142,11 @@ def batch_runs(quick: bool) -> list[OwnRun]:
     )
     recipe = StudyRecipe(
         train=train,
-        batch_sizes=(4, 16, 64) if quick else (2, 4, 8, 16, 32, 64),
-        rate_factors=(1.0,) if quick else (0.5, 1.0, 2.0),
+        batch_sizes=(2, 4, 8, 16, 32, 64),
+        rate_factors=(0.5, 1.0, 2.0),
         cooldown_fractions=(0.0,),
     )
-    return own_runs("batches", recipe, abstracts(), quick=quick)
+    return own_runs("batches", recipe, abstracts())
 
 
 def horizon_runs(quick: bool) -> list[OwnRun]:
@@ -183,10 +181,9 @@ def cooldown_runs(quick: bool) -> list[OwnRun]:
     return own_runs("cooldowns", recipe, abstracts(), quick=quick)
 
 
-def routed_runs(quick: bool) -> dict[str, list[OwnRun]]:
+def routed_runs() -> dict[str, list[OwnRun]]:
     """Return dense and routed runs of three sizes, by router."""
     found = {}
-    steps = 60 if quick else 800
     for router in ("sinkhorn", "hash"):
         routed = shape(
             32,
@@ -198,12 +195,10 @@ def routed_runs(quick: bool) -> dict[str, list[OwnRun]]:
             router=router,
         )
         recipe = StudyRecipe(
-            train=replace(_train(32, steps), architecture=routed),
-            shapes=((16, 2), (32, 2)) if quick else ((16, 2), (32, 2), (64, 2)),
+            train=replace(_train(32, 800), architecture=routed),
+            shapes=((16, 2), (32, 2), (64, 2)),
             # The dense runs are the same for every router.
-            experts=((1, 4) if quick else (1, 4, 16))
-            if router == "sinkhorn"
-            else (4, 16)[: 2 - quick],
+            experts=(1, 4, 16) if router == "sinkhorn" else (4, 16),
         )
-        found[router] = own_runs(f"routed-{router}", recipe, abstracts(), quick=quick)
+        found[router] = own_runs(f"routed-{router}", recipe, abstracts())
     return found

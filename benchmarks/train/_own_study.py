@@ -95,7 +95,7 @@ def shape(width: int, layers: int = 1, **changes: object) -> Architecture:
     return convert(plain | changes, Architecture, where="shape")
 
 
-def own_runs(name: str, recipe: StudyRecipe, data: Path, *, quick: bool) -> list[OwnRun]:
+def own_runs(name: str, recipe: StudyRecipe, data: Path, *, quick: bool = False) -> list[OwnRun]:
     """Train a study, or return what an earlier call kept of it.
 
     Args:

@@ -44,8 +44,8 @@ def forecast_largest(results: Sequence[TrainResult]) -> Check | None:
     """Forecast the longest run of the largest model from all smaller models.
 
     Runs of one model and seed share their first part, and what it drew: the forms that are fitted
-    cannot see it. Where there are several seeds, their scatter is carried to the largest model and
-    joins the interval.
+    cannot see it. Where there are several seeds, their scatter is carried to the largest model, and
+    the interval is no narrower than that.
 
     Args:
         results: annealed runs of one study.
@@ -70,9 +70,9 @@ def forecast_largest(results: Sequence[TrainResult]) -> Check | None:
         return None
     measured = [item.eval_loss for item in kept]
     value, scatter = float(said.value[0]), _carried_scatter(seen, largest, len(kept))
+    # The forms' own interval allows for usual scatter; it is widened where there is more of it.
     below, above = (
-        math.hypot(math.log(float(end[0]) / value), _Z_80 * scatter)
-        for end in (said.low, said.high)
+        max(abs(math.log(float(end[0]) / value)), _Z_80 * scatter) for end in (said.low, said.high)
     )
     words = f"{len(seen)} runs of {len(sizes)} smaller models"
     words += f", seeds {scatter:.1%} apart there" if scatter else ", scatter of seeds unknown"
@@ -96,15 +96,21 @@ def forecast_largest(results: Sequence[TrainResult]) -> Check | None:
 
 def _carried_scatter(seen: Sequence[TrainResult], largest: int, repeats: int) -> float:
     """Return the deviation of ln loss that seeds cause at the largest model; 0 for one seed."""
-    by_cell: dict[tuple[int, int], list[float]] = {}
+    by_cell: dict[tuple[int, int], dict[int, float]] = {}
     for item in seen:
-        by_cell.setdefault((item.parameters, item.tokens), []).append(math.log(item.eval_loss))
-    seeds = min(len(logs) for logs in by_cell.values())
-    if seeds < 2:
+        cell = by_cell.setdefault((item.parameters, item.tokens), {})
+        cell[item.seed] = math.log(item.eval_loss)
+    seeds = {item.seed for item in seen}
+    cells = [cell for cell in by_cell.values() if set(cell) == seeds]
+    if len(seeds) < 2 or not cells:
         return 0.0
-    variance = float(np.mean([np.var(logs, ddof=1) for logs in by_cell.values()]))
+    logs = np.array([[cell[seed] for seed in seeds] for cell in cells])
+    # What a seed shifts in all cells, such as by its data, it shifts at the largest model too.
+    off_cell = logs - logs.mean(axis=1, keepdims=True)
+    variance = float(np.var(off_cell - off_cell.mean(axis=0), axis=1).mean())
+    variance *= len(seeds) / (len(seeds) - 1)
     # A line through the sizes' means weighs each by these shares at the largest model.
     places = np.log(np.array(sorted({size for size, _ in by_cell}), dtype=np.float64))
     off = places - places.mean()
     shares = 1 / len(places) + off * (math.log(largest) - places.mean()) / float(off @ off)
-    return math.sqrt(variance * (float(shares @ shares) / seeds + 1 / max(repeats, 1)))
+    return math.sqrt(variance * (float(shares @ shares) / len(seeds) + 1 / max(repeats, 1)))
