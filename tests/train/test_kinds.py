@@ -20,6 +20,7 @@ from steelyard.train import TrainConfig
 from steelyard.train.kinds import ImagesConfig, PairsConfig, ResNetShape, load_recipe
 from steelyard.train.kinds.images import train_images
 from steelyard.train.kinds.pairs import train_pairs
+from steelyard.train.parallel_config import ParallelConfig
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 PAIR = Architecture(
@@ -112,6 +113,12 @@ def test_a_vocabulary_that_does_not_fit_is_refused_before_a_file(tasks, tmp_path
 def test_wrong_lengths_are_named(field):
     with pytest.raises(ConfigError, match=field):
         replace(PAIRS, **{field: 0})
+
+
+@pytest.mark.parametrize("config", [PAIRS, IMAGES], ids=["pairs", "images"])
+def test_a_partition_is_for_decoders(config):
+    with pytest.raises(ConfigError, match="only decoders have"):
+        replace(config, parallel=ParallelConfig(partition="P1A1"))
 
 
 def test_images_are_learned_and_resume_with_the_same_bits(tmp_path):

@@ -29,7 +29,7 @@ def run_kind(
     Raises:
         ConfigError: `data` is missing where it is needed, or given where nothing reads it.
     """
-    from steelyard.train.process_group import launched
+    from steelyard.train.launch import launched
 
     is_pair = isinstance(config, PairsConfig)
     if is_pair and data is None:
@@ -41,9 +41,9 @@ def run_kind(
         raise ConfigError(
             f"--data {data} was given, but this recipe generates its images", hint="leave it out"
         )
-    with launched() as reducer:
+    with launched(config.parallel) as reducer:
         name = config.architecture.name if isinstance(config, PairsConfig) else "images"
-        with progress(name, total=config.steps, quiet=json or reducer.rank > 0) as advance:
+        with progress(name, total=config.steps, quiet=json or reducer.everyone.rank > 0) as advance:
 
             def on_step(now: Progress) -> None:
                 words = f"loss {now.loss:.3f}, {now.tokens_per_s:,.0f} examples/s"
@@ -59,7 +59,7 @@ def run_kind(
                 from steelyard.train.kinds.images import train_images
 
                 result = train_images(config, out, on_step=on_step, reducer=reducer)
-        if not reducer.rank:
+        if not reducer.everyone.rank:
             _show(name, result, _keep(config, result, out), json)
 
 

@@ -18,7 +18,7 @@ from steelyard.train.batches import Batch
 from steelyard.train.callback import Callback
 from steelyard.train.checkpoint import load_checkpoint
 from steelyard.train.config import Measure, TrainConfig
-from steelyard.train.estimator import Estimator, OnStep
+from steelyard.train.estimator import Estimator
 from steelyard.train.evaluate import bits_per_byte, evaluate, heldout_windows
 from steelyard.train.measure import GradientNoiseScale, UpdateSizes
 from steelyard.train.optimizer import load_state
@@ -29,6 +29,7 @@ from steelyard.train.result import EstimatorResult, TrainResult
 from steelyard.train.run_folder import check_compile, check_device, claimed
 from steelyard.train.session import Loss, Session
 from steelyard.train.source import TokenSource, check_source
+from steelyard.train.training_run import OnStep
 
 __all__ = ["TokenBatches", "next_token_loss", "open_session", "replay_run", "train"]
 

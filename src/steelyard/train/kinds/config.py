@@ -4,10 +4,12 @@ from dataclasses import dataclass, field
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.data.images import GeneratedImages
-from steelyard.errors import require
+from steelyard.errors import all_of, require
 from steelyard.train.estimator_config import EstimatorConfig
 
 __all__ = ["ImagesConfig", "PairsConfig", "ResNetShape"]
+
+_WHOLE = "without a partition, which only decoders have"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +39,18 @@ class ImagesConfig(EstimatorConfig):
     network: ResNetShape
     images: GeneratedImages = field(default_factory=GeneratedImages)
 
+    def __post_init__(self) -> None:
+        """Refuse values that no run can have.
+
+        Raises:
+            ConfigError: a count or rate is out of range, or the parts contradict each other; all
+                violations are listed.
+        """
+        all_of(
+            lambda: EstimatorConfig.__post_init__(self),
+            lambda: require(self, parallel=(self.parallel.partition is None, _WHOLE)),
+        )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairsConfig(EstimatorConfig):
@@ -65,9 +79,13 @@ class PairsConfig(EstimatorConfig):
         """Refuse values that no run can have.
 
         Raises:
-            ConfigError: a count or rate is out of range, or the parts contradict each other.
+            ConfigError: a count or rate is out of range, or the parts contradict each other; all
+                violations are listed.
         """
-        EstimatorConfig.__post_init__(self)
+        all_of(lambda: EstimatorConfig.__post_init__(self), self._check_lengths)
+
+    def _check_lengths(self) -> None:
+        """Refuse rows that the architecture does not have."""
         arch = self.architecture
         longest = f"at least 1 and at most the architecture's max_positions = {arch.max_positions}"
         require(
@@ -76,4 +94,5 @@ class PairsConfig(EstimatorConfig):
             source_length=(1 <= self.source_length <= arch.max_positions, longest),
             target_length=(1 <= self.target_length <= arch.max_positions, longest),
             heldout_rows=(self.heldout_rows >= 1, "at least 1"),
+            parallel=(self.parallel.partition is None, _WHOLE),
         )

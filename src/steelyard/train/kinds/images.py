@@ -10,11 +10,12 @@ from steelyard.config import to_plain
 from steelyard.data.images import ImageBatches
 from steelyard.nn.resnet import ResNet
 from steelyard.train.batches import Batch
-from steelyard.train.estimator import Estimator, OnStep
+from steelyard.train.estimator import Estimator
 from steelyard.train.evaluate import mean_loss
 from steelyard.train.kinds.config import ImagesConfig
 from steelyard.train.reducer import Reducer
 from steelyard.train.result import EstimatorResult
+from steelyard.train.training_run import OnStep
 
 __all__ = ["class_loss", "train_images"]
 

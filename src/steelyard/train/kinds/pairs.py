@@ -14,10 +14,11 @@ from steelyard.data.tasks.task import Examples
 from steelyard.errors import ConfigError
 from steelyard.nn import checkpoint, encoder_decoder
 from steelyard.train.batches import Batch
-from steelyard.train.estimator import Estimator, OnStep
+from steelyard.train.estimator import Estimator
 from steelyard.train.kinds.config import PairsConfig
 from steelyard.train.reducer import AloneReducer, Reducer
 from steelyard.train.result import EstimatorResult
+from steelyard.train.training_run import OnStep
 
 __all__ = ["pair_loss", "train_pairs"]
 
@@ -66,7 +67,7 @@ def train_pairs(
     )
     told = {"recipe": repr(data), "rates": repr(training.rates)}
     result = estimator.fit(TensorBatches(training), directory, on_step=on_step, data=told)
-    if not joined.rank:
+    if not joined.everyone.rank:
         # Also after a run that was finished before: a kill may have come before the model.
         checkpoint.save(model, directory / "model")
     return result
