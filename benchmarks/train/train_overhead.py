@@ -130,6 +130,7 @@ def run(quick: bool) -> list[Check]:
         checks.append(Check(name, _speed_ratio(faster, source), _BAR, "higher"))
     checks.append(_averages(source, 40 if quick else 160))
     checks += beside_trainer(1 if quick else 5)
+    checks += [] if quick else beside_trainer(5, compiled=True)
     torch.set_num_threads(threads)
     return checks
 
