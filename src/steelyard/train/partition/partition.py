@@ -22,7 +22,7 @@ from steelyard.train.partition.layout import (
     placed_like,
     settle,
 )
-from steelyard.train.partition_rules import violations
+from steelyard.train.partition_rules import mesh_axes, violations
 from steelyard.train.pieces import TensorPiece, rows_of
 
 __all__ = ["Partition"]
@@ -71,8 +71,8 @@ class Partition:
             for name, _ in module.named_parameters()
         }
         if self._sizes["model"] > 1:
-            is_cut = ("length", "model") in self._rules
-            cut_over_model(module, self._boxes, self._mesh["model"], cuts_length=is_cut)
+            (length,) = mesh_axes(("length",), self._rules)
+            cut_over_model(module, self._boxes, self._mesh["model"], cuts_length=length == "model")
         self._unsummed = set(module.parameters())
         if self._sizes["data"] > 1:
             self._unsummed = cut_over_data(module, self._boxes, self._mesh["data"])
@@ -82,7 +82,10 @@ class Partition:
         """Return the rules that a model's shape does not allow."""
         assert isinstance(module, Transformer) and isinstance(config, TrainConfig)
         stream = {"batch": config.accumulation, "length": config.sequence_length}
-        return violations(decoder_axes(module), stream, self._rules, self._sizes)
+        wrong = violations(decoder_axes(module), stream, self._rules, self._sizes)
+        if mesh_axes(("batch",), self._rules) != ("data",):
+            wrong.append("batch is kept whole, but processes along data take parts of each step")
+        return wrong
 
     def regroup(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         """Let no group of an optimizer hold weights of different meshes, which torch refuses."""
