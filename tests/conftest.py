@@ -12,6 +12,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     # PyTorch's idle threads spin. Set before anything imports a library that reads it.
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(name, "1")
+    # Threads of a test that wants several would spin on the core of the other worker while they
+    # wait: one thread beside two such processes took a third longer.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # Where Python is told to keep no bytecode, each process of the tests compiles torch anew, for ten
 # seconds or more. It is kept in the user's cache instead, away from the sources.

@@ -11,8 +11,6 @@ from steelyard.errors import CapacityError, CatalogError, ConfigError, DataError
 from steelyard.nn import checkpoint
 from steelyard.nn.transformer import build
 
-torch.set_num_threads(2)
-
 GEMMA2 = {"model_type": "gemma2", "hidden_act": "gelu_pytorch_tanh"}
 TOKENS = torch.arange(60).view(3, 20)
 

@@ -9,8 +9,6 @@ from steelyard.errors import ConfigError
 from steelyard.nn.rotary import rotary_tables, rotate, spread
 from steelyard.nn.transformer import build
 
-torch.set_num_threads(2)
-
 
 def tokens_of(batch: int, length: int, seed: int = 1) -> torch.Tensor:
     return torch.randint(0, 97, (batch, length), generator=torch.Generator().manual_seed(seed))

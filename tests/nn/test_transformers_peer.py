@@ -16,7 +16,6 @@ from steelyard.nn.transformer import build
 from .conftest import LLAMA
 
 pytestmark = pytest.mark.peers
-torch.set_num_threads(2)
 
 COMMON = {
     "hidden_size": 64,

@@ -99,7 +99,7 @@ def test_steps_end_where_a_checkpoint_or_an_evaluation_is_due():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+@pytest.mark.parametrize("optimizer", ["adamw", pytest.param("sgd", marks=pytest.mark.slow)])
 def test_a_resumed_run_has_the_same_bits_whatever_its_batch_was(
     config, source, tmp_path, optimizer
 ):
