@@ -22,9 +22,9 @@ Array = NDArray[np.float64]
 
 def own_pools(quick: bool) -> list[Check]:
     """Forecast mixtures from single pools; compare choices by budget."""
-    if quick:
+    runs = pool_runs(quick)
+    if not runs:
         return []
-    runs = pool_runs()
     steps, loss = _curves(runs)
     tokens = steps * runs[0].batch_size * (runs[0].tokens / runs[0].steps / runs[0].batch_size)
     # Two to ten passes of a pool alone, one pass of the largest union and more of mixtures.
