@@ -4,6 +4,11 @@ The theory is that of Sorscher et al. 2022 (arXiv 2206.14486). Perceptrons have 
 teachers of their own. Images are generated: four views of ten patterns, the rarest of which make up
 a twenty-fifth. Sets of one size are compared at the same number of steps. Scores come from networks
 trained on all examples; what scoring costs is said beside it.
+
+Four bars are missed. At two examples per dimension hardly any can be spared, so the envelope begins
+flatter. Random thirds of many images err by 1.3 %, which leaves less than two
+points to gain. Few images are ever forgotten, and ties rank nothing. Distances to prototypes take
+longer than a tenth of so short a training.
 """
 
 import math

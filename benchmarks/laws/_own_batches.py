@@ -48,9 +48,9 @@ def _steps(runs: list[OwnRun], target: float) -> tuple[Array, Array, Array]:
 
 def own_critical_batches(quick: bool) -> list[Check]:
     """Fit steps over batches at each target; leave inner batches out."""
-    if quick:
+    runs = batch_runs(quick)
+    if not runs:
         return []
-    runs = batch_runs()
     critical, knees, errors = [], [], []
     for share, target in zip(_SHARES, _targets(runs), strict=True):
         batches, steps, caps = _steps(runs, target)
@@ -95,9 +95,9 @@ def own_critical_batches(quick: bool) -> list[Check]:
 
 def own_noise_scale(quick: bool) -> list[Check]:
     """Compare the knee of steps over examples with the noise scale on the way there."""
-    if quick:
+    runs = batch_runs(quick)
+    if not runs:
         return []
-    runs = batch_runs()
     ratios, fits = [], []
     for target in _targets(runs):
         batches, steps, _ = _steps(runs, target)

@@ -19,9 +19,7 @@ def own_cooldowns(quick: bool) -> list[Check]:
     runs = cooldown_runs(quick)
     trunks = {run.folder.partition("/")[0]: run for run in runs if run.is_trunk}
     cells = [run for run in runs if not run.is_trunk]
-    if quick:
-        return [_averages(trunks, cells, "cooldown-1-sqrt")[0]]
-    return [*_schedules(cells), *_averages(trunks, cells, _BEST)]
+    return [*_schedules(cells), *_averages(trunks, cells, _BEST)] if cells else []
 
 
 def _kind(run: OwnRun) -> str:

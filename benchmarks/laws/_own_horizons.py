@@ -21,14 +21,14 @@ _SHORT = 8
 def own_horizons(quick: bool) -> list[Check]:
     """Fit the best rate over horizons, and foretell the longest from short ones."""
     runs = horizon_runs(quick)
+    if not runs:
+        return []
     cells = [run for run in runs if not run.is_trunk]
     shared = sum(run.tokens_run for run in runs) / sum(run.tokens for run in cells)
     print(
         f"  branches off {sum(run.is_trunk for run in runs)} trunks cost {shared:.0%} of whole runs"
     )
     cost = Check("4 own runs: cost of branches over whole runs", shared, 0.45, "lower")
-    if quick:
-        return [cost]
     tokens = np.array(sorted({run.tokens for run in cells}), dtype=float)
     rates = np.array(sorted({run.learning_rate for run in cells}))
     seeds = sorted({run.seed for run in cells})

@@ -27,10 +27,9 @@ amounts, they are refused."""
 def own_repeats(quick: bool) -> list[Check]:
     """Measure what repeated tokens are worth, and forecast 16 epochs from 8."""
     runs = [run for run in repeat_runs(quick) if not run.is_trunk]
-    checks = [_four_epochs(runs)]
-    if quick:
-        return checks
-    return [*checks, _many_epochs(runs), *_sixteen_epochs(runs)]
+    if not runs:
+        return []
+    return [_four_epochs(runs), _many_epochs(runs), *_sixteen_epochs(runs)]
 
 
 def _table(runs: list[OwnRun]) -> dict[str, Array]:
@@ -111,9 +110,9 @@ def own_learning_curves(quick: bool) -> list[Check]:
     is no fifth curve: from 80 thousand tokens on it is that of the largest size, whose floor is the
     length of the runs.
     """
-    if quick:
-        return []
     runs = [run for run in repeat_runs(quick) if not run.is_trunk]
+    if not runs:
+        return []
     amounts = np.array(sorted({run.unique_tokens for run in runs}), dtype=float)
     seen = amounts <= amounts[-1] / _SHARE
     ours, lines = [], []

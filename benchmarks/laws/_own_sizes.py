@@ -17,9 +17,10 @@ _EXCESS = 0.02
 
 def own_sizes(quick: bool) -> list[Check]:
     """Forecast the largest cells and the largest size; find the tokens that a size needs."""
-    if quick:
+    runs = [run for run in size_runs(quick) if not run.is_trunk]
+    repeats = [run for run in repeat_runs(quick) if not run.is_trunk]
+    if not runs or not repeats:
         return []
-    runs = [run for run in size_runs() if not run.is_trunk]
     runs.sort(key=lambda run: run.parameters * run.tokens)
     count = round(_SMALL_SHARE * len(runs))
     largest = max(run.parameters for run in runs)
@@ -46,7 +47,7 @@ def own_sizes(quick: bool) -> list[Check]:
             "lower",
         ),
         Check("5 own runs: largest size, share in 80 % intervals", float(inside), 0.7, "higher"),
-        *_tokens_needed(),
+        *_tokens_needed(repeats),
     ]
 
 
@@ -71,9 +72,8 @@ def _worst(said: EnsembleForecast, runs: list[OwnRun]) -> float:
     return float(np.abs(said.value / np.array([run.loss for run in runs]) - 1).max())
 
 
-def _tokens_needed() -> list[Check]:
+def _tokens_needed(runs: list[OwnRun]) -> list[Check]:
     """Find how the unique tokens without overfitting grow with the size, at one length."""
-    runs = [run for run in repeat_runs(False) if not run.is_trunk]
     longest = max(run.tokens for run in runs)
     runs = [run for run in runs if run.tokens == longest]
     sizes = np.array(sorted({run.parameters for run in runs}), dtype=float)

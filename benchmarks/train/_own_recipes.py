@@ -51,28 +51,28 @@ def _train(width: int, steps: int, **changes: Any) -> TrainConfig:
 
 def repeat_runs(quick: bool) -> list[OwnRun]:
     """Return runs of three sizes on seven nested, doubling amounts of text, at three lengths."""
-    train = _train(32, 80 if quick else 1280)
+    train = _train(32, 1280)
     unique = 2 ** np.arange(0, 7) * 10_240
     recipe = StudyRecipe(
         train=train,
-        shapes=((16, 1), (32, 1)) if quick else ((16, 1), (32, 1), (64, 1)),
-        unique_tokens=tuple(int(item) for item in (unique[::3] if quick else unique)),
+        shapes=((16, 1), (32, 1), (64, 1)),
+        unique_tokens=tuple(int(item) for item in unique),
         lengths=(0.25, 0.5, 1.0),
     )
     return own_runs("repeats", recipe, abstracts(), quick=quick)
 
 
-def size_runs() -> list[OwnRun]:
+def size_runs(quick: bool) -> list[OwnRun]:
     """Return runs of four sizes at four lengths."""
     recipe = StudyRecipe(
         train=_train(32, 1600),
         shapes=((16, 1), (32, 1), (48, 1), (64, 1)),
         lengths=(0.25, 0.4, 0.63, 1.0),
     )
-    return own_runs("sizes", recipe, abstracts())
+    return own_runs("sizes", recipe, abstracts(), quick=quick)
 
 
-def ladder_runs() -> list[OwnRun]:
+def ladder_runs(quick: bool) -> list[OwnRun]:
     """Return the runs of `recipes/ladder.toml`'s sizes, lengths and rate, of two seeds."""
     wide = {"head_dim": 32, "num_heads": 3, "num_kv_heads": 3, "max_positions": 2 * _LENGTH}
     train = _train(
@@ -89,10 +89,10 @@ def ladder_runs() -> list[OwnRun]:
         lengths=(0.25, 0.4, 0.63, 1.0),
         seeds=(0, 1),
     )
-    return own_runs("ladder", recipe, abstracts())
+    return own_runs("ladder", recipe, abstracts(), quick=quick)
 
 
-def pool_runs() -> list[OwnRun]:
+def pool_runs(quick: bool) -> list[OwnRun]:
     """Return runs on four pools of falling quality and on the unions of the best of them."""
     averages = (WeightAverage(kind="ema", decay=0.98),)
     train = _train(32, 800, eval_every=20, eval_tokens=8192, averages=averages)
@@ -103,7 +103,7 @@ def pool_runs() -> list[OwnRun]:
         cooldown_fractions=(0.0,),
         seeds=(0, 1, 2),
     )
-    return own_runs("pools", recipe, folder)
+    return own_runs("pools", recipe, folder, quick=quick)
 
 
 def _pools() -> tuple[Any, tuple[str, ...]]:
@@ -127,7 +127,7 @@ def _pools() -> tuple[Any, tuple[str, ...]]:
     return folder, (*POOLS, *unions)
 
 
-def batch_runs() -> list[OwnRun]:
+def batch_runs(quick: bool) -> list[OwnRun]:
     """Return runs at a constant rate with six batches and three rates each."""
     averages = tuple(WeightAverage(kind="ema", decay=decay) for decay in (0.9, 0.98))
     train = _train(
@@ -146,24 +146,24 @@ def batch_runs() -> list[OwnRun]:
         rate_factors=(0.5, 1.0, 2.0),
         cooldown_fractions=(0.0,),
     )
-    return own_runs("batches", recipe, abstracts())
+    return own_runs("batches", recipe, abstracts(), quick=quick)
 
 
 def horizon_runs(quick: bool) -> list[OwnRun]:
     """Return runs of a small batch at five rates, cooled down at six lengths."""
-    train = _train(_SMOOTH, 160 if quick else 4000, batch_size=4, warmup_steps=10 if quick else 25)
+    train = _train(_SMOOTH, 4000, batch_size=4, warmup_steps=25)
     recipe = StudyRecipe(
         train=train,
-        lengths=(0.25, 0.5, 1.0) if quick else (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0),
-        rate_factors=(0.5, 2.0, 4.0) if quick else (0.25, 0.5, 1.0, 2.0, 4.0),
-        seeds=(0,) if quick else (0, 1, 2),
+        lengths=(1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0),
+        rate_factors=(0.25, 0.5, 1.0, 2.0, 4.0),
+        seeds=(0, 1, 2),
     )
     return own_runs("horizons", recipe, abstracts(), quick=quick)
 
 
 def cooldown_runs(quick: bool) -> list[OwnRun]:
     """Return cooled-down runs of two shapes and two shares beside cosines, at three lengths."""
-    steps = 160 if quick else 1280
+    steps = 1280
     averages = (
         WeightAverage(kind="swa", window=steps // 16),
         WeightAverage(kind="lawa", window=steps // 64, count=5),
@@ -174,14 +174,14 @@ def cooldown_runs(quick: bool) -> list[OwnRun]:
         train=train,
         lengths=(0.25, 0.5, 1.0),
         schedules=("1-sqrt", "linear", "cosine"),
-        cooldown_fractions=(0.2,) if quick else (0.05, 0.2),
-        rate_factors=(1.0,) if quick else (0.5, 1.0, 2.0),
-        seeds=(0,) if quick else (0, 1),
+        cooldown_fractions=(0.05, 0.2),
+        rate_factors=(0.5, 1.0, 2.0),
+        seeds=(0, 1),
     )
     return own_runs("cooldowns", recipe, abstracts(), quick=quick)
 
 
-def routed_runs() -> dict[str, list[OwnRun]]:
+def routed_runs(quick: bool) -> dict[str, list[OwnRun]]:
     """Return dense and routed runs of three sizes, by router."""
     found = {}
     for router in ("sinkhorn", "hash"):
@@ -200,5 +200,5 @@ def routed_runs() -> dict[str, list[OwnRun]]:
             # The dense runs are the same for every router.
             experts=(1, 4, 16) if router == "sinkhorn" else (4, 16),
         )
-        found[router] = own_runs(f"routed-{router}", recipe, abstracts())
+        found[router] = own_runs(f"routed-{router}", recipe, abstracts(), quick=quick)
     return found

@@ -7,7 +7,6 @@ its recipe or its tokens have changed since.
 
 import hashlib
 import shutil
-import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -102,20 +101,20 @@ def own_runs(name: str, recipe: StudyRecipe, data: Path, *, quick: bool = False)
         name: of its table in `results/cells`.
         recipe: the study.
         data: folder of token shards, or of pools of them.
-        quick: keep nothing.
+        quick: train nothing.
 
     Returns:
-        Its runs, trunks last.
+        Its runs, trunks last; none where nothing is kept and nothing may be trained.
     """
     state = _state(recipe, data)
     path = _KEPT / f"{name}.json"
-    if not quick and path.exists():
+    if path.exists():
         kept = read_json(path)
         if kept["state"] == state:
             return [convert(item, OwnRun, where=str(path)) for item in kept["runs"]]
     if quick:
-        with tempfile.TemporaryDirectory() as folder:
-            return _train(recipe, data, Path(folder))
+        print(f"  no kept runs of {name} on these tokens: a full run trains them")
+        return []
     folder = WORK / f"{name}-{state}"
     runs = _train(recipe, data, folder)
     write_json(path, {"state": state, "runs": to_plain(runs)})

@@ -47,12 +47,12 @@ def run(quick: bool) -> list[Check]:
         if (one.text, one.points[0].steps) == (two.text, two.points[0].steps)
     ]
     checks = [*_scored("one seed", alone), *_scored("two seeds", pairs)]
-    if quick:
-        return checks
     for name, runs in (
-        ("short runs of two seeds", ladder_runs()),
-        ("sizes", size_runs()),
+        ("short runs of two seeds", ladder_runs(quick)),
+        ("sizes", size_runs(quick)),
     ):
+        if not runs:
+            continue
         said = _said(
             [
                 _Run(item.parameters, item.tokens, item.loss, item.seed)
