@@ -94,7 +94,7 @@ def steelyard(options):
 def transformers(_):
     """Train with the library's Trainer."""
     import torch
-    import transformers as library
+    import transformers as library  # pyright: ignore[reportMissingImports]
 
     class Noise(torch.utils.data.Dataset):
         tokens = torch.randint(0, VOCABULARY, (1 << 20,), generator=torch.manual_seed(0))
