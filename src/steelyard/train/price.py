@@ -22,8 +22,10 @@ FORECASTER = "train.price"
 
 _LEAST_STEPS, _MOST_STEPS = 10, 24
 _COLD_STEPS = 4
-_PAST = 50
+_PAST = 10
 """Checked forecasts that count; older ones tell of another load of the machine."""
+
+_ENOUGH = 8
 
 _ASSUMED_SPREAD = 0.08
 _ASSUMED_SCORES = (0.25, 0.67, 1.15, 1.96)
@@ -235,7 +237,8 @@ def _log_width(past: Sequence[Check]) -> float:
         for item in past[-_PAST:]
         if item.measurement.value > 0 and item.forecast.value > 0
     ]
-    errors += [_ASSUMED_SPREAD * score for score in _ASSUMED_SCORES]
+    if len(errors) < _ENOUGH:
+        errors += [_ASSUMED_SPREAD * score for score in _ASSUMED_SCORES]
     # The next error is one more draw: of n values below it, the quantile is taken of n + 1.
     rank = _LEVEL * (len(errors) + 1) / len(errors)
     return float(np.quantile(errors, min(rank, 1.0)))

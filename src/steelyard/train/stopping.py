@@ -65,7 +65,7 @@ def forecast_final(rates: LearningRates, steps: ArrayLike, losses: ArrayLike) ->
     The multi-power law is fitted to the curve with what a falling rate is worth held at a usual
     value. The interval reaches from the least to the most that this may be, and further down where
     a forecast of this moment from 60 % of the curve had been too high: it is wider than the usual
-    80 %, and held 96 % of the ends of published runs.
+    80 %, and held 99 % of the ends of published runs.
 
     Args:
         rates: learning rate of every step of the whole run.
