@@ -145,3 +145,20 @@ def test_commands_score_and_prune(module, shards, tmp_path, capsys):
     prune_text(data, scores=tmp_path / "costs.parquet", keep=0.25, out=tmp_path / "few", json=True)
     assert json.loads(capsys.readouterr().out)["documents"] == 5
     assert TokenShards(tmp_path / "few").heldout_tokens.tolist() == shards.heldout_tokens.tolist()
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        ({"scores": "none.parquet", "keep": 0.5}, DataError, "no such file"),
+        ({"scores": "costs.csv", "keep": 0.5}, ConfigError, "no column document"),
+        ({"scores": "costs.csv", "keep": 5.0}, ConfigError, r"keep = 5\.0"),
+    ],
+)
+def test_what_cannot_prune_is_refused_in_words(given, error, words, shards, tmp_path):
+    keep_documents(shards, np.arange(4), tmp_path / "data")
+    (tmp_path / "costs.csv").write_text("el2n\n.5\n")
+    given = given | {"scores": tmp_path / given["scores"]}
+    with pytest.raises(error, match=words):
+        prune_text(tmp_path / "data", out=tmp_path / "few", **given)
+    assert not (tmp_path / "few").exists()

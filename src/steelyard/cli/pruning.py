@@ -87,13 +87,12 @@ def prune(
         duplicates: keep near duplicates too.
         json: print JSON instead of a line.
     """
-    import polars as pl
-
     from steelyard.data.pruning import prune_documents
     from steelyard.data.shard_documents import keep_documents
     from steelyard.data.shards import TokenShards
+    from steelyard.laws.tables.files import read_frame
 
-    table = {name: column.to_numpy() for name, column in pl.read_parquet(scores).to_dict().items()}
+    table = {name: column.to_numpy() for name, column in read_frame(scores).to_dict().items()}
     shards = TokenShards(directory)
     kept = prune_documents(table, keep=keep, by=by, side=side, duplicates=duplicates)
     folder = TokenShards(keep_documents(shards, kept, out))

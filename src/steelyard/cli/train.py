@@ -94,12 +94,13 @@ def run(
     wanted = dict.fromkeys((*config.measure, *(measure or ())))
     config = dataclasses.replace(config, measure=tuple(wanted))
     _refuse_alone(subprocess=subprocess, price=price)
+    # Before steps are timed: a condition that cannot be read is refused at once.
+    rule = _rule(config, stop_if, out)
     config, tag = _priced(config, data, out, asked=price, quiet=json)
     if price:
         if tag is not None:
             _show_price(config, tag, json=json)
         return
-    rule = _rule(config, stop_if, out)
     if subprocess:
         with _shown(config, tag, rule, quiet=json) as on_step:
             result = train_in_subprocess(config, data, out, on_step=on_step)

@@ -104,9 +104,11 @@ def prune_documents(
         Numbers of the kept documents, int64, ascending.
 
     Raises:
-        ConfigError: a column is missing, or as in `prune`.
+        ConfigError: a column is missing, or `keep` is out of range.
         DataError: no document has a score, or as in `prune`.
     """
+    if not 0 < keep <= 1:
+        raise ConfigError(f"keep = {keep} of the documents", hint="give a share above 0 to 1")
     missing = {"document", "duplicate_of", by} - set(table)
     if missing:
         raise ConfigError(
