@@ -53,11 +53,14 @@ def run(quick: bool) -> list[Check]:
     print(f"{len(rows)} runs, {len(below)} pairs that end below a limit, {len(above)} above")
     print(f"wrong stops by the loss of the moment: {sum(map(np.isfinite, naive))}")
     _families(runs, rows)
+    inside = float(np.mean(covered))
     return [
         Check("4 wrong stops", float(sum(map(np.isfinite, below))), 0.0, "lower"),
         Check("4 pairs that must not stop", float(len(below)), 10.0 if quick else 50.0, "higher"),
         Check("4 runs above stopped before half", float(np.mean(early)), 0.5, "higher"),
-        Check("4 finals inside the intervals", float(np.mean(covered)), 0.8, "higher"),
+        Check("4 finals inside the 80 % intervals, at least", inside, 0.7, "higher"),
+        # Made to stop no run wrongly, the intervals are wider than their level: a known miss.
+        Check("4 finals inside the 80 % intervals, at most", inside, 0.9, "lower"),
     ]
 
 

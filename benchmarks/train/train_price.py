@@ -21,7 +21,8 @@ from steelyard.data import text
 from steelyard.quantity import Check as Pair
 from steelyard.quantity import Measurement
 from steelyard.train.config import TrainConfig
-from steelyard.train.price import price_run, time_few_steps
+from steelyard.train.pace import time_few_steps
+from steelyard.train.price import price_run
 from steelyard.train.worker import TrainProcess
 
 PAPER: list[str] = []

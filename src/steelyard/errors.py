@@ -156,7 +156,7 @@ def merged(errors: Sequence[SteelyardError], *, where: str = "") -> SteelyardErr
     """Make one error of several.
 
     Args:
-        errors: at least one; those that list others count as what they list.
+        errors: one or more errors; those that list others count as what they list.
         where: file or option that held the values, put before the message.
 
     Returns:

@@ -6,7 +6,7 @@ from torch._dynamo.exc import TorchDynamoException
 
 from steelyard.errors import ConfigError, SteelyardWarning
 from steelyard.train.compilation import CompiledLoss
-from steelyard.train.price import RunPace, choose_compile
+from steelyard.train.pace import RunPace, choose_compile
 from steelyard.train.trainer import train
 
 
@@ -36,11 +36,9 @@ def test_what_is_open_is_timed_and_what_is_measured_inside_modules_stays_open(
 
     def timed(short, *_):
         step_s, overhead_s = times[short.compile]
-        return RunPace(
-            step_s=step_s, save_s=0, evaluation_s=0, overhead_s=overhead_s, power_w=None, steps=9
-        )
+        return RunPace(step_s=step_s, save_s=0, evaluation_s=0, overhead_s=overhead_s)
 
-    monkeypatch.setattr("steelyard.train.price.time_few_steps", timed)
+    monkeypatch.setattr("steelyard.train.pace.time_few_steps", timed)
     open_run = replace(config, compile="auto")
     # 12 steps do not earn the compiler's 27 seconds; 100 do.
     assert choose_compile(open_run, tmp_path, train)[0].compile is False

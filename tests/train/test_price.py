@@ -8,22 +8,27 @@ from steelyard.cli import train as cli
 from steelyard.quantity import Check, Forecast, Measurement
 from steelyard.runs.ledger import Ledger
 from steelyard.runs.store import RunStore
+from steelyard.train.adaptive_batch import AdaptiveBatch
 from steelyard.train.measure.energy import EnergyMeter
-from steelyard.train.price import FORECASTER, RunPace, price_run, time_few_steps
+from steelyard.train.pace import TIMED_STEPS, RunPace, shortened, time_few_steps
+from steelyard.train.price import FORECASTER, price_run
 from steelyard.train.trainer import train
+from steelyard.train.weight_average import WeightAverage
 
-PACE = RunPace(step_s=2.0, save_s=1.0, evaluation_s=5.0, overhead_s=7.0, power_w=None, steps=10)
+PACE = RunPace(step_s=2.0, save_s=1.0, evaluation_s=5.0, overhead_s=7.0)
 
 
 def test_a_run_costs_its_steps_checkpoints_and_evaluations(config):
     # 12 steps; checkpoints at 4, 8, 12 and 5; evaluations at 6 and 12.
     assert PACE.seconds(replace(config, checkpoint_at=(4, 5))) == 7 + 24 + 4 + 10
     assert PACE.seconds(replace(config, checkpoint_every=0, eval_every=5)) == 7 + 24 + 1 + 15
+    # From step 6 on: checkpoints at 8 and 12, an evaluation at 12.
+    assert PACE.seconds(config, 6) == 7 + 12 + 2 + 5
 
 
 def test_few_steps_are_timed_apart_from_what_lies_between_them(config, source, tmp_path):
     def slowly(short, folder, on_step):
-        assert short.steps == 10 and not short.warmup_steps
+        assert short.steps == TIMED_STEPS and not short.warmup_steps
 
         def later(now):
             time.sleep(0.02)
@@ -32,9 +37,19 @@ def test_few_steps_are_timed_apart_from_what_lies_between_them(config, source, t
         return train(short, source, folder, on_step=later)
 
     pace = time_few_steps(config, tmp_path / "new", slowly)
-    assert 0.02 < pace.step_s < 1 and pace.steps == 10
+    assert 0.02 < pace.step_s < 1 and pace.spread >= 0
     assert pace.evaluation_s >= 0 and pace.save_s >= 0 and pace.overhead_s >= 0
     assert not list((tmp_path / "new").iterdir())
+
+
+def test_the_short_run_keeps_its_averages_apart_and_its_batch(config):
+    windows = tuple(WeightAverage(kind="swa", window=size) for size in (3, 50, 100))
+    names = [item.name for item in shortened(replace(config, averages=windows)).averages]
+    assert names == ["swa-3", "swa-5", "swa-6"]
+    twins = tuple(WeightAverage(kind="swa", window=size) for size in (50, 4))
+    assert len(shortened(replace(config, averages=twins)).averages) == 1
+    growing = replace(config, accumulation=2, adaptive_batch=AdaptiveBatch(every=1))
+    assert shortened(growing).adaptive_batch is None
 
 
 def test_money_is_exact_where_the_hour_is_priced_and_energy_says_where_it_is_from(config):

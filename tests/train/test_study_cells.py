@@ -302,7 +302,7 @@ def test_price_trains_nothing_of_the_study(recipe, data, in_process, tmp_path, c
     assert len(in_process) == 4  # another batch has another time
     with pytest.raises(ConfigError, match="-1 jobs"):
         cli.study(path, data=data, out=tmp_path / "out", jobs=-1)
-    assert all("probe" in folder for folder in in_process)
+    assert all("pace-" in folder for folder in in_process)
 
 
 @pytest.mark.slow

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from steelyard.data.convert import Converter, LanguageModel, SequenceToSequence
-from steelyard.data.loader import Loader
+from steelyard.data.loader import Loader, can_pack
 from steelyard.data.tasks.cache import CACHE, CacheInfo, read_info
-from steelyard.data.tasks.cached import CachedTask, verify_cache
+from steelyard.data.tasks.cached import verify_cache
 from steelyard.data.tasks.mixture import TaskMixture
 from steelyard.data.tasks.task import Examples
 from steelyard.errors import DataError
@@ -79,6 +79,7 @@ def _facts(folder: Path, info: CacheInfo) -> list[tuple[str, str, str]]:
 def _lengths(info: CacheInfo) -> Table:
     """Tell how long examples are, by field."""
     heads = [Column(name) for name in ("field", "kind", "total", "shortest", "mean", "longest")]
+    # A shard whose records were all dropped knows no kinds.
     kinds = next(shard.kinds for shard in info.shards if shard.examples)
     rows = [
         [name, kinds[name], item.total, item.shortest, item.total / info.examples, item.longest]
@@ -103,7 +104,8 @@ def stream_report(name: str, data: Examples | TaskMixture, length: int, seed: in
     converter: Converter = LanguageModel(length=length)
     if "inputs" in tasks[0].features:
         converter = SequenceToSequence(inputs=length, targets=length)
-    pack = all(isinstance(task, CachedTask) and not task.task.steps for task in tasks)
+    # As a run would load them, so that the page shows the rows that a run sees.
+    pack = can_pack(data)
     loader = Loader(data, converter, _ROWS_SHOWN, seed=seed, pack=pack)
     sections = [
         Section("Tasks", [_shares(tasks, loader)]),
@@ -137,6 +139,7 @@ def _first_rows(tasks: list[Examples], loader: Loader) -> Table:
         features = by_name[row.task].features
         for field, array in batch.items():
             stream, _, kind = field.rpartition("_")
+            # A decoder's inputs are its targets moved by one: one of the two is enough.
             if kind == ("inputs" if stream == "encoder" else "targets"):
                 where = f"{stream}_segments" if stream else "segments"
                 segments = batch[where][place]

@@ -1,36 +1,28 @@
 """The price tag of a training run: made before it, kept in its folder, checked after it."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from steelyard import catalog, files
 from steelyard import config as configs
 from steelyard.catalog.records import WORLD_AVERAGE
 from steelyard.catalog.stored import THIS_MACHINE
+from steelyard.cost import model_flops_per_token
 from steelyard.errors import SteelyardError, StoreError
 from steelyard.quantity import Check, Forecast, Measurement, check
 from steelyard.train.config import TrainConfig
-from steelyard.train.price import (
-    FORECASTER,
-    RunPace,
-    RunPrice,
-    choose_compile,
-    price_run,
-    time_few_steps,
-)
-from steelyard.train.result import RESULT_FILE, Progress, TrainResult
+from steelyard.train.estimator_config import EstimatorConfig
+from steelyard.train.pace import RunPace, choose_compile, time_few_steps
+from steelyard.train.price import FORECASTER, RunPrice, price_run
+from steelyard.train.result import RESULT_FILE, EstimatorResult, OnStep, TrainResult
 from steelyard.units import pretty, pretty_duration
+from steelyard.weigh.stages import Stages
 
-if TYPE_CHECKING:
-    from steelyard.runs.store import RunStore
+__all__ = ["checks_of", "keep_run", "kept_price", "price_words", "priced"]
 
-__all__ = ["checks_of", "kept_price", "price_words", "priced", "record", "spent"]
-
-OnStep = Callable[[Progress], None]
-_WORTH_STEPS = 50
-"""Shorter runs are over before a few steps are timed: they have a price only when asked for it."""
+_WORTH_FLOPS = 2e12
+"""Model FLOPs of a small model's run of half a minute to a minute on two cores. Timing a few steps
+takes up to a quarter of that, so smaller runs have a price only when asked for it."""
 
 
 def priced(
@@ -49,6 +41,7 @@ def priced(
     Returns:
         The run with all choices made, and the price; None where there is none.
     """
+    # A folder keeps the choice that its first call made: another one would be another run.
     begun = out / "config.json"
     if config.compile == "auto" and begun.exists():
         config = replace(config, compile=files.read_json(begun)["config"]["compile"])
@@ -57,15 +50,22 @@ def priced(
         return config, kept
     has_begun = (out.is_dir() and any(out.glob("step-*"))) or (out / RESULT_FILE).exists()
     is_open = config.compile == "auto"
-    if not asked and not is_open and (has_begun or config.steps < _WORTH_STEPS):
+    if not asked and not is_open and (has_begun or _flops(config) < _WORTH_FLOPS):
         return config, None
     config, pace = _timed(config, data, out.parent)
     machine = _machine(config.device)
     site = catalog.site(WORLD_AVERAGE)
     found = price_run(config, pace, machine=machine, site=site, past=_past())
+    # What a run that is under way would take from its beginning is no forecast of it any more.
     if not has_begun:
         files.write_json(_place(out), configs.to_plain(found))
     return config, found
+
+
+def _flops(config: TrainConfig) -> float:
+    """Return the model FLOPs of a run."""
+    per_token = model_flops_per_token(config.architecture, config.sequence_length)
+    return config.steps * config.tokens_per_step * per_token
 
 
 def _timed(config: TrainConfig, data: Path, place: Path) -> tuple[TrainConfig, RunPace]:
@@ -139,14 +139,14 @@ def _words(item: Forecast) -> str:
     return f"{value} ({low} to {high}{marked})"
 
 
-def checks_of(price: RunPrice | None, result: TrainResult) -> list[Check]:
+def checks_of(price: RunPrice | None, result: EstimatorResult) -> list[Check]:
     """Return the forecasts of a price beside what was measured."""
     if price is None:
         return []
-    return check(list(price.forecasts), [*result.measurements(), *spent(price, result)])
+    return check(list(price.forecasts), [*result.measurements(), *_spent(price, result)])
 
 
-def spent(price: RunPrice, result: TrainResult) -> list[Measurement]:
+def _spent(price: RunPrice, result: EstimatorResult) -> list[Measurement]:
     """Return the money of a machine that is paid by the hour; nothing for others."""
     if not (price.is_rented and price.usd_per_hour and result.duration_s):
         return []
@@ -154,9 +154,41 @@ def spent(price: RunPrice, result: TrainResult) -> list[Measurement]:
     return [Measurement(quantity="run.cost", value=usd)]
 
 
-def record(store: "RunStore", run_id: str, checks: list[Check]) -> None:
-    """Write what became of a price into the ledger."""
-    from steelyard.runs.ledger import Ledger
+def keep_run(
+    config: EstimatorConfig,
+    result: EstimatorResult,
+    out: Path,
+    *,
+    model: Path | None = None,
+    price: RunPrice | None = None,
+) -> str:
+    """Write a finished run and what became of its price into the store, once.
 
-    if checks:
-        Ledger(store).record(FORECASTER, checks, run_id)
+    Args:
+        config: the run.
+        result: what it measured.
+        out: folder of the run.
+        model: folder of its final weights; None for a run that leaves none.
+        price: its price tag, None where it has none.
+
+    Returns:
+        Id of the run.
+    """
+    from steelyard.runs.ledger import Ledger
+    from steelyard.runs.store import RunStore
+
+    def work() -> str:
+        store, plain = RunStore(), configs.to_plain(config)
+        with store.create("train", plain, seed=config.seed, name=out.resolve().name) as run:
+            for said in price.forecasts if price else ():
+                run.forecast(said)
+            for item in [*result.measurements(), *(_spent(price, result) if price else ())]:
+                run.measure(item)
+            if model is not None:
+                run.artifact("model", model)
+        if checks := checks_of(price, result):
+            Ledger(store).record(FORECASTER, checks, run.id)
+        return run.id
+
+    # A stage of its own: the same line again, after the end, keeps no second run.
+    return Stages(out / "stages").run("keep", result.to_plain(), str, work)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from steelyard.cli.output import (
     print_json,
     print_report,
 )
-from steelyard.cli.pricing import checks_of, price_words, priced, record, spent
+from steelyard.cli.pricing import checks_of, keep_run, price_words, priced
 from steelyard.cli.pruning import score
 from steelyard.cli.replay import replay
 from steelyard.cli.study import study
@@ -34,14 +34,11 @@ from steelyard.runs.track import track_record
 from steelyard.train.config import Measure, TrainConfig
 from steelyard.train.kinds.recipe import load_recipe
 from steelyard.train.price import FORECASTER, RunPrice
-from steelyard.train.result import Progress, TrainResult
+from steelyard.train.result import OnStep, Progress, TrainResult
 from steelyard.train.worker import train_in_subprocess
-from steelyard.weigh.stages import Stages
 
 if TYPE_CHECKING:
     from steelyard.train.stopping import StopRule
-
-OnStep = Callable[[Progress], None]
 
 app = cyclopts.App(name="train", help="Train a transformer; killed runs continue.")
 app.command(study)
@@ -86,21 +83,34 @@ def run(
         )
         run_kind(config, data, out, json=json)
         return
+    wanted = dict.fromkeys((*config.measure, *(measure or ())))
+    config = dataclasses.replace(config, measure=tuple(wanted))
+    _refuse_alone(subprocess=subprocess, price=price)
     if data is None:
         raise ConfigError(
             "a decoder trains on token shards, and --data is missing",
             hint="steelyard data prepare texts --out tokens, then --data tokens",
         )
-    wanted = dict.fromkeys((*config.measure, *(measure or ())))
-    config = dataclasses.replace(config, measure=tuple(wanted))
-    _refuse_alone(subprocess=subprocess, price=price)
     # Before steps are timed: a condition that cannot be read is refused at once.
     rule = _rule(config, stop_if, out)
     config, tag = _priced(config, data, out, asked=price, quiet=json)
-    if price:
-        if tag is not None:
-            _show_price(config, tag, json=json)
-        return
+    if not price:
+        _run_decoder(config, data, out, tag, rule, subprocess=subprocess, json=json)
+    elif tag is not None:
+        _show_price(config, tag, json=json)
+
+
+def _run_decoder(
+    config: TrainConfig,
+    data: Path,
+    out: Path,
+    tag: RunPrice | None,
+    rule: "StopRule | None",
+    *,
+    subprocess: bool,
+    json: bool,
+) -> None:
+    """Train a decoder, keep the run in the store, and print what was measured."""
     if subprocess:
         with _shown(config, tag, rule, quiet=json) as on_step:
             result = train_in_subprocess(config, data, out, on_step=on_step)
@@ -108,7 +118,7 @@ def run(
         result = _train(config, data, out, tag, rule, quiet=json)
     if result is None:
         return
-    run_id = _keep(config, result, out, tag)
+    run_id = keep_run(config, result, out, model=result.model, price=tag)
     _show(config, result, run_id, tag, json)
     if not json:
         say_next("chat", run_id, "--prompt", "Once upon a time")
@@ -227,24 +237,6 @@ def _peak_flops_per_s(dtype: str) -> float:
     if calibration is None or dtype not in {point.dtype for point in calibration.matmul}:
         return 0.0
     return calibration.best_flops_per_s(dtype)
-
-
-def _keep(config: TrainConfig, result: TrainResult, out: Path, tag: RunPrice | None) -> str:
-    """Write a finished run and what became of its price into the store, once; return its id."""
-    from steelyard.runs.store import RunStore
-
-    def work() -> str:
-        store, plain = RunStore(), configs.to_plain(config)
-        with store.create("train", plain, seed=config.seed, name=out.resolve().name) as run:
-            for said in tag.forecasts if tag else ():
-                run.forecast(said)
-            for item in [*result.measurements(), *(spent(tag, result) if tag else ())]:
-                run.measure(item)
-            run.artifact("model", result.model)
-        record(store, run.id, checks_of(tag, result))
-        return run.id
-
-    return Stages(out / "stages").run("keep", result.to_plain(), str, work)
 
 
 def _show(

@@ -4,13 +4,13 @@ from pathlib import Path
 
 from steelyard import config as configs
 from steelyard.cli.output import measured_table, print_json
+from steelyard.cli.pricing import keep_run
 from steelyard.data.tasks.recipe import load_recipe as load_tasks
 from steelyard.errors import ConfigError
 from steelyard.runs.progress import progress
 from steelyard.runs.report import Report, Section
 from steelyard.train.kinds import ImagesConfig, PairsConfig
 from steelyard.train.result import EstimatorResult, Progress
-from steelyard.weigh.stages import Stages
 
 __all__ = ["run_kind"]
 
@@ -60,22 +60,8 @@ def run_kind(
 
                 result = train_images(config, out, on_step=on_step, reducer=reducer)
         if not reducer.everyone.rank:
-            _show(name, result, _keep(config, result, out), json)
-
-
-def _keep(config: PairsConfig | ImagesConfig, result: EstimatorResult, out: Path) -> str:
-    """Write a finished run into the run store, once, and return its id."""
-    from steelyard.runs.store import RunStore
-
-    def work() -> str:
-        with RunStore().create(
-            "train", configs.to_plain(config), seed=config.seed, name=out.resolve().name
-        ) as run:
-            for item in result.measurements():
-                run.measure(item)
-        return run.id
-
-    return Stages(out / "stages").run("keep", result.to_plain(), str, work)
+            model = out / "model" if is_pair else None
+            _show(name, result, keep_run(config, result, out, model=model), json)
 
 
 def _show(name: str, result: EstimatorResult, run_id: str, json: bool) -> None:

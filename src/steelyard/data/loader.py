@@ -18,6 +18,7 @@ import numpy as np
 from steelyard.data.convert import Converter, batch
 from steelyard.data.index import derive_seed, epoch_and_place
 from steelyard.data.schedule import Interleave
+from steelyard.data.tasks.cached import CachedTask
 from steelyard.data.tasks.mixture import TaskMixture
 from steelyard.data.tasks.task import Examples
 from steelyard.errors import ConfigError
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from steelyard.data.rows import PackedRows
 
-__all__ = ["LoadedRow", "Loader", "TensorBatches"]
+__all__ = ["LoadedRow", "Loader", "TensorBatches", "can_pack"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +223,20 @@ class TensorBatches:
         import torch
 
         return {name: torch.from_numpy(array) for name, array in self.loader.batch(index).items()}
+
+
+def can_pack(data: Examples | TaskMixture) -> bool:
+    """Return whether rows may hold several examples: all are cached, and no step changes lengths.
+
+    Args:
+        data: a task, its cache, or a mixture of such.
+
+    Returns:
+        Whether a loader takes them with `pack`.
+    """
+    tasks = data.tasks if isinstance(data, TaskMixture) else [data]
+    # Steps run after packing; what they do to lengths cannot be told, so any step counts.
+    return all(isinstance(task, CachedTask) and not task.task.steps for task in tasks)
 
 
 def _check_features(tasks: list[Examples], converter: Converter) -> None:

@@ -20,10 +20,10 @@ from steelyard.train.checkpoint import CheckpointStore, load_checkpoint
 from steelyard.train.estimator_config import EstimatorConfig
 from steelyard.train.reducer import AloneReducer, Reducer
 from steelyard.train.replay import Replay, read_divergence, replay
-from steelyard.train.result import EstimatorResult
+from steelyard.train.result import EstimatorResult, OnStep
 from steelyard.train.run_folder import claimed
 from steelyard.train.session import Loss, Session
-from steelyard.train.training_run import OnStep, TrainingRun
+from steelyard.train.training_run import TrainingRun
 
 __all__ = ["Estimator"]
 
@@ -103,6 +103,7 @@ class Estimator:
         directory = Path(directory)
         with claimed(directory, self.config, data or {}, start_from, self.reducer.everyone):
             result = EstimatorResult.load(directory)
+            # A finished run trains nothing, but its caller wants the module with its weights.
             if result is not None:
                 session = self._open(batches)
                 session.restore(load_checkpoint(result.checkpoint))
@@ -184,6 +185,7 @@ class Estimator:
                 before it.
         """
         found = read_divergence(directory)
+        # Without one the run would begin at the weights that this call's module happens to have.
         if not any(step <= found.step for step in CheckpointStore(directory).steps()):
             raise ConfigError(
                 f"{directory} has no checkpoint from before step {found.step}",

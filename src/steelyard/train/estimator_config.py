@@ -109,6 +109,7 @@ class EstimatorConfig:
         """Refuse counts and rates out of range."""
         counts = ("steps", "batch_size")
         amounts = ("cooldown_steps", "checkpoint_every", "eval_every", "threads")
+        # A list that differs from its own sorted set repeats a step, goes back or beyond the end.
         ascending = sorted({step for step in self.checkpoint_at if 0 < step <= self.steps})
         require(
             self,
@@ -147,6 +148,7 @@ class EstimatorConfig:
         """Refuse a schedule that does not fit the run's length."""
         if isinstance(self.schedule, tuple):
             self._check_multipliers(self.schedule)
+        # Of a warm-up that is too long itself, what is left is 0 and no negative number.
         room = max(self.steps - self.warmup_steps, 0)
         require(
             self,

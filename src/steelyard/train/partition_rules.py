@@ -35,8 +35,8 @@ class ParameterAxes:
     """The axes of a parameter.
 
     Attributes:
-        names: of each dimension.
-        counts: of each dimension what cannot be cut further, such as heads; several numbers where
+        names: name of each dimension.
+        counts: parts of each dimension that cannot be cut further, such as heads; several where
             matrices lie in one after another, each of which is cut.
     """
 
@@ -77,6 +77,7 @@ def mesh_axes(names: Sequence[str], rules: Rules) -> tuple[str, ...]:
     decided: set[int] = set()
     for axis, mesh_axis in rules:
         for place, name in enumerate(names):
+            # The first rule that applies counts, and no mesh axis cuts two dimensions of a tensor.
             if name != axis or place in decided or (mesh_axis and mesh_axis in found.values()):
                 continue
             found[place] = mesh_axis
@@ -112,6 +113,7 @@ def violations(
             wrong.append(f"{axis} cannot be cut over {mesh_axis}, but over {allowed}")
         else:
             sound.append((axis, mesh_axis))
+    # Sizes are held against the rules that make sense: others are told of once, not per parameter.
     sized = [(name, item.names, item.counts) for name, item in parameters.items()]
     sized.append(
         (

@@ -22,10 +22,10 @@ class TensorPiece:
     """A box of a tensor.
 
     Attributes:
-        name: of the tensor.
+        name: name of the tensor.
         values: contents of the box.
         offset: where it begins along each axis.
-        shape: of the whole tensor.
+        shape: shape of the whole tensor.
     """
 
     name: str
@@ -46,8 +46,8 @@ def rows_of(tensors: Mapping[str, Tensor], rank: int, world_size: int) -> list[T
     """Return what one of several processes with equal tensors writes: an equal part of the rows.
 
     Args:
-        tensors: by name; those of less than 64 KiB, and those of the history, whose times differ
-            from process to process, are the first process's.
+        tensors: tensors by name; those of less than 64 KiB, and those of the history, whose times
+            differ from process to process, are the first process's.
         rank: number of the process.
         world_size: processes.
 
@@ -120,7 +120,7 @@ def assemble(pieces: Iterable[TensorPiece]) -> dict[str, Tensor]:
     """Put pieces together.
 
     Args:
-        pieces: of all tensors, in any order.
+        pieces: pieces of all tensors, in any order.
 
     Returns:
         Whole tensors by name.

@@ -1,11 +1,8 @@
-"""What a run will take, before it runs: a few of its steps are timed in a process of their own."""
+"""What a run will take in time, energy and money, from the pace of a few of its steps."""
 
 import math
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -13,15 +10,13 @@ from steelyard.catalog.hardware import Accelerator, Site
 from steelyard.cost.bill import bill
 from steelyard.quantity import Check, Forecast
 from steelyard.train.config import TrainConfig
-from steelyard.train.result import Progress, TrainResult
+from steelyard.train.pace import TIMED_STEPS, RunPace
 
-__all__ = ["FORECASTER", "RunPace", "RunPrice", "choose_compile", "price_run", "time_few_steps"]
+__all__ = ["FORECASTER", "RunPrice", "price_run"]
 
 FORECASTER = "train.price"
 """Name of these forecasts in the ledger."""
 
-_LEAST_STEPS, _MOST_STEPS = 10, 24
-_COLD_STEPS = 4
 _PAST = 10
 """Checked forecasts that count; older ones tell of another load of the machine."""
 
@@ -33,41 +28,6 @@ _ASSUMED_SCORES = (0.25, 0.67, 1.15, 1.96)
 checked forecasts before there are any."""
 
 _LEVEL = 0.8
-
-Train = Callable[[TrainConfig, Path, Callable[[Progress], None]], TrainResult]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunPace:
-    """How fast a run goes here.
-
-    Attributes:
-        step_s: seconds of a step.
-        save_s: seconds of a checkpoint.
-        evaluation_s: seconds of an evaluation.
-        overhead_s: seconds of a run beside these: model, start, result.
-        power_w: watts while it trained, as measured; None where they cannot be read.
-        steps: steps that were timed.
-    """
-
-    step_s: float
-    save_s: float
-    evaluation_s: float
-    overhead_s: float
-    power_w: float | None
-    steps: int
-
-    def seconds(self, config: TrainConfig) -> float:
-        """Return what a whole run takes."""
-        steps, every = config.steps, config.checkpoint_every
-        saves = {steps, *config.checkpoint_at, *(range(every, steps, every) if every else ())}
-        evaluations = -(-steps // config.eval_every) if config.eval_every else 1
-        return (
-            self.overhead_s
-            + steps * self.step_s
-            + len(saves) * self.save_s
-            + evaluations * self.evaluation_s
-        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,73 +65,6 @@ class RunPrice:
         ]
 
 
-def time_few_steps(config: TrainConfig, directory: Path, train: Train) -> RunPace:
-    """Train a few steps as the run will, with a checkpoint and an evaluation between them.
-
-    Args:
-        config: the run.
-        directory: where a folder is made for it, and removed again.
-        train: trains a run in a process that is ready; what memory it took leaves with it.
-
-    Returns:
-        The pace; steps of less than a microsecond are refused by no one.
-    """
-    steps = min(max(config.steps // 10, _LEAST_STEPS), _MOST_STEPS)
-    save, evaluation = steps - 4, steps - 2
-    short = replace(
-        config,
-        steps=steps,
-        warmup_steps=0,
-        cooldown_steps=0,
-        schedule="1-sqrt",
-        checkpoint_every=0,
-        checkpoint_at=(save,),
-        eval_every=evaluation,
-    )
-    directory.mkdir(parents=True, exist_ok=True)
-    # A folder of its own: one that a killed call left would answer without training.
-    with TemporaryDirectory(prefix="price-", dir=directory) as folder:
-        marks: list[float] = []
-        begin_s = time.perf_counter()
-        result = train(short, Path(folder), lambda _: marks.append(time.perf_counter()))
-        wall_s = time.perf_counter() - begin_s
-    gaps = np.diff([begin_s, *marks])
-    plain = np.delete(gaps, [save - 1, evaluation - 1, steps - 1])[_COLD_STEPS:]
-    # The mean is what many steps add up to; of so few, one that something else held up is left out.
-    step_s = float(np.sort(plain)[: max(len(plain) - 1, 1)].mean())
-    save_s = max(float(gaps[save - 1]) - step_s, 0.0)
-    evaluation_s = max(float(gaps[evaluation - 1]) - step_s, 0.0)
-    beside_s = wall_s - steps * step_s - 2 * save_s - 2 * evaluation_s
-    energy, duration = result.energy_j, result.duration_s
-    return RunPace(
-        step_s=step_s,
-        save_s=save_s,
-        evaluation_s=evaluation_s,
-        overhead_s=max(beside_s, 0.0),
-        power_w=energy / duration if energy and duration else None,
-        steps=steps,
-    )
-
-
-def choose_compile(
-    config: TrainConfig, directory: Path, train: Train
-) -> tuple[TrainConfig, RunPace]:
-    """Time a few steps with and without torch.compile, and take what ends the run sooner.
-
-    Args:
-        config: the run; its `compile` does not matter.
-        directory: as for `time_few_steps`.
-        train: as for `time_few_steps`.
-
-    Returns:
-        The run with the choice made, and its pace; what the compiler takes counts.
-    """
-    choices = [replace(config, compile=False), replace(config, compile=True)]
-    paces = [time_few_steps(choice, directory, train) for choice in choices]
-    best = min((0, 1), key=lambda place: paces[place].seconds(config))
-    return choices[best], paces[best]
-
-
 def price_run(
     config: TrainConfig,
     pace: RunPace,
@@ -199,7 +92,7 @@ def price_run(
     """
     duration_s = pace.seconds(config)
     width = math.expm1(_log_width(past))
-    said = f"{pace.steps} timed steps, a checkpoint and an evaluation"
+    said = f"{TIMED_STEPS} timed steps, a checkpoint and an evaluation"
     duration = Forecast.about(
         "run.duration", duration_s, relative=width, provenance="derived", source=said
     )

@@ -1,6 +1,7 @@
 """What a finished training run returns; kept as JSON in its folder."""
 
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
@@ -10,7 +11,7 @@ from steelyard.config import convert, to_plain
 from steelyard.errors import ConfigError, DataError
 from steelyard.quantity import Measurement
 
-__all__ = ["RESULT_FILE", "EstimatorResult", "Progress", "TrainResult", "spread_of"]
+__all__ = ["RESULT_FILE", "EstimatorResult", "OnStep", "Progress", "TrainResult", "spread_of"]
 
 RESULT_FILE = "result.json"
 
@@ -38,6 +39,10 @@ class Progress:
     learning_rate: float
     eval_loss: float | None = None
     duration_s: float = 0.0
+
+
+OnStep = Callable[[Progress], None]
+"""Called after each step."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

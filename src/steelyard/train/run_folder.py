@@ -103,7 +103,7 @@ def check_compile(config: EstimatorConfig) -> None:
     if config.compile == "auto":
         raise ConfigError(
             "compile is 'auto', but nothing was timed",
-            hint="set it to true or false; `steelyard train run` and `train.price.choose_compile` "
+            hint="set it to true or false; `steelyard train run` and `train.pace.choose_compile` "
             "time both",
         )
 

@@ -25,11 +25,10 @@ from steelyard.train.optimizer import load_state
 from steelyard.train.reducer import AloneReducer, Reducer
 from steelyard.train.repeats import RepeatedTokens
 from steelyard.train.replay import Divergence, Replay, read_divergence, replay
-from steelyard.train.result import EstimatorResult, TrainResult
+from steelyard.train.result import EstimatorResult, OnStep, TrainResult
 from steelyard.train.run_folder import check_compile, check_device, claimed
 from steelyard.train.session import Loss, Session
 from steelyard.train.source import TokenSource, check_source
-from steelyard.train.training_run import OnStep
 
 __all__ = ["TokenBatches", "next_token_loss", "open_session", "replay_run", "train"]
 

@@ -16,12 +16,10 @@ from steelyard.train.measure.energy import EnergyMeter
 from steelyard.train.memory import PeakMemory, warm_libraries
 from steelyard.train.reducer import Reducer
 from steelyard.train.replay import note_divergence
-from steelyard.train.result import EstimatorResult, Progress, spread_of
+from steelyard.train.result import EstimatorResult, OnStep, Progress, spread_of
 from steelyard.train.session import Session
 
-__all__ = ["OnStep", "TrainingRun"]
-
-OnStep = Callable[[Progress], None]
+__all__ = ["TrainingRun"]
 
 
 class TrainingRun:

@@ -113,6 +113,7 @@ def _attend_part(
     """Attend between tokens at stated places of a sequence."""
     grouped = keys.shape[-2] != queries.shape[-2]
     heads = (part.transpose(-3, -2) for part in (queries, keys, values))
+    # No mask where nothing is hidden: attention then reads no [T, S] numbers besides.
     mask = seen
     if bias is not None or causal:
         distances = places[1] - places[0][:, None]

@@ -56,7 +56,7 @@ def measure_sensitivity(
     """Round each matrix of a model alone, in each type, and measure the loss of the whole model.
 
     Args:
-        model: on the CPU.
+        model: model on the CPU.
         recipe: how matrices are rounded; its types are not looked at.
         tokens: int64 [S, T], all sequences.
         calibration: those that codes are fitted to.
@@ -113,7 +113,7 @@ def losses_together(
     """Round the matrices of all layers, one after another, and measure the loss.
 
     Args:
-        model: on the CPU.
+        model: model on the CPU.
         recipe: how matrices are rounded; its types are not looked at.
         types: type of each matrix, by name, for every layer; all "plain" for the model as it is.
         tokens: int64 [S, T], all sequences.

@@ -91,8 +91,8 @@ def mixed_types(
 
     Args:
         model: a decoder.
-        sequences: to fit to, and to choose by.
-        options: with a budget of bytes or of loss.
+        sequences: text to fit to, and to choose by.
+        options: options with a budget of bytes or of loss.
         path: where the choice is kept; it is taken from there by a run that was killed.
         advance: told the layers done, and a few words.
 
@@ -151,7 +151,7 @@ def _allocated(
     Args:
         found: changes of single matrices.
         model: a decoder.
-        options: with the budget.
+        options: options with the budget.
         losses: rounds the model to such types, and returns the losses of the same sequences.
 
     Returns:

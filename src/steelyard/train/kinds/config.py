@@ -64,7 +64,8 @@ class PairsConfig(EstimatorConfig):
         target_length: tokens of a decoder row.
         heldout_rows: rows that an evaluation reads.
         cache: folder that `steelyard data cache` made of the tasks: a row then holds as many
-            examples as fit. Empty reads the sources, one example in a row.
+            examples as fit, unless steps of each reading, such as cut-out spans, change lengths.
+            Empty reads the sources, one example in a row.
     """
 
     architecture: Architecture

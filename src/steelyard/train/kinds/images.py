@@ -14,8 +14,7 @@ from steelyard.train.estimator import Estimator
 from steelyard.train.evaluate import mean_loss
 from steelyard.train.kinds.config import ImagesConfig
 from steelyard.train.reducer import Reducer
-from steelyard.train.result import EstimatorResult
-from steelyard.train.training_run import OnStep
+from steelyard.train.result import EstimatorResult, OnStep
 
 __all__ = ["class_loss", "train_images"]
 

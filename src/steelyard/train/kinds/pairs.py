@@ -7,18 +7,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from steelyard.data.convert import SequenceToSequence
-from steelyard.data.loader import Loader, TensorBatches
+from steelyard.data.loader import Loader, TensorBatches, can_pack
 from steelyard.data.tasks.mixture import TaskMixture
 from steelyard.data.tasks.recipe import DataRecipe
-from steelyard.data.tasks.task import Examples
+from steelyard.data.tasks.task import Examples, Task
 from steelyard.errors import ConfigError
 from steelyard.nn import checkpoint, encoder_decoder
 from steelyard.train.batches import Batch
 from steelyard.train.estimator import Estimator
 from steelyard.train.kinds.config import PairsConfig
 from steelyard.train.reducer import AloneReducer, Reducer
-from steelyard.train.result import EstimatorResult
-from steelyard.train.training_run import OnStep
+from steelyard.train.result import EstimatorResult, OnStep
 
 __all__ = ["pair_loss", "train_pairs"]
 
@@ -65,7 +64,7 @@ def train_pairs(
     estimator = Estimator(
         model, pair_loss, config, evaluate=_heldout_loss(config, held), reducer=joined
     )
-    told = {"recipe": repr(data), "rates": repr(training.rates)}
+    told = _told_apart(config, data) | {"rates": repr(training.rates)}
     result = estimator.fit(TensorBatches(training), directory, on_step=on_step, data=told)
     if not joined.everyone.rank:
         # Also after a run that was finished before: a kill may have come before the model.
@@ -73,18 +72,30 @@ def train_pairs(
     return result
 
 
+def _told_apart(config: PairsConfig, data: DataRecipe) -> dict[str, object]:
+    """Return what tells the tasks of a run from others: the hash of each one's source and steps."""
+    opened = (data.open(name) for name in (config.task, config.heldout))
+    tasks = [task for item in opened for task in _tasks(item)]
+    return {task.name: task.key for task in tasks if isinstance(task, Task)}
+
+
+def _tasks(data: Examples | TaskMixture) -> list[Examples]:
+    """Return the tasks of a mixture, or the one that it is."""
+    return data.tasks if isinstance(data, TaskMixture) else [data]
+
+
 def _loader(config: PairsConfig, data: DataRecipe, name: str, rows: int) -> Loader:
     """Open a stream of rows."""
     opened = data.open(name, Path(config.cache).expanduser() if config.cache else None)
     _check_vocabulary(config, opened)
     lengths = SequenceToSequence(inputs=config.source_length, targets=config.target_length)
-    return Loader(opened, lengths, rows, seed=config.seed, pack=bool(config.cache))
+    return Loader(opened, lengths, rows, seed=config.seed, pack=can_pack(opened))
 
 
 def _check_vocabulary(config: PairsConfig, data: Examples | TaskMixture) -> None:
     """Refuse tokens that the model has no row for."""
-    tasks = data.tasks if isinstance(data, TaskMixture) else [data]
-    largest = max(item.vocabulary.size for task in tasks for item in task.features.values())
+    vocabularies = (item.vocabulary for task in _tasks(data) for item in task.features.values())
+    largest = max(item.size for item in vocabularies)
     if largest > config.architecture.vocab_size:
         raise ConfigError(
             f"the tasks have {largest} tokens, the architecture vocab_size = "

@@ -20,7 +20,7 @@ class Boxes:
     over "model" matrix by matrix: a process holds the same heads of each.
 
     Attributes:
-        axes: of the parameter.
+        axes: names and counts of the parameter's dimensions.
         cuts: mesh axis of each dimension, "" for none.
         places: this process's place along each axis of the mesh.
         mesh: processes along each.
@@ -54,7 +54,7 @@ class Boxes:
         """Return what this process holds of a tensor that is whole along a mesh axis so far.
 
         Args:
-            whole: of the parameter's shape, or cut over another mesh axis.
+            whole: tensor of the parameter's shape, or cut over another mesh axis.
             mesh_axis: "data" or "model".
 
         Returns:
@@ -73,7 +73,7 @@ class Boxes:
         """Say where what this process holds lies in the whole, where it is the one to write it.
 
         Args:
-            name: of the tensor.
+            name: name of the tensor.
             held: what both cuts left of it.
 
         Yields:

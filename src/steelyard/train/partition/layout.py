@@ -34,7 +34,7 @@ def cut_over_model(
 
     Args:
         model: decoder with equal weights in all processes.
-        boxes: of each parameter, by its name.
+        boxes: how each parameter is cut, by its name.
         mesh: the processes along "model".
         cuts_length: whether the residual stream is cut along its length.
     """
@@ -127,7 +127,7 @@ def cut_over_data(
 
     Args:
         model: decoder with equal weights along "data".
-        boxes: of each parameter, by its name.
+        boxes: how each parameter is cut, by its name.
         mesh: the processes along "data".
 
     Returns:

@@ -50,7 +50,7 @@ class Partition:
         """Leave in this process its part of a model.
 
         Args:
-            module: with equal weights in all processes.
+            module: model with equal weights in all processes.
             config: the run.
 
         Raises:
@@ -156,7 +156,7 @@ class Partition:
         """Return what this process holds of whole tensors, in the form of its weights.
 
         Args:
-            tensors: of a checkpoint, by name.
+            tensors: whole tensors of a checkpoint, by name.
 
         Returns:
             The same names.

@@ -13,8 +13,9 @@ from steelyard.config import convert, to_plain
 from steelyard.errors import ConfigError
 from steelyard.quantity import Forecast
 from steelyard.runs.host import describe_machine
+from steelyard.train.pace import RunPace
 from steelyard.train.study.cells import Cell, study_cells
-from steelyard.train.study.price import CellPace, forecast_time, probe
+from steelyard.train.study.price import forecast_time, probe
 from steelyard.train.study.processes import TrainProcesses
 from steelyard.train.study.recipe import StudyRecipe
 from steelyard.train.study.runner import (
@@ -199,7 +200,7 @@ class _Books:
     wall_s: float = 0.0
 
 
-def _open_books(path: Path, cells: list[Cell], paces: Mapping[str, CellPace], jobs: int) -> _Books:
+def _open_books(path: Path, cells: list[Cell], paces: Mapping[str, RunPace], jobs: int) -> _Books:
     """Read the books, or begin them with a forecast of the cells that are not finished."""
     names = [cell.folder for cell in cells]
     if path.exists():

@@ -143,6 +143,7 @@ class StudyRecipe:
         """
         train = self.train
         rate = train.learning_rate * train.architecture.hidden_size / architecture.hidden_size
+        # Small models' best rates fall about as 1 / width; of other batches as the root.
         if batch_size in (0, train.batch_size):
             return replace(train, architecture=architecture, learning_rate=rate)
         larger = batch_size / train.batch_size
@@ -171,6 +172,7 @@ def with_experts(base: Architecture, count: int) -> Architecture:
     """Return an architecture with so many experts where it has some; 1 for the dense one."""
     if count == base.num_experts:
         return base
+    # Every trait of experts goes: a dense model that kept one would be refused.
     if count == 1:
         return replace(
             base,
@@ -202,6 +204,7 @@ def resized(base: Architecture, hidden_size: int, num_layers: int) -> Architectu
     Raises:
         ConfigError: the width does not divide into heads, or there is no layer.
     """
+    # Widths grow by whole groups of query heads, so that each key head keeps as many.
     group = base.num_heads // base.num_kv_heads
     unit = group * base.head_dim
     if num_layers < 1 or hidden_size < unit or hidden_size % unit:

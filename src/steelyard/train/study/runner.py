@@ -9,10 +9,10 @@ from pathlib import Path
 from steelyard.data.shards import TokenShards
 from steelyard.errors import DivergedError
 from steelyard.quantity import Forecast
+from steelyard.train.pace import RunPace
 from steelyard.train.result import RESULT_FILE, Progress, TrainResult
 from steelyard.train.study.cells import Cell
 from steelyard.train.study.order import CellOrder
-from steelyard.train.study.price import CellPace
 from steelyard.train.study.processes import TrainProcesses
 
 __all__ = ["Advance", "CellOutcome", "CellRunner", "StudyOutcome", "is_finished"]
@@ -87,7 +87,7 @@ class CellRunner:
         data: Path,
         directory: Path,
         processes: TrainProcesses,
-        paces: Mapping[str, CellPace],
+        paces: Mapping[str, RunPace],
         on_cell: Callable[[CellOutcome], None],
         advance: Advance,
     ) -> None:
@@ -108,7 +108,9 @@ class CellRunner:
         self.processes = processes
         self.on_cell = on_cell
         self.advance = advance
-        self.seconds = {cell.folder: paces[cell.folder].seconds(cell) for cell in cells}
+        self.seconds = {
+            cell.folder: paces[cell.folder].seconds(cell.config, cell.start) for cell in cells
+        }
         self.order = CellOrder(cells, self.seconds)
         self.outcomes: dict[str, CellOutcome] = {}
         self.shares: dict[str, float] = {}

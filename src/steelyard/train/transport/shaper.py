@@ -16,14 +16,14 @@ class Shaper:
     comes on top: it must be much faster than the emulated one.
 
     Attributes:
-        speed: of the emulated link.
+        speed: speed of the emulated link.
     """
 
     def __init__(self, speed: LinkSpeed) -> None:
         """Begin with an idle link.
 
         Args:
-            speed: of the emulated link.
+            speed: speed of the emulated link.
         """
         self.speed = speed
         self._lock = threading.Lock()
