@@ -1,8 +1,8 @@
 """What accelerators have cost: dated purchase prices and rents, and the index that compares years.
 
-The tables are Epoch AI's (Data on Machine Learning Hardware, epoch.ai/data, CC BY 4.0), shortened to
-the columns used here; the index is the US Bureau of Labor Statistics' (public domain). An empty cell
-is unknown, None here, never zero.
+The tables are Epoch AI's (Data on Machine Learning Hardware, epoch.ai/data, CC BY 4.0), shortened
+to the columns used here; the index is the US Bureau of Labor Statistics' (public domain). An empty
+cell is unknown, None here, never zero.
 """
 
 import csv
@@ -242,7 +242,15 @@ def _words(name: str) -> list[str]:
 
 
 def _near(name: str) -> str:
-    """Return a hint at chips that are spelled like the name."""
-    plain = {" ".join(_words(known)[1:]): known for known in _chips()}
-    close = difflib.get_close_matches(" ".join(_words(name)), plain, n=4, cutoff=0.4)
-    return f"near names: {', '.join(plain[item] for item in close)}" if close else "such as a100-40"
+    """Return a hint at chips that have a word spelled like one of the name."""
+    by_word: dict[str, list[str]] = {}
+    for known in _chips():
+        for word in _words(known):
+            by_word.setdefault(word, []).append(known)
+    close = [
+        item
+        for word in _words(name)
+        for item in difflib.get_close_matches(word, by_word, n=2, cutoff=0.5)
+    ]
+    found = dict.fromkeys(known for word in close for known in by_word[word])
+    return f"near names: {', '.join(list(found)[:5])}" if found else "such as a100-40"

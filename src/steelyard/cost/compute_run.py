@@ -6,10 +6,13 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from steelyard.catalog.hardware import Site
 from steelyard.catalog.market import Chip, family_of
 from steelyard.cost.assumptions import Assumptions
 from steelyard.cost.carbon import grid_g_per_kwh
+from steelyard.cost.development import Staff, development_of
 from steelyard.cost.energy import J_PER_KWH, average_power_w
 from steelyard.cost.estimate import CostEstimate, Swing, estimate_with_interval, tornado
 from steelyard.cost.money import depreciated_value, hourly_usd
@@ -25,6 +28,7 @@ from steelyard.errors import CatalogError, ConfigError, SteelyardWarning
 __all__ = ["DAYS_PER_YEAR", "ComputeRun"]
 
 DAYS_PER_YEAR = 365.25
+_AMOUNTS = ("chip_hours", "flop", "num_chips", "hours")
 _VENDORS = (
     (("Google", "DeepMind"), "Google Cloud"),
     (("Microsoft", "OpenAI"), "Microsoft Azure"),
@@ -46,6 +50,9 @@ class ComputeRun:
         published: day of publication; the end of the run and the usual wait when None.
         organization: who runs it: decides the facility's overhead and the cloud that is compared.
         site: place with its overhead, electricity price and carbon, in place of the organization's.
+        server_usd: price of a chip with its share of the server, new at the start; the published
+            one when None.
+        rent_usd: rent of a chip and hour; the published one when None.
         assumptions: constants of the price.
 
     Source: Cottier et al. 2024 (arXiv 2405.21015), section 2 and appendix A.
@@ -61,11 +68,13 @@ class ComputeRun:
     published: datetime.date | None = None
     organization: str = ""
     site: Site | None = None
+    server_usd: float | None = None
+    rent_usd: float | None = None
     assumptions: Assumptions = field(default_factory=Assumptions)
 
     def __post_init__(self) -> None:
         """Refuse a run whose chip-hours cannot be known, and numbers that no run has."""
-        for name in ("chip_hours", "flop", "mfu", "num_chips", "hours"):
+        for name in (*_AMOUNTS, "mfu", "server_usd", "rent_usd"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ConfigError(f"{name} is {value:g}, but must be positive")
@@ -177,7 +186,7 @@ class ComputeRun:
         Raises:
             CatalogError: no price of the chip, of electricity, or no power is known.
         """
-        self._warn_if_early(purchase_of(self.chip, self.assumptions))
+        self._warn_if_early(self._bought())
         return self._estimate(lambda run: run._amortized())
 
     def acquisition(self) -> CostEstimate:
@@ -206,6 +215,22 @@ class ComputeRun:
         """
         return self._estimate(lambda run: run._cloud(vendor))
 
+    def development(self, staff: Staff, seed: int = 0) -> CostEstimate:
+        """Estimate the whole development: experiments and people beside the final run.
+
+        Args:
+            staff: people who made the model.
+            seed: seed of the draws behind the interval.
+
+        Returns:
+            The amortized parts times the experiments, and "staff".
+
+        Raises:
+            CatalogError: the amortized cost is unknown.
+        """
+        factor = self.assumptions.experiment_factor
+        return development_of(self.amortized(), staff, factor, np.random.default_rng(seed))
+
     def swings(self) -> list[Swing]:
         """Say how far each assumption moves the amortized cost, the widest first."""
         return tornado(
@@ -221,7 +246,7 @@ class ComputeRun:
     def _amortized(self) -> CostEstimate:
         """Estimate the amortized cost without its interval."""
         chosen = self.assumptions
-        bought = purchase_of(self.chip, chosen)
+        bought = self._bought()
         worth = depreciated_value(bought.usd, self._years_owned(bought), chosen)
         servers, network = (usd * self.used_chip_hours for usd in hourly_usd(worth, chosen))
         chips = servers * bought.chip_usd / bought.usd
@@ -237,7 +262,7 @@ class ComputeRun:
             raise ConfigError(
                 "the number of chips is unknown, so there is nothing to buy", hint="give num_chips"
             )
-        bought = purchase_of(self.chip, self.assumptions)
+        bought = self._bought()
         servers = self.num_chips * bought.usd
         share = self.assumptions.interconnect_fraction
         chips = servers / server_price_factor(family_of(self.chip.name), self.assumptions)
@@ -255,6 +280,9 @@ class ComputeRun:
             ),
             "Amazon Web Services",
         )
+        if self.rent_usd is not None:
+            usd = self.rent_usd * self.assumptions.rent_factor * self.used_chip_hours
+            return self._made("cloud", {"rent": usd}, "rent as given")
         day = self.start or self.chip.release_date or datetime.date.today()
         signed = day - datetime.timedelta(days=self.assumptions.publication_days)
         found = rent_of(self.chip, vendor or nearest, signed, self.assumptions)
@@ -276,8 +304,19 @@ class ComputeRun:
             source=f"{source}; {self.assumptions.version}",
         )
 
+    def _bought(self) -> Purchase:
+        """Return the price of the hardware: as given, else the published one."""
+        if self.server_usd is None:
+            return purchase_of(self.chip, self.assumptions)
+        usd = self.server_usd * self.assumptions.price_factor
+        part = usd / server_price_factor(family_of(self.chip.name), self.assumptions)
+        day = self.start or datetime.date.today()
+        return Purchase(usd=usd, chip_usd=part, date=day, source="price as given")
+
     def _years_owned(self, bought: Purchase) -> float:
         """Return the age of the hardware at the start, 0 where the start would be before it."""
+        if self.server_usd is not None:
+            return 0.0
         if self.start is None:
             return self.assumptions.years_in_service
         days = (self.start - acquired_on(self.chip, bought, self.assumptions)).days

@@ -70,7 +70,7 @@ def purchase_of(chip: Chip, assumptions: Assumptions) -> Purchase:
     if not sold:
         raise CatalogError(
             f"no purchase price is known for {chip.name}",
-            hint="rent it, or give a price of the accelerator",
+            hint="give a purchase price",
         )
     first = (servers or sold)[0]
     factor = server_price_factor(family, assumptions)
