@@ -11,7 +11,7 @@ from steelyard.config import to_plain
 from steelyard.cost.layout import Layout
 from steelyard.errors import ConfigError, InfeasibleError
 from steelyard.plan import exports
-from steelyard.plan.exports import Arrangement, Job
+from steelyard.plan.exports import Arrangement, TrainingJob
 from steelyard.plan.types import Plan
 from steelyard.quantity import Forecast
 
@@ -20,7 +20,7 @@ _ARCH = catalog.architecture_by_name("llama-3.1-8b")
 
 
 def _job(arrangement, arch=_ARCH):
-    return Job(
+    return TrainingJob(
         architecture=arch,
         arrangement=arrangement,
         sequence_length=4096,
@@ -143,7 +143,7 @@ def test_skypilot_rents_what_the_plan_says():
         "train.total_time", 7200.0, relative=0.2, provenance="derived", source="a test"
     )
     plan = Plan(choice=choice, forecasts=[told], unknown={"run.cost": "no price is known"})
-    assert Job.of(choice, per_node=8) == job
+    assert TrainingJob.of(choice, per_node=8) == job
     text = exports.to_skypilot(plan, job, exports.to_megatron(job))
     assert 'accelerators: "H100:8"' in text
     assert "num_nodes: 2" in text
@@ -155,4 +155,4 @@ def test_skypilot_rents_what_the_plan_says():
         exports.to_skypilot(plan, job, "")
     del choice["steps"]
     with pytest.raises(ConfigError, match="lacks steps"):
-        Job.of(choice, per_node=8)
+        TrainingJob.of(choice, per_node=8)

@@ -19,7 +19,14 @@ from steelyard.cost.layout import Layout
 from steelyard.errors import ConfigError, InfeasibleError
 from steelyard.plan.stages import StageSplit, split_layers
 
-__all__ = ["ClusterPart", "JoinedClusters", "LayerWork", "Placement", "place", "placements"]
+__all__ = ["ClusterPart", "JoinedClusters", "LayerWork", "RankPlacement", "place", "placements"]
+
+_WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Shares of the replicas' traffic that are tried as slowness of a stage: with few micro-batches it
+pays to give layers away, with many it does not."""
+
+_BACKWARD = 2 / 3
+"""Share of a layer's time that its backward pass takes."""
 
 AXES = ("tensor", "context", "data", "pipeline")
 Indices = NDArray[np.int64]
@@ -105,7 +112,7 @@ class LayerWork:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Placement:
+class RankPlacement:
     """Where the axes of a layout lie, and what a step takes there.
 
     Attributes:
@@ -127,7 +134,7 @@ class Placement:
     crossing: tuple[str, ...]
 
 
-def place(machines: JoinedClusters, works: Iterable[tuple[Layout, LayerWork]]) -> Placement:
+def place(machines: JoinedClusters, works: Iterable[tuple[Layout, LayerWork]]) -> RankPlacement:
     """Return the placement whose step is shortest, of all layouts, orders of axes and of parts.
 
     Args:
@@ -152,7 +159,9 @@ def place(machines: JoinedClusters, works: Iterable[tuple[Layout, LayerWork]]) -
     return min(found, key=lambda item: (item.step_s, sum(item.collective_s.values())))
 
 
-def placements(machines: JoinedClusters, layout: Layout, work: LayerWork) -> Iterator[Placement]:
+def placements(
+    machines: JoinedClusters, layout: Layout, work: LayerWork
+) -> Iterator[RankPlacement]:
     """Time a layout in every order of its axes and of the parts.
 
     Args:
@@ -186,7 +195,7 @@ def _timed(
     work: LayerWork,
     order: tuple[str, ...],
     degrees: dict[str, int],
-) -> Placement:
+) -> RankPlacement:
     """Time one order."""
     ranks = np.arange(len(machines.node))
     strides, places = {}, {}
@@ -201,41 +210,65 @@ def _timed(
             group = ranks - places[axis] * strides[axis]
             rates[axis], crosses[axis] = _group_rates(machines, group)
     per_layer = _layer_s(machines, work, rates, degrees)
-    # What the replicas send at the end counts with each micro-batch's share of it.
     replicas_s = _replicas_s(work, rates, degrees)
-    pace = np.array(
-        [
-            (per_layer + replicas_s / work.micro_batches)[stage == k].max()
-            for k in range(degrees["pipeline"])
-        ]
-    )
-    split = split_layers(
-        [1.0] * work.num_layers, speeds=(1.0 / pace).tolist(), micro_batches=work.micro_batches
-    )
-    layers = np.array(split.layers)
-    stage_s = layers * np.array([per_layer[stage == k].max() for k in range(len(layers))])
-    sent_s = layers * np.array([replicas_s[stage == k].max() for k in range(len(layers))])
-    hop_s = np.zeros(1)
+    hop_s = np.zeros(0)
     if "pipeline" in order:
         hop_s, crosses["pipeline"] = _hops(machines, work, stage, strides["pipeline"])
-    # Filling and draining pass each boundary once; afterwards the slowest stage or hop sets the
-    # pace, and transfers of one micro-batch pass while another one computes.
-    fill_s = stage_s.sum() + 2 * hop_s.sum()
-    steady_s = (work.micro_batches - 1) * max(stage_s.max(), hop_s.max())
-    plain = layers * work.layer_s
-    return Placement(
+    layer_s = _slowest(per_layer, stage, degrees["pipeline"])
+    sent_s = _slowest(replicas_s, stage, degrees["pipeline"])
+    tried = (_split(work, layer_s, sent_s, hop_s, weight) for weight in _WEIGHTS)
+    split, step_s = min(tried, key=lambda item: item[1])
+    layers = np.array(split.layers)
+    return RankPlacement(
         layout=layout,
         order=order,
         parts=tuple(part.name for part in machines.parts),
         split=split,
-        step_s=float(fill_s + steady_s + sent_s.max()),
+        step_s=step_s,
         collective_s={
-            "tensor and context": float((stage_s - plain).max() * work.micro_batches),
-            "data": float(sent_s.max()),
+            "tensor and context": float(
+                (layers * (layer_s - work.layer_s)).max() * work.micro_batches
+            ),
+            "data": float((layers * sent_s).max()),
             "pipeline": float(2 * hop_s.sum()),
         },
         crossing=tuple(axis for axis in order if crosses[axis]),
     )
+
+
+def _slowest(seconds: Array, stage: Indices, count: int) -> Array:
+    """Return the largest value within each stage, [stages]."""
+    return np.array([np.broadcast_to(seconds, stage.shape)[stage == k].max() for k in range(count)])
+
+
+def _split(
+    work: LayerWork, per_layer: Array, replicas_s: Array, hop_s: Array, weight: float
+) -> tuple[StageSplit, float]:
+    """Split the layers by the stages' speed, and time the step.
+
+    Args:
+        work: what a layer computes and sends.
+        per_layer: seconds of a layer and micro-batch on each stage, [stages].
+        replicas_s: seconds of a layer's gradients and weights on each stage, [stages].
+        hop_s: seconds of a micro-batch over each boundary, [stages - 1].
+        weight: how much of the replicas' traffic counts as slowness of a stage, 0 to 1.
+
+    Returns:
+        The split, and the seconds of the step.
+    """
+    pace = per_layer + weight * replicas_s / work.micro_batches
+    split = split_layers(
+        [1.0] * work.num_layers, speeds=(1.0 / pace).tolist(), micro_batches=work.micro_batches
+    )
+    layers = np.array(split.layers)
+    stage_s = layers * per_layer
+    # Filling and draining pass each boundary once. Afterwards the slowest stage or boundary sets
+    # the pace: transfers of one micro-batch pass while another one computes.
+    fill_s = stage_s.sum() + 2 * hop_s.sum()
+    end_s = fill_s + (work.micro_batches - 1) * np.max([*stage_s, *hop_s])
+    # The backward pass drains towards the first stage: later ones send their gradients sooner.
+    drained = np.concatenate([[0.0], np.cumsum(_BACKWARD * stage_s[:-1] + hop_s)])
+    return split, float((end_s - drained + layers * replicas_s).max())
 
 
 def _layer_s(
@@ -261,12 +294,7 @@ def _replicas_s(work: LayerWork, rates: dict[str, Array], degrees: dict[str, int
 
 
 def _group_rates(machines: JoinedClusters, group: Indices) -> tuple[Array, bool]:
-    """Return the one-way rate of each accelerator's group, and whether any crosses parts.
-
-    Args:
-        machines: parts and what joins them.
-        group: a number of the group of each accelerator, [accelerators].
-    """
+    """Return the one-way rate of each accelerator's group, and whether any crosses parts."""
     leaves = _varies(group, machines.node)
     mixed = _varies(group, machines.part)
     # Groups that leave a node share its card.

@@ -222,12 +222,12 @@ def _work(lists: list[Array], micro_batches: int) -> _Work:
         lambda: _as_long("memory_bytes", limits, len(speeds), "stage"),
     )
     none = np.zeros(len(layer_s))
-    before = [
+    before_s, state_bytes, saved_bytes = (
         np.concatenate([[0.0], np.cumsum(item if len(item) else none)])
         for item in (layer_s, states, saved)
-    ]
+    )
     most = limits if len(limits) else np.full(len(speeds), np.inf)
-    return _Work(*before, speeds, most, micro_batches)
+    return _Work(before_s, state_bytes, saved_bytes, speeds, most, micro_batches)
 
 
 def _positive(name: str, values: Array, least: float, *, more: bool = False) -> None:

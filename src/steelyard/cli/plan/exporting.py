@@ -5,7 +5,14 @@ from typing import Literal
 
 from steelyard.config import to_plain
 from steelyard.errors import InfeasibleError
-from steelyard.plan import Plan, exports
+from steelyard.plan import Plan
+from steelyard.plan.exports import (
+    TrainingJob,
+    to_megatron,
+    to_own,
+    to_skypilot,
+    to_torchtitan,
+)
 
 __all__ = ["Engine", "export_text"]
 
@@ -27,17 +34,17 @@ def export_text(made: Plan, engine: Engine, *, per_node: int) -> str:
     Raises:
         InfeasibleError: the engine lacks what the plan needs.
     """
-    job = exports.Job.of(made.choice, per_node=per_node)
+    job = TrainingJob.of(made.choice, per_node=per_node)
     if engine == "own":
-        return json.dumps(to_plain(exports.to_own(job)), indent=1) + "\n"
+        return json.dumps(to_plain(to_own(job)), indent=1) + "\n"
     if engine == "skypilot":
-        return exports.to_skypilot(made, job, _command(job))
-    return (exports.to_megatron if engine == "megatron" else exports.to_torchtitan)(job)
+        return to_skypilot(made, job, _command(job))
+    return (to_megatron if engine == "megatron" else to_torchtitan)(job)
 
 
-def _command(job: exports.Job) -> str:
+def _command(job: TrainingJob) -> str:
     """Return the command of the first engine that runs the job."""
     try:
-        return exports.to_megatron(job)
+        return to_megatron(job)
     except InfeasibleError:
-        return exports.to_torchtitan(job)
+        return to_torchtitan(job)

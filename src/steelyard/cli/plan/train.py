@@ -88,11 +88,7 @@ def train(
     fit = _published(law)
 
     def plan(flops: float) -> Plan:
-        allocation: AllocationLike = (
-            _at_size(fit, architecture, flops, sequence_length)
-            if architecture
-            else laws.allocate(fit, flops)
-        )
+        allocation = _allocation(fit, architecture, flops, sequence_length)
         limit = parse(deadline, "s", where="--deadline")
         how = {"architecture": architecture, "deadline_s": limit, "rent_usd": rent}
         # An accelerator that is named apart from a cluster is rented, where a rent is known.
@@ -102,15 +98,20 @@ def train(
 
     allowed = read_budget(budget, where="--budget")
     made = plan_within(allowed, plan)
-    named = f"model: a shape of that size; named ones near it: {', '.join(near)}"
-    notes = [*machines.notes, *([named] if near else [])]
+    notes = [*machines.notes, *_named(near)]
     if export:
         print(export_text(made, export, per_node=machines.cluster.accelerators_per_node), end="")
     elif json:
         print_json(_plain_plan(made) | {"assumptions": notes})
     else:
-        _print(made, str(allowed), notes, is_own=THIS_MACHINE in (cluster, accelerator))
+        is_own = THIS_MACHINE in (cluster, accelerator)
+        _print(made, str(allowed), notes, is_own=is_own)
         _say_next(made, model, machines)
+
+
+def _named(near: list[str]) -> list[str]:
+    """Say which models of the catalog have about the size that was asked for."""
+    return [f"model: a shape of that size; named ones near it: {', '.join(near)}"] if near else []
 
 
 def _check_one(cluster: str, accelerator: str) -> None:
@@ -151,6 +152,13 @@ class _SizedRun:
     loss: Any
     source: str
     provenance: Provenance
+
+
+def _allocation(
+    fit: Fit, arch: Architecture | None, flops: float, sequence_length: int
+) -> AllocationLike:
+    """Spend a compute on a model that is given, or on the one that the law finds best."""
+    return _at_size(fit, arch, flops, sequence_length) if arch else laws.allocate(fit, flops)
 
 
 def _at_size(fit: Fit, arch: Architecture, flops: float, sequence_length: int) -> _SizedRun:

@@ -1,6 +1,6 @@
 """A plan in the words of engines that run it: Megatron-LM, torchtitan, SkyPilot and our own."""
 
-from steelyard.plan.exports.job import Arrangement, Job
+from steelyard.plan.exports.job import Arrangement, TrainingJob
 from steelyard.plan.exports.megatron import read_megatron, to_megatron
 from steelyard.plan.exports.own import read_own, to_own
 from steelyard.plan.exports.skypilot import to_skypilot
@@ -8,7 +8,7 @@ from steelyard.plan.exports.torchtitan import read_torchtitan, to_torchtitan
 
 __all__ = [
     "Arrangement",
-    "Job",
+    "TrainingJob",
     "read_megatron",
     "read_own",
     "read_torchtitan",

@@ -8,7 +8,7 @@ from steelyard.config import convert
 from steelyard.cost.layout import Layout
 from steelyard.errors import ConfigError, InfeasibleError, require
 
-__all__ = ["Arrangement", "Job", "beyond", "refuse"]
+__all__ = ["Arrangement", "TrainingJob", "beyond", "refuse"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +32,7 @@ class Arrangement:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
+class TrainingJob:
     """A training job.
 
     Attributes:
@@ -69,7 +69,7 @@ class Job:
         )
 
     @classmethod
-    def of(cls, choice: dict[str, Any], *, per_node: int) -> "Job":
+    def of(cls, choice: dict[str, Any], *, per_node: int) -> "TrainingJob":
         """Return the job of a plan's choice.
 
         Args:

@@ -6,7 +6,7 @@ from steelyard.catalog.architecture import Architecture
 from steelyard.cost.layout import Layout
 from steelyard.errors import ConfigError
 from steelyard.plan.exports.flags import as_count, read_flags, script
-from steelyard.plan.exports.job import Arrangement, Job, beyond, refuse
+from steelyard.plan.exports.job import Arrangement, TrainingJob, beyond, refuse
 
 __all__ = ["read_megatron", "to_megatron"]
 
@@ -58,7 +58,7 @@ _SAID = {
 """Fields of an architecture that have a flag, or describe it only."""
 
 
-def to_megatron(job: Job) -> str:
+def to_megatron(job: TrainingJob) -> str:
     """Write the command that trains a job with Megatron-LM.
 
     Args:

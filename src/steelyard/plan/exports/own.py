@@ -2,14 +2,14 @@
 
 from steelyard.config import convert, to_plain
 from steelyard.cost.layout import Layout
-from steelyard.plan.exports.job import Arrangement, Job, beyond, refuse
+from steelyard.plan.exports.job import Arrangement, TrainingJob, beyond, refuse
 from steelyard.train.config import TrainConfig
 from steelyard.train.parallel_config import ParallelConfig
 
 __all__ = ["read_own", "to_own"]
 
 
-def to_own(job: Job) -> TrainConfig:
+def to_own(job: TrainingJob) -> TrainConfig:
     """Return the recipe that trains a job with this package's trainer.
 
     Args:

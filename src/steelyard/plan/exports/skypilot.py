@@ -4,7 +4,7 @@ import json
 import re
 
 from steelyard.errors import ConfigError
-from steelyard.plan.exports.job import Job
+from steelyard.plan.exports.job import TrainingJob
 from steelyard.plan.types import Plan
 from steelyard.units import pretty
 
@@ -19,7 +19,7 @@ _NAMES = (
 """SkyPilot's names of accelerators, by those of the catalog."""
 
 
-def to_skypilot(plan: Plan, job: Job, command: str) -> str:
+def to_skypilot(plan: Plan, job: TrainingJob, command: str) -> str:
     """Write a SkyPilot task that runs an exported command on rented machines.
 
     Args:

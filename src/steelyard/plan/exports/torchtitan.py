@@ -3,7 +3,7 @@
 from steelyard.cost.layout import Layout
 from steelyard.errors import ConfigError
 from steelyard.plan.exports.flags import as_count, read_flags, script
-from steelyard.plan.exports.job import Arrangement, Job, beyond, refuse
+from steelyard.plan.exports.job import Arrangement, TrainingJob, beyond, refuse
 
 __all__ = ["read_torchtitan", "to_torchtitan"]
 
@@ -27,7 +27,7 @@ _SCHEDULES = {("1f1b", False): "1F1B", ("1f1b", True): "Interleaved1F1B", ("gpip
 _SCHEDULES["zero-bubble", True] = "InterleavedZeroBubble"
 
 
-def to_torchtitan(job: Job) -> str:
+def to_torchtitan(job: TrainingJob) -> str:
     """Write the command that trains a job with torchtitan.
 
     Args:
@@ -100,7 +100,7 @@ def read_torchtitan(text: str, *, num_layers: int) -> Arrangement:
     return Arrangement(layout=layout, micro_batch=micro, accumulation=batch // (data * micro))
 
 
-def _unknown(job: Job) -> list[str]:
+def _unknown(job: TrainingJob) -> list[str]:
     """Name what of a layout torchtitan lacks."""
     layout = job.layout
     lacks = beyond(layout, _LAID)
@@ -118,7 +118,7 @@ def _schedule(layout: Layout) -> tuple[str, bool]:
     return layout.schedule, layout.virtual_stages > 1
 
 
-def _pipeline(job: Job) -> dict[str, str]:
+def _pipeline(job: TrainingJob) -> dict[str, str]:
     """Write the flags of a pipeline; none without one."""
     layout = job.layout
     if layout.pipeline == 1:
