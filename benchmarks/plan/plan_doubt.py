@@ -18,7 +18,7 @@ from steelyard.plan.regret import regret_of
 
 PAPER: list[str] = []
 
-Array = NDArray[np.float64]
+Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def _choices(held: list[SweepGroup], beliefs: Beliefs, factor: float, parts: int
     ]
 
 
-def _choice(group: SweepGroup, beliefs: Beliefs, factor: float, places: Array) -> _Told:
+def _choice(group: SweepGroup, beliefs: Beliefs, factor: float, places: Indices) -> _Told:
     """Choose among some layouts of a group, and see what came of it."""
     doubt = beliefs.doubt(group.shares[places])
     found = regret_of(group.forecast_s[places] * np.exp(factor), doubt)
@@ -121,15 +121,10 @@ def _probes(held: list[SweepGroup], beliefs: Beliefs, factor: float) -> list[Che
         forecast = group.forecast_s * np.exp(factor)
         target = int(forecast.argmin())
         doubt = _doubt(group, beliefs)
-        probes = [item for item in probes_of(doubt, target, group.words) if item.layout >= 0]
+        probes = probes_of(doubt, target, forecast, names=group.words)
         left = []
         for probe in probes:
-            after = with_answer(
-                doubt,
-                probe,
-                measured_s=float(group.measured_s[probe.layout]),
-                forecast_s=float(forecast[probe.layout]),
-            )
+            after = with_answer(doubt, probe, float(group.measured_s[probe.layout]))
             middle, low, high = after.interval(forecast)
             left.append(abs(float(np.log(group.measured_s[target] / middle[target]))))
             if probe is probes[0]:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from steelyard.errors import ConfigError, FitError
 from steelyard.plan.beliefs import PARTS, Beliefs, fit_beliefs
-from steelyard.plan.probes import best_probe, probes_of, with_answer
+from steelyard.plan.probes import PartProbe, probes_of, with_answer
 from steelyard.plan.regret import regret_of
 
 _SPREADS = (0.1, 0.3, 0.1, 0.1, 0.2, 0.3, 0.1, 0.05)
@@ -28,8 +28,8 @@ def test_an_answer_is_conditioning_on_all_times(seed, count):
     full = doubt.times_covariance
     full[0, 0] += 0.02**2
     error = float(rng.normal(0, 0.2))
-    probe = next(item for item in probes_of(doubt, 1) if item.layout == 0)
-    after = with_answer(doubt, probe, measured_s=np.exp(error), forecast_s=1.0)
+    probe = next(item for item in probes_of(doubt, 1, np.ones(count)) if item.layout == 0)
+    after = with_answer(doubt, probe, np.exp(error))
     gain = full[1:, 0] / full[0, 0]
     assert after.shift[1:] == pytest.approx(gain * error)
     expected = full[1:, 1:] - np.outer(gain, full[0, 1:])
@@ -44,17 +44,20 @@ def test_the_best_probe_shows_what_the_target_waits_for():
     shares[0, [0, 1]] = 0.1, 0.9
     shares[1, [0, 5]] = 0.9, 0.1
     shares[2, 0] = 1.0
+    alone = [
+        PartProbe(name="product", part="compute_s", forecast_s=0.1),
+        PartProbe(name="all-reduce", part="tensor_s", forecast_s=0.1),
+    ]
     doubt = Beliefs(parts=_SPREADS, own=0.2).doubt(shares)
-    assert "tensor-parallel" in best_probe(doubt, 0).name
-    assert "matrix product" in best_probe(doubt, 1).name
-    near = Beliefs(parts=_SPREADS, own=0.001).doubt(shares)
-    assert best_probe(near, 2, ["a", "b", "c"]).name == "a matrix product of the model's size" or (
-        best_probe(near, 2, ["a", "b", "c"]).name == "a step of b"
-    )
+    seconds = [1.0, 2.0, 3.0]
+    assert probes_of(doubt, 0, seconds, parts=alone)[0].name == "all-reduce"
+    assert probes_of(doubt, 1, seconds, parts=alone)[0].name == "product"
+    best = probes_of(doubt, 2, seconds, names=["a", "b", "c"])[0]
+    assert (best.name, best.forecast_s) == ("a step of b", 2.0)
     with pytest.raises(ConfigError, match="layout 3"):
-        probes_of(doubt, 3)
-    with pytest.raises(ConfigError, match="above 0"):
-        with_answer(doubt, best_probe(doubt, 0), measured_s=0.0, forecast_s=1.0)
+        probes_of(doubt, 3, seconds)
+    with pytest.raises(ConfigError, match="more than 0"):
+        with_answer(doubt, best, 0.0)
 
 
 def test_regret_of_two_is_the_closed_form():
