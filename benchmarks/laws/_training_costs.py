@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 from benchmarks.common import Check
+from benchmarks.laws._epoch_models import ModelRecord, load_models
 from benchmarks.laws._shared import shared
 from scipy.integrate import quad
 from scipy.stats import spearmanr
 
 from steelyard.catalog import market
-from steelyard.catalog.epoch import ModelRecord, load_models
 from steelyard.cost.assumptions import Assumptions
 from steelyard.cost.compute_run import ComputeRun
 from steelyard.cost.estimate import CostEstimate

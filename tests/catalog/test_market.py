@@ -1,8 +1,8 @@
 import datetime
 
 import pytest
+from benchmarks.laws._epoch_models import load_models
 
-from steelyard.catalog.epoch import load_models
 from steelyard.catalog.market import chip, family_of, price_index, price_observations
 from steelyard.errors import CatalogError, DataError
 

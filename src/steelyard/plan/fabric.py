@@ -153,8 +153,7 @@ def _three_layer(asked: _Asked) -> Fabric:
 def _zones(asked: _Asked) -> Fabric:
     """Build full two-layer trees that few links join."""
     per_zone = math.ceil(asked.endpoints / asked.zones)
-    if per_zone > asked.radix * asked.half:
-        asked.limit(asked.zones * asked.radix * asked.half)
+    asked.limit(asked.zones * asked.radix * asked.half)
     zone = _two_layer(_inside(asked, per_zone))
     switches = {name: count * asked.zones for name, count in zone.switches.items()}
     return Fabric(
@@ -169,6 +168,7 @@ def _zones(asked: _Asked) -> Fabric:
 
 def _planes(asked: _Asked) -> Fabric:
     """Build separate two-layer trees; the accelerators of a node spread over them."""
+    asked.limit(asked.planes * asked.radix * asked.half)
     plane = _two_layer(_inside(asked, math.ceil(asked.endpoints / asked.planes)))
     return Fabric(
         kind=asked.kind,
@@ -202,9 +202,7 @@ def _dragonfly_plus(asked: _Asked) -> Fabric:
 
 def _inside(asked: _Asked, endpoints: int) -> _Asked:
     """Return the question of one zone or plane."""
-    return _Asked(
-        asked.kind, endpoints, asked.radix, asked.zones, asked.planes, asked.zone_links
-    )
+    return _Asked(asked.kind, endpoints, asked.radix, asked.zones, asked.planes, asked.zone_links)
 
 
 _BUILDERS = {

@@ -12,7 +12,7 @@ from steelyard.plan.fabric import FABRICS, Fabric, build_fabric
 __all__ = [
     "MachineDesign",
     "NodeDesign",
-    "Parts",
+    "PartPrices",
     "dgx_a100_design",
     "fire_flyer_design",
     "machine_designs",
@@ -21,9 +21,12 @@ __all__ = [
 
 GBIT = 1e9 / 8
 
+_DGX_A100_USD = 199_000.0
+"""Price of a DGX A100 at its release (NVIDIA, May 2020)."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Parts:
+class PartPrices:
     """Prices and powers of what stands beside the accelerators; all assumed, all replaceable.
 
     Attributes:
@@ -134,7 +137,7 @@ class MachineDesign:
     num_nodes: int
     fabric: Fabric
     storage_nodes: int = 0
-    parts: Parts = field(default_factory=Parts)
+    parts: PartPrices = field(default_factory=PartPrices)
     gemm_flops_per_s: float = 0.0
 
     @property
@@ -199,7 +202,7 @@ class MachineDesign:
         return rate * self.num_accelerators
 
     def hourly_usd(self, site: Site, assumptions: Assumptions | None = None) -> float:
-        """Return what an accelerator-hour of the whole cluster costs at first, electricity included.
+        """Return what an accelerator-hour of the whole cluster costs at first, with electricity.
 
         Args:
             site: place with its overhead and electricity price.
@@ -244,7 +247,7 @@ def machine_designs(
     radix: int = 64,
     storage_nodes: int = 0,
     storage_nics: int = 2,
-    parts: Parts | None = None,
+    parts: PartPrices | None = None,
     kinds: tuple[str, ...] = FABRICS,
 ) -> tuple[list[MachineDesign], dict[str, str]]:
     """Design a cluster with every network that can connect it.
@@ -280,7 +283,7 @@ def machine_designs(
                 num_nodes=num_nodes,
                 fabric=fabric,
                 storage_nodes=storage_nodes,
-                parts=parts or Parts(),
+                parts=parts or PartPrices(),
             )
         )
     return sorted(found, key=lambda item: item.network_usd), impossible
@@ -333,6 +336,3 @@ def dgx_a100_design(accelerator: Accelerator) -> MachineDesign:
         fabric=build_fabric("three-layer", 10_000, 40),
         gemm_flops_per_s=263e12,
     )
-
-
-_DGX_A100_USD = 199_000.0

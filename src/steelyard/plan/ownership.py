@@ -1,4 +1,4 @@
-"""Buy or rent, now or later: from which use a bought cluster pays, and when waiting stops paying."""
+"""Buy or rent, now or later: from which use owning pays, and when waiting stops paying."""
 
 import math
 from dataclasses import dataclass
@@ -68,8 +68,7 @@ def buy_or_rent(
         ConfigError: a price or the years are not positive.
     """
     made = Ownership(
-        loss_usd=purchase_usd
-        * (1 - 10 ** (-(assumptions or Assumptions()).depreciation * years)),
+        loss_usd=purchase_usd * (1 - 10 ** (-(assumptions or Assumptions()).depreciation * years)),
         used_usd_per_hour=electricity_usd_per_hour,
         rent_usd_per_hour=rent_usd_per_hour,
         years=years,

@@ -166,8 +166,9 @@ def _factor(points: Array, lengths: Array) -> Array:
 def _kernel(one: Array, other: Array, lengths: Array) -> Array:
     """Return the covariance of two sets of points: once differentiable (Matern 3/2)."""
     gaps = (one[:, None, :] - other[None, :, :]) / lengths
-    distance = np.sqrt(3 * np.square(gaps).sum(axis=-1))
-    return (1 + distance) * np.exp(-distance)
+    distance: Array = np.sqrt(3 * np.square(gaps).sum(axis=-1))
+    falls: Array = np.exp(-distance)
+    return (1 + distance) * falls
 
 
 def _likelihood(points: Array, scaled: Array, lengths: Array) -> float:

@@ -29,7 +29,7 @@ _BAR_CELLS = 24
 
 @cyclopts.Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class RunWork:
     """What the run used: chip-hours, or FLOP, or chips and hours.
 
     Args:
@@ -57,6 +57,14 @@ class Work:
 
     def made(self, organization: str, site: str, assumptions: Assumptions) -> ComputeRun:
         """Return the run.
+
+        Args:
+            organization: who runs it.
+            site: catalog name of the place, empty for the world's average.
+            assumptions: constants of the prices.
+
+        Returns:
+            The run, to be priced.
 
         Raises:
             ConfigError: what was used cannot be known, or a number or date cannot be.
@@ -96,7 +104,7 @@ class Work:
 
 def run(
     *,
-    work: Work,
+    work: RunWork,
     organization: str = "",
     site: str = "",
     vendor: str = "",
