@@ -1,5 +1,6 @@
 """Checks of single catalog records; every message names file, record and field."""
 
+import math
 from typing import Any
 
 from steelyard.catalog.architecture import Architecture
@@ -178,18 +179,46 @@ def _mixer_rules(arch: Architecture) -> dict[str, tuple[bool, str]]:
     }
 
 
+def _levels_rule(cluster: Cluster) -> tuple[bool, str]:
+    """Make the rule of a cluster's levels of links."""
+    joined = math.prod(level.members for level in cluster.levels)
+    possible = all(
+        level.members >= 1
+        and level.bytes_per_s > 0
+        and level.latency_s >= 0
+        and level.oversubscription >= 1
+        for level in cluster.levels
+    )
+    return (
+        not cluster.levels or (possible and joined == cluster.num_accelerators),
+        f", but members >= 1, bytes_per_s > 0, latency_s >= 0 and oversubscription >= 1 must hold "
+        f"in each level, and the members multiply to {cluster.num_accelerators} accelerators "
+        f"(they multiply to {joined})",
+    )
+
+
 def _hardware_rules(record: Accelerator | Cluster | Site) -> dict[str, tuple[bool, str]]:
     """Make the rules of accelerators, clusters and sites."""
     at_least_it = "; facility power is at least IT power: 1 or more"
     if isinstance(record, Site):
         prices = _not_negative(record, "price_usd_per_kwh", "carbon_g_per_kwh")
-        return prices | {"pue": (record.pue >= 1, at_least_it)}
+        months = record.carbon_by_month
+        return prices | {
+            "pue": (record.pue >= 1, at_least_it),
+            "carbon_by_month": (
+                not months or (len(months) == 12 and min(months) > 0),
+                ", but must hold a positive number for each of the 12 months",
+            ),
+        }
     if isinstance(record, Cluster):
         rates = ("node_memory_bytes", "scale_up_bytes_per_s", "injection_bytes_per_s")
         return (
             _positive(record, "num_nodes", "accelerators_per_node", "year")
             | _not_negative(record, *rates)
-            | {"pue": (record.pue == 0 or record.pue >= 1, f"{at_least_it}, or 0 for unknown")}
+            | {
+                "pue": (record.pue == 0 or record.pue >= 1, f"{at_least_it}, or 0 for unknown"),
+                "levels": _levels_rule(record),
+            }
         )
     links = ("sram_bytes", "scale_up_bytes_per_s", "host_link_bytes_per_s")
     peaks = record.peak_flops_per_s

@@ -11,6 +11,16 @@ for name, text, example in (
         "--budget '$5,000' --accelerator H100-SXM5-80GB --count 8",
     ),
     (
+        "layout",
+        "Rank the ways to lay a model over machines: time, memory, and how sure the order is.",
+        "--model gpt3-175b --cluster Selene --nodes 128",
+    ),
+    (
+        "machine",
+        "Design a cluster with each network, price it, and say whether to buy, rent or wait.",
+        "--accelerator H100-SXM5-80GB --count 1024",
+    ),
+    (
         "fit",
         "Say where a model fits, how fast it is there, and for how much.",
         "llama-3.1-8b --context 8k --users 4 --use serve",
