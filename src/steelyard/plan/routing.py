@@ -1,4 +1,4 @@
-"""Which routing for which traffic on which network: every one is simulated, and the reasons kept."""
+"""Which routing for which traffic on which network: all are simulated, and the reasons kept."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ ROUTINGS: dict[str, _Route] = {
     "valiant": valiant,
     "spray": lambda network, flows, rng: spray(network, flows),
 }
-"""Routings by name, the easiest to run first; the last needs receivers that put packets in order."""
+"""Routings by name, the easiest first; the last needs receivers that put packets in order."""
 
 _RANDOM = ("ecmp", "ecmp-split-8", "adaptive", "valiant")
 _MODEL_ERROR = 0.05

@@ -1,6 +1,7 @@
 """`steelyard plan network`: the routing for a traffic on a network, with the reasons."""
 
 from pathlib import Path
+from typing import Any
 
 from steelyard import catalog
 from steelyard.cli.output import Switch, forecast_table, print_json
@@ -144,13 +145,15 @@ def _print(made: Plan, what: str, note: str) -> None:
     rows = [_row(made.choice, "")] + [_row(item.choice, item.reason) for item in made.rejected]
     notes = [Text(f"{line}.") for line in (*made.notes, note) if line]
     sections = [
-        Section("", [Table(columns=heads, rows=rows), Text(f"Bound by {made.binding_constraint}.")]),
+        Section(
+            "", [Table(columns=heads, rows=rows), Text(f"Bound by {made.binding_constraint}.")]
+        ),
         Section("Forecast", [forecast_table(made.forecasts), *notes]),
     ]
     Report(f"Routing for {what}", f"on {made.choice['network']}", sections).print()
 
 
-def _row(choice: dict, reason: str) -> list[Cell]:
+def _row(choice: dict[str, Any], reason: str) -> list[Cell]:
     """Return a routing's figures as people write them; empty where it was not simulated."""
     if "time_s" not in choice:
         return [choice["routing"], "", "", "", "", reason]

@@ -2,6 +2,7 @@
 
 import heapq
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +12,11 @@ from steelyard.sim.network.flows import RoutedFlows
 from steelyard.sim.network.graph import Network, by_key
 from steelyard.sim.network.paths import Bundles
 
-__all__ = ["Completion", "fair_rates", "link_bytes", "simulate_flows"]
+__all__ = ["FlowCompletion", "fair_rates", "link_bytes", "simulate_flows"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Completion:
+class FlowCompletion:
     """When flows finished.
 
     Attributes:
@@ -30,6 +31,9 @@ class Completion:
     def makespan_s(self) -> float:
         """When the last flow finished: what a collective waits for."""
         return float(self.finish_s.max())
+
+
+_Sets = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
 
 
 def fair_rates(network: Network, routed: RoutedFlows) -> NDArray[np.float64]:
@@ -55,7 +59,9 @@ def fair_rates(network: Network, routed: RoutedFlows) -> NDArray[np.float64]:
     return rates
 
 
-def simulate_flows(network: Network, routed: RoutedFlows, *, tolerance: float = 0.0) -> Completion:
+def simulate_flows(
+    network: Network, routed: RoutedFlows, *, tolerance: float = 0.0
+) -> FlowCompletion:
     """Let pieces send at max-min fair rates until all have finished.
 
     Rates change when a piece begins or finishes. This is the compiled inner loop of the event loop
@@ -82,7 +88,7 @@ def simulate_flows(network: Network, routed: RoutedFlows, *, tolerance: float = 
     finish += _latency_s(network, routed)
     last = np.zeros(len(routed.flows))
     np.maximum.at(last, routed.flow, finish)
-    return Completion(finish_s=last, num_events=int(events))
+    return FlowCompletion(finish_s=last, num_events=int(events))
 
 
 def link_bytes(network: Network, routed: RoutedFlows) -> NDArray[np.float64]:
@@ -92,7 +98,8 @@ def link_bytes(network: Network, routed: RoutedFlows) -> NDArray[np.float64]:
     size = np.broadcast_to(routed.size_bytes[:, None], routed.hops.shape)[kept]
     load = np.bincount(routed.hops[kept], weights=size, minlength=links + len(bundles))
     shared = load[links:][bundles.owner] * bundles.share
-    return load[:links] + np.bincount(bundles.link, weights=shared, minlength=links)
+    passed = np.bincount(bundles.link, weights=shared, minlength=links)
+    return (load[:links] + passed).astype(float)
 
 
 def _latency_s(network: Network, routed: RoutedFlows) -> NDArray[np.float64]:
@@ -105,7 +112,7 @@ def _latency_s(network: Network, routed: RoutedFlows) -> NDArray[np.float64]:
     return each[routed.hops].sum(axis=1)
 
 
-def _sets(network: Network, bundles: Bundles) -> tuple[NDArray, ...]:
+def _sets(network: Network, bundles: Bundles) -> _Sets:
     """Return links and bundles as one list of link sets, by set and by link."""
     count = network.num_links
     offset = np.concatenate([np.arange(count), count + bundles.offset])

@@ -142,8 +142,10 @@ def parse_shape(text: str, *, bytes_per_s: float, oversubscription: float = 1.0)
         )
     if name == "dragonfly+":
         return make(*numbers, host_bytes_per_s=bytes_per_s, link_bytes_per_s=bytes_per_s)
-    return make(tuple(numbers), bytes_per_s=bytes_per_s) if name == "torus" else make(
-        *numbers, bytes_per_s=bytes_per_s
+    return (
+        make(tuple(numbers), bytes_per_s=bytes_per_s)
+        if name == "torus"
+        else make(*numbers, bytes_per_s=bytes_per_s)
     )
 
 

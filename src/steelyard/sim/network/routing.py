@@ -10,7 +10,14 @@ from steelyard.errors import ConfigError
 from steelyard.sim.network.balance import Split, cut, divide
 from steelyard.sim.network.flows import Flows, RoutedFlows
 from steelyard.sim.network.graph import Network, by_key
-from steelyard.sim.network.paths import HASH_RANGE, check_hosts, num_paths, path_bytes_per_s, paths, spread
+from steelyard.sim.network.paths import (
+    HASH_RANGE,
+    check_hosts,
+    num_paths,
+    path_bytes_per_s,
+    paths,
+    spread,
+)
 
 __all__ = ["ecmp", "ethereal", "flowlets", "onto_paths", "place_pairs", "spray"]
 
