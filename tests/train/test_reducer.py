@@ -145,22 +145,18 @@ def test_shares_that_do_not_come_out_even_are_refused(config, source):
         )
 
 
-def finish(children):
-    return [child.wait(timeout=120) for child in children]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [2, 4])
 def test_processes_give_equal_bits_and_go_on_after_a_change_of_their_number(
-    workers, config, source, tmp_path, start_processes
+    workers, config, source, tmp_path, start_processes, exit_codes
 ):
     config = replace(config, accumulation=4, checkpoint_every=4)
     configs.dump(config, tmp_path / "wanted.json")
     alone = train(config, source, tmp_path / "alone")
 
-    assert finish(start_processes(workers, "rank_child.py", tmp_path, 6)) == [3] * workers
+    assert exit_codes(start_processes(workers, "rank_child.py", tmp_path, 6)) == [3] * workers
     assert TrainResult.load(tmp_path / "run") is None
-    assert finish(start_processes(workers // 2, "rank_child.py", tmp_path, 0)) == [0] * (
+    assert exit_codes(start_processes(workers // 2, "rank_child.py", tmp_path, 0)) == [0] * (
         workers // 2
     )
     shared = TrainResult.load(tmp_path / "run")
@@ -169,7 +165,9 @@ def test_processes_give_equal_bits_and_go_on_after_a_change_of_their_number(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_process_may_be_killed_at_any_moment(config, source, tmp_path, start_processes):
+def test_a_process_may_be_killed_at_any_moment(
+    config, source, tmp_path, start_processes, exit_codes
+):
     wide = replace(config.architecture, hidden_size=128, vocab_size=512)  # shards of more than rows
     config = replace(config, architecture=wide, accumulation=4, checkpoint_every=1, steps=24)
     configs.dump(config, tmp_path / "wanted.json")
@@ -181,11 +179,11 @@ def test_a_process_may_be_killed_at_any_moment(config, source, tmp_path, start_p
             time.sleep(0.01)
         time.sleep(rng.random() * 0.1)
         children[number % 2].kill()
-        assert finish(children)[number % 2] == -signal.SIGKILL
-        assert all(child.returncode for child in children)
+        assert exit_codes(children)[number % 2] == -signal.SIGKILL
+        assert all(child.exitcode for child in children)
         latest = store.latest()
         assert latest and latest.step >= begun[0] + 3
     assert TrainResult.load(tmp_path / "run") is None
-    assert finish(start_processes(2, "rank_child.py", tmp_path, 0)) == [0, 0]
+    assert exit_codes(start_processes(2, "rank_child.py", tmp_path, 0)) == [0, 0]
     shared = TrainResult.load(tmp_path / "run")
     assert shared and shared.losses == train(config, source, tmp_path / "alone").losses
