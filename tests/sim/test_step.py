@@ -16,9 +16,9 @@ from steelyard.sim.step import StageTimes, chrome_trace, lanes_chart, simulate, 
 from steelyard.sim.step.layers import Segment, layer_time_s, transposed
 from steelyard.sim.step.longest_path import longest_path, replica_times
 from steelyard.sim.step.training import TrainingStep
-from steelyard.sim.taskgraph import GraphTask, Overlap, TaskGraph
+from steelyard.sim.taskgraph import GraphTask, StepOverlap, TaskGraph
 
-SLOW = Overlap(pipeline=False, data=False, loader=False)
+SLOW = StepOverlap(pipeline=False, data=False, loader=False)
 
 
 @st.composite
@@ -157,11 +157,11 @@ def test_every_overlap_shortens_the_step_of_12288_accelerators():
         megascale(overlap=SLOW, parallel_block=True),
         megascale(overlap=SLOW, parallel_block=True, tensor_chunks=4),
         megascale(overlap=replace(SLOW, pipeline=True), parallel_block=True, tensor_chunks=4),
-        megascale(overlap=Overlap(loader=False), parallel_block=True, tensor_chunks=4),
+        megascale(overlap=StepOverlap(loader=False), parallel_block=True, tensor_chunks=4),
     ]
     assert steps[0].num_accelerators == 12288
     seconds = [replace(step, load_s=0.1).simulate().time_s for step in steps]
-    seconds.append(replace(steps[-1], overlap=Overlap(), load_s=0.1).simulate().time_s)
+    seconds.append(replace(steps[-1], overlap=StepOverlap(), load_s=0.1).simulate().time_s)
     assert seconds == sorted(seconds, reverse=True)
     assert len(set(seconds)) == len(seconds)
 

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from steelyard.errors import ConfigError
 from steelyard.sim import taskgraph
 from steelyard.sim.step import simulate
-from steelyard.sim.taskgraph import Buffer, GraphTask, Overlap, TaskGraph
+from steelyard.sim.taskgraph import Buffer, GraphTask, StepOverlap, TaskGraph
 
 ranks = st.integers(1, 4)
 rounds = st.integers(1, 3)
-overlaps = st.builds(Overlap, pipeline=st.booleans(), data=st.booleans(), loader=st.booleans())
+overlaps = st.builds(StepOverlap, pipeline=st.booleans(), data=st.booleans(), loader=st.booleans())
 
 
 @st.composite

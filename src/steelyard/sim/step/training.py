@@ -17,7 +17,7 @@ from steelyard.sim.step.layers import Segment, layer_time_s, transposed
 from steelyard.sim.step.longest_path import longest_path, replica_times
 from steelyard.sim.step.stages import StageTimes
 from steelyard.sim.step.timeline import Array, StepTimeline
-from steelyard.sim.taskgraph.lowering import Overlap, pipeline_graph
+from steelyard.sim.taskgraph.lowering import StepOverlap, pipeline_graph
 from steelyard.sim.taskgraph.schedules import (
     PipelineSchedule,
     gpipe,
@@ -103,7 +103,7 @@ class TrainingStep:
     data: int = 1
     num_chunks: int = 1
     schedule: str = "1f1b"
-    overlap: Overlap = field(default_factory=Overlap)
+    overlap: StepOverlap = field(default_factory=StepOverlap)
     tensor_chunks: int = 1
     contention: float = 0.0
     parallel_block: bool = False

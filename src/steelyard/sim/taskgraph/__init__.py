@@ -1,7 +1,7 @@
 """One step of training as a graph of tasks, which a simulator times and an executor runs."""
 
 from steelyard.sim.taskgraph.checks import check, violations
-from steelyard.sim.taskgraph.lowering import Overlap, pipeline_graph
+from steelyard.sim.taskgraph.lowering import StepOverlap, pipeline_graph
 from steelyard.sim.taskgraph.schedules import (
     Pass,
     PipelineSchedule,
@@ -15,7 +15,7 @@ from steelyard.sim.taskgraph.tasks import Buffer, GraphTask, TaskGraph
 __all__ = [
     "Buffer",
     "GraphTask",
-    "Overlap",
+    "StepOverlap",
     "Pass",
     "PipelineSchedule",
     "TaskGraph",

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from steelyard.sim.taskgraph.schedules import Pass, PipelineSchedule
 from steelyard.sim.taskgraph.tasks import Buffer, GraphTask, TaskGraph
 
-__all__ = ["Overlap", "pipeline_graph"]
+__all__ = ["StepOverlap", "pipeline_graph"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Overlap:
+class StepOverlap:
     """What communicates beside the kernels instead of between them.
 
     Attributes:
@@ -32,7 +32,7 @@ class _Builder:
     """Collects tasks, and remembers which of them later ones wait for."""
 
     schedule: PipelineSchedule
-    overlap: Overlap
+    overlap: StepOverlap
     tasks: list[GraphTask] = field(default_factory=list)
     places: dict[tuple[str, int, int], int] = field(default_factory=dict)
 
@@ -47,7 +47,7 @@ class _Builder:
 
 
 def pipeline_graph(
-    schedule: PipelineSchedule, *, overlap: Overlap | None = None, data_parallel: bool = False
+    schedule: PipelineSchedule, *, overlap: StepOverlap | None = None, data_parallel: bool = False
 ) -> TaskGraph:
     """Make the tasks of one step of one pipeline replica.
 
@@ -64,7 +64,7 @@ def pipeline_graph(
     Returns:
         A graph of one device per rank; the tasks are in an order in which they can run.
     """
-    builder = _Builder(schedule, overlap or Overlap())
+    builder = _Builder(schedule, overlap or StepOverlap())
     for rank in range(schedule.num_ranks):
         _begin(builder, rank, data_parallel)
     _passes(builder)
