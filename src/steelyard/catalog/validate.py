@@ -202,7 +202,14 @@ def _hardware_rules(record: Accelerator | Cluster | Site) -> dict[str, tuple[boo
     at_least_it = "; facility power is at least IT power: 1 or more"
     if isinstance(record, Site):
         prices = _not_negative(record, "price_usd_per_kwh", "carbon_g_per_kwh")
-        return prices | {"pue": (record.pue >= 1, at_least_it)}
+        months = record.carbon_by_month
+        return prices | {
+            "pue": (record.pue >= 1, at_least_it),
+            "carbon_by_month": (
+                not months or (len(months) == 12 and min(months) > 0),
+                ", but must hold a positive number for each of the 12 months",
+            ),
+        }
     if isinstance(record, Cluster):
         rates = ("node_memory_bytes", "scale_up_bytes_per_s", "injection_bytes_per_s")
         return (
