@@ -15,8 +15,8 @@ from benchmarks.common import Check
 from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.hardware import Accelerator
 from steelyard.cost import ServeStepTime, forward_flops, kv_bytes_per_token, serve_point
+from steelyard.cost.held import parameter_count
 from steelyard.cost.longcontext import Bound
-from steelyard.cost.memory import parameter_count
 from steelyard.nn.transformer import build
 from steelyard.serve import SamplingParams, SchedulerConfig, TraceRequest
 from steelyard.serve.engine import LLM

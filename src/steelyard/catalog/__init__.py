@@ -5,7 +5,7 @@
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.calibration import Calibration, MatmulPoint
-from steelyard.catalog.hardware import Accelerator, Cluster, Site
+from steelyard.catalog.hardware import Accelerator, Cluster, Level, Site
 from steelyard.catalog.huggingface import from_huggingface
 from steelyard.catalog.huggingface_export import to_huggingface
 from steelyard.catalog.parameters import ParameterCount, count_parameters
@@ -25,6 +25,7 @@ __all__ = [
     "Architecture",
     "Calibration",
     "Cluster",
+    "Level",
     "MatmulPoint",
     "ParameterCount",
     "Site",

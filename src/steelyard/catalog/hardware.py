@@ -3,7 +3,31 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["Accelerator", "Cluster", "Site"]
+__all__ = ["Accelerator", "Cluster", "Level", "Site"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Level:
+    """One level of a machine's links: several units of the level below, joined.
+
+    The units of the innermost level are single accelerators; those of the next one are what the
+    innermost joins, and so on.
+
+    Attributes:
+        name: what the level is, such as "die pair", "node" or "network".
+        members: units of the level below that one unit of this level joins.
+        bytes_per_s: ONE-WAY rate of the port by which one unit of the level below reaches this
+            level; the accelerators within that unit share it.
+        latency_s: time that one message through the level adds.
+        oversubscription: how much slower a port is while all of them talk across the level at
+            once; 1 for a full-bisection network.
+    """
+
+    name: str
+    members: int
+    bytes_per_s: float
+    latency_s: float = 5e-6
+    oversubscription: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,6 +92,8 @@ class Cluster:
         node_memory_bytes: host memory of a node, 0 when unknown.
         scale_up_bytes_per_s: one-way bandwidth between accelerators of a node.
         injection_bytes_per_s: one-way network bandwidth of a node.
+        levels: levels of links from the accelerators outward, where there are more than a node and
+            a network; their product is the cluster.
         topology: form of the network, free text.
         pue: power usage effectiveness, 0 when unknown.
         confidence: high, medium or unsure.
@@ -83,6 +109,7 @@ class Cluster:
     node_memory_bytes: float = 0.0
     scale_up_bytes_per_s: float = 0.0
     injection_bytes_per_s: float = 0.0
+    levels: tuple[Level, ...] = ()
     topology: str = ""
     pue: float = 0.0
     confidence: str = "high"
@@ -104,6 +131,8 @@ class Site:
         pue: facility power over IT power.
         price_usd_per_kwh: industrial electricity price, 0 when unknown.
         carbon_g_per_kwh: grid average in CO2 equivalent, 0 when unknown.
+        carbon_by_month: the grid's mean of each month, January first, over that of the year; empty
+            when unknown.
         confidence: high, medium or unsure.
         source: where the figures stand.
     """
@@ -113,5 +142,6 @@ class Site:
     pue: float
     price_usd_per_kwh: float = 0.0
     carbon_g_per_kwh: float = 0.0
+    carbon_by_month: tuple[float, ...] = ()
     confidence: str = "medium"
     source: str = ""

@@ -63,7 +63,8 @@ _MEASURED: dict[str, Callable[[Calibration], Record]] = {
 
 _UNITS = (
     ("_flops_per_s", "FLOP/s"),
-    ("_bytes_per_s", "byte/s"),
+    ("bytes_per_s", "byte/s"),
+    ("latency_s", "s"),
     ("_bytes", "byte"),
     ("_w", "W"),
     ("_parameters", "parameter"),
@@ -250,9 +251,18 @@ def _in_si(field: str, value: Any, where: str) -> Any:
     unit = next((unit for suffix, unit in _UNITS if field.endswith(suffix)), None)
     if unit and isinstance(value, dict):
         return {key: _in_si(field, item, f"{where} {key}") for key, item in value.items()}
+    if field == "levels" and isinstance(value, list):
+        return [_level_in_si(item, f"{where} level {place}") for place, item in enumerate(value)]
     if unit and isinstance(value, str):
         return parse(value, unit, where=f"{where} field '{field}'")
     return value
+
+
+def _level_in_si(level: Any, where: str) -> Any:
+    """Read the fields of one level of links; what is no table is left for the conversion."""
+    if not isinstance(level, dict):
+        return level
+    return {field: _in_si(field, value, where) for field, value in level.items()}
 
 
 def _tables(kind: str) -> dict[str, _Table]:

@@ -23,6 +23,7 @@ from steelyard.cost.roofline import Efficiencies, Machine, roofline_time_s
 from steelyard.cost.sessions import SessionLoad, SessionOutcome, sessions
 from steelyard.cost.step import StepCost, training_step
 from steelyard.cost.step_time import FEATURES, ServeStepTime
+from steelyard.cost.topology import Topology
 
 __all__ = [
     "FEATURES",
@@ -41,6 +42,7 @@ __all__ = [
     "SessionLoad",
     "SessionOutcome",
     "StepCost",
+    "Topology",
     "bill",
     "eager_training_memory",
     "fit_correction",

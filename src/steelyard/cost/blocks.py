@@ -33,6 +33,7 @@ class PassShape(NamedTuple):
     fused: bool
     flash: bool
     sequence_parallel: Array
+    expert: Array
 
     @property
     def norm_split(self) -> Array:
@@ -201,12 +202,22 @@ def _mlp_block(arch: Architecture, shape: PassShape, *, sparse: bool) -> list[Ro
     if not sparse:
         rows = _mlp_rows(arch, shape, arch.intermediate_size, name="mlp", rows=shape.rows)
         return [norm, *rows, residual]
-    visits = shape.rows * arch.experts_per_token
+    # Whole experts stand on the accelerators of an expert group, one part of each on those of a
+    # tensor group; the work of an accelerator is the same, of experts that do not overflow.
+    whole = np.asarray(shape.expert) > 1
+    visits = shape.rows * arch.experts_per_token / np.where(whole, shape.tensor, 1)
+    held = arch.num_experts / np.where(whole, shape.expert, 1)
     # Experts that at least one of the rows visits, if each row draws its experts at random: only
     # these read their weights.
-    touched = arch.num_experts * (1 - (1 - arch.experts_per_token / arch.num_experts) ** shape.rows)
+    rows_met = shape.rows * np.where(whole, shape.expert / shape.tensor, 1)
+    touched = held * (1 - (1 - arch.experts_per_token / arch.num_experts) ** rows_met)
     routed = _mlp_rows(
-        arch, shape, arch.moe_intermediate_size, name="expert", rows=visits, experts=touched
+        arch,
+        shape._replace(tensor=np.where(whole, 1, shape.tensor)),
+        arch.moe_intermediate_size,
+        name="expert",
+        rows=visits,
+        experts=touched,
     )
     columns = router_matrices(arch) / arch.hidden_size
     router = _matmul("router", shape, shape.rows, columns, arch.hidden_size)

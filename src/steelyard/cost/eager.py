@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from steelyard.catalog.architecture import Architecture
-from steelyard.cost.memory import MemoryBreakdown, parameter_count, plain_floats
+from steelyard.cost.held import parameter_count
+from steelyard.cost.memory import MemoryBreakdown, plain_floats
 
 __all__ = ["eager_training_memory", "matrix_elements", "saved_bytes_per_token"]
 

@@ -8,7 +8,8 @@ from typing import Literal
 from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.hardware import Accelerator
 from steelyard.cost.flops import AttentionConvention, attention_flops
-from steelyard.cost.memory import kv_bytes_per_token, parameter_count
+from steelyard.cost.held import parameter_count
+from steelyard.cost.memory import kv_bytes_per_token
 from steelyard.cost.roofline import Efficiencies, Machine
 from steelyard.errors import CatalogError, ConfigError, require
 

@@ -1,13 +1,13 @@
 """What training and serving keep in memory, per accelerator, vectorized over layouts."""
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from steelyard.catalog.architecture import Architecture
-from steelyard.catalog.parameters import count_parameters
+from steelyard.cost.held import parameter_count, stage_parameters
 from steelyard.cost.layout import Layout
 
 __all__ = [
@@ -17,7 +17,6 @@ __all__ = [
     "Precision",
     "activation_bytes_per_layer",
     "kv_bytes_per_token",
-    "parameter_count",
     "plain_floats",
     "serving_memory",
     "training_memory",
@@ -94,12 +93,6 @@ class MemoryBreakdown:
         )
 
 
-def parameter_count(arch: Architecture) -> tuple[float, float]:
-    """Return the parameters of the layers, and those of embeddings and an untied head."""
-    count = count_parameters(arch)
-    return float(count.non_embedding), float(count.embedding + count.head)
-
-
 def kv_bytes_per_token(arch: Architecture, dtype_bytes: float = 2.0) -> float:
     """Return the bytes of keys and values that one token leaves in all layers.
 
@@ -157,7 +150,7 @@ def activation_bytes_per_layer(
     tensor = axes["tensor"]
     recompute = axes["recompute"]
     split = np.where(axes["sequence_parallel"], tensor, 1)
-    tokens = np.asarray(batch, dtype=float) * sequence_length
+    tokens = np.asarray(batch, dtype=float) * sequence_length / axes["context"]
     heads = arch.num_heads
     query = heads * arch.head_dim
     value = (heads if arch.kv_lora_rank else arch.num_kv_heads) * arch.head_dim
@@ -190,22 +183,38 @@ def _states(arch: Architecture, layout: Layout, precision: Precision) -> tuple[A
     axes = layout.arrays()
     layers, tables = parameter_count(arch)
     # Of several stages the first holds the token table and the last the head: one table each.
-    local = (
-        layers / axes["pipeline"]
-        + np.where(axes["pipeline"] == 1, tables, arch.vocab_size * arch.hidden_size)
-    ) / axes["tensor"]
-    # ZeRO shards optimizer states from stage 1, gradients from 2 and weights from 3.
+    held = np.where(axes["pipeline"] == 1, tables, arch.vocab_size * arch.hidden_size)
+    dense, routed = stage_parameters(arch, axes, tables=held)
+    # A whole expert has fewer replicas than the layers around it.
+    beside = np.where(axes["expert"] > 1, axes["tensor"] / axes["expert"], 1.0)
+    shards = {
+        state: np.asarray(layout.shards(state)) for state in ("weights", "gradients", "optimizer")
+    }
+
+    def local(state: Literal["weights", "gradients", "optimizer"]) -> Array:
+        split = shards[state]
+        return dense / split + routed / np.maximum(split * beside, 1.0)
+
     weights, gradients, optimizer = (
-        local * size / np.where(axes["zero_stage"] >= least, axes["data"], 1)
-        for size, least in (
-            (precision.weights, 3),
-            (precision.gradients, 2),
-            (precision.optimizer, 1),
-        )
+        local(state) * getattr(precision, state) for state in ("weights", "gradients", "optimizer")
     )
     # Two layers are whole at a time: the one that computes and the next one, already gathered.
     gathered = 2 * precision.weights * layers / arch.num_layers / axes["tensor"]
-    return weights + np.where(axes["zero_stage"] >= 3, gathered, 0.0), gradients, optimizer
+    copies = axes["weight_copy_shards"]
+    wire = np.where(axes["weight_wire_bits"] > 0, axes["weight_wire_bits"] / 8, precision.weights)
+    second = np.where(copies > 0, (dense + routed) * wire / np.maximum(copies, 1), 0.0)
+    weights = weights + np.where(shards["weights"] > 1, gathered, 0.0) + second
+    return weights, gradients, np.where(axes["offload_optimizer"], 0.0, optimizer)
+
+
+def _in_flight(axes: dict[str, Any], accumulation: ArrayLike) -> Array:
+    """Count the micro-batches whose activations the first stage holds at once."""
+    stages, chunks = axes["pipeline"], axes["virtual_stages"]
+    micro_batches = np.asarray(accumulation, dtype=float)
+    # Interleaving fills the pipeline with p - 1 more chunks of a v-th of the layers each.
+    held = np.where(chunks > 1, stages + (stages - 1) / chunks, stages)
+    # All forward then all backward holds every micro-batch.
+    return np.where(axes["schedule"] == 1, micro_batches, np.minimum(held, micro_batches))
 
 
 def training_memory(
@@ -222,7 +231,8 @@ def training_memory(
     """Forecast the memory of the fullest accelerator in training.
 
     The first pipeline stage holds activations of as many micro-batches as there are stages
-    (one-forward-one-backward); the last one holds the logits. The larger of the two counts.
+    (one-forward-one-backward; more with interleaving, all of them where every forward pass comes
+    first); the last one holds the logits. The larger of the two counts.
 
     Args:
         arch: architecture that is trained.
@@ -253,9 +263,14 @@ def training_memory(
     )
     # An encoder layer, and one and a half for a decoder layer with its cross-attention.
     stacks = 2.5 if arch.kind == "encoder-decoder" else 1
-    in_flight = np.minimum(axes["pipeline"], np.asarray(accumulation))
-    per_stage = per_layer * stacks * arch.num_layers / axes["pipeline"]
-    tokens = np.asarray(batch, dtype=float) * sequence_length
+    in_flight = _in_flight(axes, accumulation)
+    per_stage = per_layer * stacks * np.ceil(arch.num_layers / axes["pipeline"])
+    # Activations that wait in host memory leave two layers here: one that computes and one that
+    # moves.
+    moved = axes["offload_activations"]
+    in_flight = np.where(moved, 1.0, in_flight)
+    per_stage = np.where(moved, np.minimum(2 * stacks * per_layer, per_stage), per_stage)
+    tokens = np.asarray(batch, dtype=float) * sequence_length / axes["context"]
     # Logits in the compute dtype and their fp32 softmax.
     logits = tokens * arch.vocab_size * (precision.activations + 4.0) / axes["tensor"]
     logits = 0.0 if arch.kind == "encoder" else logits

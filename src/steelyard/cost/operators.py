@@ -100,6 +100,7 @@ def operators(
     kv_bytes: float | None = None,
     tensor_parallel: ArrayLike = 1,
     pipeline_parallel: ArrayLike = 1,
+    expert_parallel: ArrayLike = 1,
     sequence_parallel: ArrayLike = False,
     causal: bool = True,
     fused: bool = True,
@@ -114,12 +115,14 @@ def operators(
             with the last token's logits.
         tokens: new tokens per sequence; 1 for plain decoding.
         context: tokens that the last new one attends, itself included; `tokens` when not given.
-        batch: sequences in the micro-batch.
+        batch: sequences in the micro-batch; a fraction where a sequence is split over accelerators.
         dtype_bytes: bytes of one weight and one activation element.
         kv_bytes: bytes of one element of keys and values; `dtype_bytes` when not given.
         tensor_parallel: accelerators a layer is split over.
         pipeline_parallel: stages the layers are split over; the table is of the busiest, which
             holds the head.
+        expert_parallel: accelerators that share out whole experts; 1 splits each over the
+            tensor-parallel group.
         sequence_parallel: whether norms and residuals are split over the tensor-parallel group as
             well.
         causal: whether only pairs at or before each token count; encoders always count all.
@@ -131,7 +134,8 @@ def operators(
         A table of [operators, *layouts], layouts being the broadcast shape of the array arguments.
 
     Raises:
-        ConfigError: the phase is unknown, or a size is smaller than 1.
+        ConfigError: the phase is unknown, the batch is not positive, or another size is smaller
+            than 1.
 
     Source: Gholami et al. 2024 (operations and bytes), Korthikanti et al. 2022 (tensor and sequence
         parallel).
@@ -139,15 +143,17 @@ def operators(
     if phase not in ("train", "prefill", "decode"):
         raise ConfigError(f"phase {phase!r} is not one of train, prefill, decode")
     reach = tokens if context is None else context
-    sizes = (tokens, reach, batch, tensor_parallel, pipeline_parallel)
+    sizes = (tokens, reach, tensor_parallel, pipeline_parallel, expert_parallel)
     arrays = [np.asarray(item, dtype=float) for item in sizes]
-    if any((item < 1).any() for item in arrays):
+    sequences = np.asarray(batch, dtype=float)
+    if any((item < 1).any() for item in arrays) or (sequences <= 0).any():
         raise ConfigError(
-            "tokens, context, batch, tensor_parallel and pipeline_parallel must be at least 1"
+            "tokens, context, tensor_parallel, pipeline_parallel and expert_parallel must be at "
+            "least 1, and batch greater than 0"
         )
     split = np.asarray(sequence_parallel, dtype=bool)
-    layouts = np.broadcast_shapes(*(item.shape for item in arrays), split.shape)
-    length, keys, sequences, tensor, stages = arrays
+    layouts = np.broadcast_shapes(*(item.shape for item in arrays), sequences.shape, split.shape)
+    length, keys, tensor, stages, expert = arrays
     # The last new token attends `keys` tokens, each one before it one fewer, none more than its
     # layer's window has.
     is_causal = causal and arch.kind != "encoder"
@@ -165,6 +171,7 @@ def operators(
         fused=fused,
         flash=flash_attention,
         sequence_parallel=split,
+        expert=expert,
     )
     train = phase == "train"
     rows = forward(arch, shape, stages, train=train)

@@ -6,7 +6,8 @@ from typing import Literal
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.cost.flops import active_matrix_parameters
-from steelyard.cost.memory import kv_bytes_per_token, parameter_count
+from steelyard.cost.held import parameter_count
+from steelyard.cost.memory import kv_bytes_per_token
 from steelyard.cost.roofline import Machine
 from steelyard.errors import CalibrationError, CapacityError, CatalogError, ConfigError
 

@@ -8,12 +8,8 @@ from numpy.typing import ArrayLike
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.cost.eager import eager_training_memory, matrix_elements
-from steelyard.cost.memory import (
-    MemoryBreakdown,
-    kv_bytes_per_token,
-    parameter_count,
-    plain_floats,
-)
+from steelyard.cost.held import parameter_count
+from steelyard.cost.memory import MemoryBreakdown, kv_bytes_per_token, plain_floats
 from steelyard.cost.weights import engine_bytes_per_weight
 
 __all__ = ["BLOCK_TOKENS", "STEP_TOKENS", "resident_serving_memory", "resident_training_memory"]

@@ -8,8 +8,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from steelyard.catalog.calibration import Calibration
 from steelyard.catalog.engine_rates import EngineRates
-from steelyard.catalog.hardware import Accelerator, Cluster
+from steelyard.catalog.hardware import Accelerator, Cluster, Level
 from steelyard.cost.operators import OperatorTable
+from steelyard.cost.topology import Topology, node_and_network
 from steelyard.errors import CatalogError
 from steelyard.quantity import Provenance
 
@@ -135,6 +136,8 @@ class Machine:
         scale_up_bytes_per_s: one-way bandwidth to a peer in the node, 0 for none.
         injection_bytes_per_s: one-way network bandwidth of a whole node, 0 for none.
         accelerators_per_node: accelerators that share the node's network.
+        num_nodes: nodes of the cluster.
+        levels: levels of links where there are more than a node and a network.
         host_link_bytes_per_s: one-way bandwidth to host memory, 0 when unknown.
         efficiencies: fractions applied to compute and links; memory bandwidths above already carry
             theirs.
@@ -161,6 +164,8 @@ class Machine:
     scale_up_bytes_per_s: float = 0.0
     injection_bytes_per_s: float = 0.0
     accelerators_per_node: int = 1
+    num_nodes: int = 1
+    levels: tuple[Level, ...] = ()
     host_link_bytes_per_s: float = 0.0
     efficiencies: Efficiencies = field(default_factory=Efficiencies)
     curve: MatmulCurve | None = None
@@ -220,6 +225,8 @@ class Machine:
             or accelerator.scale_up_bytes_per_s,
             injection_bytes_per_s=cluster.injection_bytes_per_s if cluster else 0.0,
             accelerators_per_node=cluster.accelerators_per_node if cluster else 1,
+            num_nodes=cluster.num_nodes if cluster else 1,
+            levels=cluster.levels if cluster else (),
             host_link_bytes_per_s=accelerator.host_link_bytes_per_s,
             efficiencies=chosen,
             source=f"{accelerator.name} peaks x assumed efficiencies: matmul {chosen.matmul:g}, "
@@ -291,6 +298,18 @@ class Machine:
         if self.provenance != "measured":
             return PUBLISHED_RELATIVE
         return math.hypot(_CALIBRATED_RELATIVE, self.disturbance)
+
+    @property
+    def topology(self) -> Topology:
+        """Links from this accelerator outward, at the rates that large transfers reach."""
+        levels = self.levels or node_and_network(
+            per_node=self.accelerators_per_node,
+            num_nodes=self.num_nodes,
+            scale_up_bytes_per_s=self.scale_up_bytes_per_s,
+            injection_bytes_per_s=self.injection_bytes_per_s,
+            host_bytes_per_s=self.host_link_bytes_per_s,
+        )
+        return Topology(levels, self.efficiencies.link, self.host_link_bytes_per_s)
 
     @property
     def dtype_bytes(self) -> float:

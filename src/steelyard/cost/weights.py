@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from steelyard.catalog.architecture import Architecture
-from steelyard.cost.memory import MemoryBreakdown, parameter_count, serving_memory
+from steelyard.cost.held import parameter_count
+from steelyard.cost.memory import MemoryBreakdown, serving_memory
 from steelyard.cost.operators import OperatorTable
 from steelyard.quantity import Provenance
 

@@ -9,15 +9,9 @@ import numpy as np
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.hardware import Accelerator, Site
+from steelyard.cost.held import parameter_count
 from steelyard.cost.layout import RECOMPUTE, Layout, Recompute
-from steelyard.cost.memory import (
-    MIXED,
-    PURE_FP32,
-    MemoryBreakdown,
-    Precision,
-    parameter_count,
-    training_memory,
-)
+from steelyard.cost.memory import MIXED, PURE_FP32, MemoryBreakdown, Precision, training_memory
 from steelyard.cost.money import ChipHour, chip_hour
 from steelyard.cost.operators import operators
 from steelyard.cost.roofline import Machine

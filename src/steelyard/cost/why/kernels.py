@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.cost.collectives import HOP_LATENCY_S, all_reduce_s, group_bandwidth
+from steelyard.cost.collectives import all_reduce_s, group_bandwidth
 from steelyard.cost.operators import OperatorTable
 from steelyard.cost.roofline import Machine, operator_parts
 from steelyard.cost.why.chain import ChainStep
@@ -202,9 +202,9 @@ def all_reduce_step(
             "summed_bytes": size_bytes,
             "link_rate": float(group_bandwidth(machine, members)),
             "hops": float(np.log2(members)),
-            "hop_time": HOP_LATENCY_S,
+            "hop_time": machine.topology.levels[0].latency_s,
         },
         value=float(all_reduce_s(machine, size_bytes, members)),
         unit="s",
-        source="a ring over the links of the node; hops is the logarithm of the members",
+        source="halving and doubling over the node; hops is the logarithm of the members",
     )

@@ -3,13 +3,13 @@
 from dataclasses import fields
 
 from steelyard.catalog.architecture import Architecture
+from steelyard.cost.held import parameter_count
 from steelyard.cost.layout import Layout
 from steelyard.cost.memory import (
     MemoryBreakdown,
     Precision,
     activation_bytes_per_layer,
     kv_bytes_per_token,
-    parameter_count,
 )
 from steelyard.cost.why.chain import ChainStep
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.cost.flops import active_matrix_parameters, model_flops_per_token
+from steelyard.cost.held import parameter_count
 from steelyard.cost.layout import Layout
-from steelyard.cost.memory import parameter_count
 from steelyard.cost.roofline import Machine
 from steelyard.cost.step import ADAMW_PASSES, StepCost, micro_batch_operators, recomputed
 from steelyard.cost.why.chain import ChainStep
