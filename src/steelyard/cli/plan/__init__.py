@@ -20,6 +20,11 @@ for name, text, example in (
         "Rank the accelerators of the catalog for one work by money, time and energy.",
         "--model llama-3.1-8b --rate '20 request/s' --tpot '30 ms'",
     ),
+    (
+        "checkpoint",
+        "Say how often a job should save, and what its failures cost.",
+        "--mtbf '3 hours' --save '30 s' --restart '10 min'",
+    ),
 ):
     told = f"{text}\n\nExample: steelyard plan {name} {example}"
     app.command(f"steelyard.cli.plan.{name}:{name}", name=name, help=told)

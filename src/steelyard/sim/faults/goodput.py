@@ -111,9 +111,7 @@ def best_interval(
 
     def wasted(log_interval: float) -> float:
         interval_s = math.exp(log_interval)
-        return -renewal_goodput(
-            process, interval_s=interval_s, save_s=save_s, restart_s=restart_s
-        )
+        return -renewal_goodput(process, interval_s=interval_s, save_s=save_s, restart_s=restart_s)
 
     middle = math.log(young_interval_s(process.mean_s, save_s))
     grid = np.linspace(middle - 3, middle + 3, _GRID)
@@ -153,9 +151,7 @@ class TwoLevels:
         require(self, **rules, hard_fraction=(0 <= self.hard_fraction <= 1, "in [0, 1]"))
 
 
-def two_level_goodput(
-    mtbf_s: float, levels: TwoLevels, *, interval_s: float, every: int
-) -> float:
+def two_level_goodput(mtbf_s: float, levels: TwoLevels, *, interval_s: float, every: int) -> float:
     """Return the long-run share of time that is kept work with two levels of checkpoints.
 
     Failures come at a constant rate; each is hard with `hard_fraction`, which costs all work since
@@ -215,9 +211,7 @@ def best_two_levels(mtbf_s: float, levels: TwoLevels) -> tuple[float, int, float
 
     def best_for(every: int) -> tuple[float, float]:
         found = minimize_scalar(
-            lambda item: -two_level_goodput(
-                mtbf_s, levels, interval_s=math.exp(item), every=every
-            ),
+            lambda item: -two_level_goodput(mtbf_s, levels, interval_s=math.exp(item), every=every),
             bounds=(first - 4, first + 4),
             method="bounded",
         )

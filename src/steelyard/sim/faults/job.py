@@ -164,7 +164,10 @@ class _Job:
         kept = max(self.saved[level:])
         self.lost_s += (self.segments - kept) * self.interval_s
         self.segments = kept
-        self.saved = [min(item, kept) if place >= level else kept for place, item in enumerate(self.saved)]
+        # Levels below are filled again from the one that was read.
+        self.saved = [
+            min(item, kept) if place >= level else kept for place, item in enumerate(self.saved)
+        ]
         self.level = level
         self.await_failure()
         self.enter("restart", self.levels[level].restart_s, "recover")

@@ -2,7 +2,7 @@
 
 import csv
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -40,15 +40,17 @@ class FailureRecord:
         return self.span_s - float(self.times_s[-1]) if len(self.times_s) else self.span_s
 
 
-def read_failures(path: Path) -> FailureRecord:
+def read_failures(path: Path, *, count: str = "count") -> FailureRecord:
     """Read a CSV file of failures.
 
-    Its columns are `time_s` (seconds) or `date` (ISO dates or times), and optionally `count`
-    (failures then, 1 when absent); or `start_s` and `instances`, of which every fall is a failure.
-    Days that have counts are taken as whole days, their failures evenly spread over them.
+    Its columns are `time_s` (seconds) or `date` (ISO dates or times, UTC unless they say), and
+    optionally a count (failures then, 1 when absent); or `start_s` and `instances`, of which every
+    fall is a failure. Days that have counts are taken as whole days, their failures evenly spread
+    over them.
 
     Args:
         path: CSV file with a header.
+        count: name of the column of counts.
 
     Returns:
         The failures; the span begins with the first row.
@@ -67,7 +69,9 @@ def read_failures(path: Path) -> FailureRecord:
             hint="it needs time_s or date, with count where there are several; or start_s and "
             "instances",
         )
-    counts = _numbers(rows, "count", path) if "count" in names else np.ones(len(rows))
+    counts = _numbers(rows, count, path) if count in names else np.ones(len(rows))
+    if counts.sum() > _MOST_ROWS:
+        raise DataError(f"{path}: more than {_MOST_ROWS} failures", hint="correct the counts")
     if "time_s" in names:
         times = _numbers(rows, "time_s", path)
         times = np.sort(np.repeat(times, counts.astype(int)))
@@ -145,7 +149,10 @@ def _days(rows: list[dict[str, str]], path: Path) -> Array:
     found = []
     for place, row in enumerate(rows):
         try:
-            found.append(datetime.fromisoformat(row["date"] or "").timestamp() / _DAY_S)
+            moment = datetime.fromisoformat(row["date"] or "")
+            # A day is 24 hours: no clock is set forward in UTC.
+            moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+            found.append(moment.timestamp() / _DAY_S)
         except ValueError as error:
             raise DataError(
                 f"{path}, row {place + 2}: date is {row['date']!r}",

@@ -15,9 +15,9 @@ from steelyard.sim.taskgraph.tasks import Buffer, GraphTask, TaskGraph
 __all__ = [
     "Buffer",
     "GraphTask",
-    "StepOverlap",
     "Pass",
     "PipelineSchedule",
+    "StepOverlap",
     "TaskGraph",
     "check",
     "gpipe",
