@@ -12,7 +12,7 @@ from steelyard.cost.layout import Layout
 from steelyard.cost.memory import activation_bytes_per_layer
 from steelyard.cost.operators import OperatorTable, operators
 from steelyard.cost.roofline import Machine, operator_times_s
-from steelyard.errors import ConfigError
+from steelyard.errors import ConfigError, require
 from steelyard.sim.step.layers import Segment, layer_time_s, transposed
 from steelyard.sim.step.longest_path import longest_path, replica_times
 from steelyard.sim.step.stages import StageTimes
@@ -112,11 +112,25 @@ class TrainingStep:
     links: Links | None = None
 
     def __post_init__(self) -> None:
+        sizes = ("sequence_length", "micro_batch", "num_micro_batches", "tensor", "pipeline")
+        sizes += ("data", "num_chunks", "tensor_chunks")
+        require(self, **{name: (getattr(self, name) >= 1, "at least 1") for name in sizes})
+        if self.arch.kind != "decoder" or self.arch.num_experts:
+            raise ConfigError(
+                f"{self.arch.name} is no dense decoder, and only their steps are simulated",
+                hint="choose a dense decoder, such as gpt3-175b",
+            )
+        if self.arch.num_heads % self.tensor:
+            raise ConfigError(
+                f"{self.arch.num_heads} heads do not divide by {self.tensor} tensor-parallel "
+                "accelerators",
+                hint="choose a divisor of the heads",
+            )
         stages = self.pipeline * self.num_chunks
         if self.arch.num_layers % stages:
             raise ConfigError(
                 f"{self.arch.num_layers} layers do not divide by {stages} stages",
-                hint="choose pipeline x num_chunks among the divisors of the layers",
+                hint="choose ranks x chunks among the divisors of the layers",
             )
         if self.schedule not in _SCHEDULES or (self.schedule != "1f1b" and self.num_chunks > 1):
             raise ConfigError(
