@@ -76,6 +76,6 @@ def lanes_chart(
         [f"device {task.device}" for _, task in shown],
         [float(timeline.start_s[place]) for place, _ in shown],
         [float(timeline.finish_s[place]) for place, _ in shown],
-        groups=[task.op for _, task in shown],
+        groups=[task.op.replace("_", " ") for _, task in shown],
         title=title,
     )
