@@ -116,8 +116,8 @@ def _large(hosts: int) -> Check:
         done = simulate_flows(graph, routed, tolerance=0.01)
         took[name] = time.perf_counter() - start
         print(
-            f"{len(flows):,} flows, {name}: {took[name]:.1f} s and {done.num_events:,} events, done "
-            f"at {done.makespan_s * 1e3:.2f} ms"
+            f"{len(flows):,} flows, {name}: {took[name]:.1f} s and {done.num_events:,} events, "
+            f"done at {done.makespan_s * 1e3:.2f} ms"
         )
     slowest = max(took.values()) / _BOUND_S
     return Check(f"4 seconds for {len(flows):,} flows over 60", slowest, 1.0, "lower")

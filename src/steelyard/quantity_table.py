@@ -75,6 +75,12 @@ _ROWS: tuple[tuple[str, str, Literal["lower", "higher", "neither"], str], ...] =
         "Model FLOPs (6N plus attention) per second over the peak dense FLOP/s of the dtype used.",
     ),
     (
+        "train.goodput",
+        "fraction",
+        "higher",
+        "Share of a run's wall time that is kept work: not saving, restarting or doing work again.",
+    ),
+    (
         "train.peak_memory",
         "byte",
         "lower",
