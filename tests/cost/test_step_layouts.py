@@ -17,8 +17,9 @@ def frontier() -> Machine:
 
 
 def cost(machine: Machine, model: str = "gpt3-13b", **given: Any) -> Any:
-    shape = {"micro_batch": 1, "accumulation": 16} | {
-        name: given.pop(name) for name in ("micro_batch", "accumulation") if name in given
+    shape: dict[str, Any] = {
+        "micro_batch": given.pop("micro_batch", 1),
+        "accumulation": given.pop("accumulation", 16),
     }
     arch = catalog.architecture_by_name(model)
     return training_step(
@@ -29,7 +30,7 @@ def cost(machine: Machine, model: str = "gpt3-13b", **given: Any) -> Any:
 def test_many_layouts_equal_each_on_its_own(frontier):
     rng = np.random.default_rng(0)
     count = 60
-    drawn = {
+    drawn: dict[str, Any] = {
         name: 2 ** rng.integers(0, high, count)
         for name, high in (("tensor", 4), ("pipeline", 4), ("data", 6), ("context", 3))
     } | {
@@ -42,7 +43,7 @@ def test_many_layouts_equal_each_on_its_own(frontier):
     batch, steps = 2 ** rng.integers(0, 3, count), rng.integers(1, 40, count)
     together = cost(frontier, micro_batch=batch, accumulation=steps, **drawn)
     for place in range(count):
-        one = {name: values[place] for name, values in drawn.items()}
+        one: dict[str, Any] = {name: values[place] for name, values in drawn.items()}
         alone = cost(frontier, micro_batch=batch[place], accumulation=steps[place], **one)
         for name in ("time_s", "compute_s", "bubble_s", "data_s", "mfu", "hfu"):
             assert getattr(together, name)[place] == pytest.approx(getattr(alone, name), rel=1e-12)
@@ -91,10 +92,9 @@ def test_the_observations_of_arxiv_2312_12705(frontier):
 
 
 def test_chunks_and_split_backward_passes_shorten_the_bubble(frontier):
-    whole, chunks, split = (
-        cost(frontier, pipeline=8, **more).bubble_s
-        for more in ({}, {"virtual_stages": 5}, {"schedule": "zero-bubble"})
-    )
+    whole = cost(frontier, pipeline=8).bubble_s
+    chunks = cost(frontier, pipeline=8, virtual_stages=5).bubble_s
+    split = cost(frontier, pipeline=8, schedule="zero-bubble").bubble_s
     assert split < whole and chunks < 0.6 * whole
 
 
