@@ -1,14 +1,14 @@
 """What training and serving keep in memory, per accelerator, vectorized over layouts."""
 
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.cost.held import parameter_count, stage_parameters
-from steelyard.cost.layout import Layout
+from steelyard.cost.layout import STATE_STAGES, Layout, State
 
 __all__ = [
     "MIXED",
@@ -187,16 +187,14 @@ def _states(arch: Architecture, layout: Layout, precision: Precision) -> tuple[A
     dense, routed = stage_parameters(arch, axes, tables=held)
     # A whole expert has fewer replicas than the layers around it.
     beside = np.where(axes["expert"] > 1, axes["tensor"] / axes["expert"], 1.0)
-    shards = {
-        state: np.asarray(layout.shards(state)) for state in ("weights", "gradients", "optimizer")
-    }
+    shards = {state: np.asarray(layout.shards(state)) for state in STATE_STAGES}
 
-    def local(state: Literal["weights", "gradients", "optimizer"]) -> Array:
+    def local(state: State) -> Array:
         split = shards[state]
         return dense / split + routed / np.maximum(split * beside, 1.0)
 
     weights, gradients, optimizer = (
-        local(state) * getattr(precision, state) for state in ("weights", "gradients", "optimizer")
+        local(state) * getattr(precision, state) for state in STATE_STAGES
     )
     # Two layers are whole at a time: the one that computes and the next one, already gathered.
     gathered = 2 * precision.weights * layers / arch.num_layers / axes["tensor"]
