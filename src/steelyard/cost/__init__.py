@@ -19,7 +19,8 @@ from steelyard.cost.memory import (
 from steelyard.cost.operators import OperatorTable, operators
 from steelyard.cost.optimal import OptimalThroughput, optimal_throughput
 from steelyard.cost.resident import resident_serving_memory, resident_training_memory
-from steelyard.cost.roofline import Efficiencies, Machine, roofline_time_s
+from steelyard.cost.efficiency import Efficiencies
+from steelyard.cost.roofline import Machine, roofline_time_s
 from steelyard.cost.sessions import SessionLoad, SessionOutcome, sessions
 from steelyard.cost.step import StepCost, training_step
 from steelyard.cost.step_time import FEATURES, ServeStepTime

@@ -179,7 +179,9 @@ def training_step(
     )
     links = parts.pop("link_bytes")
     shaped = {name: value.reshape(shape) for name, value in parts.items()}
-    return StepCost(memory=memory, link_bytes=links.reshape(-1, *shape), **plain_floats(**shaped))
+    return StepCost(
+        memory=memory, link_bytes=links.reshape(len(links), *shape), **plain_floats(**shaped)
+    )
 
 
 def _derived(machine: Machine, axes: dict[str, Array], order: tuple[str, ...]) -> dict[str, Array]:

@@ -154,8 +154,9 @@ def _forecast(points: Array, targets: Array, asked: Array, lengths: Array) -> tu
     factor = _factor(points, lengths)
     across = np.linalg.solve(factor, _kernel(points, asked, lengths))
     mean = across.T @ np.linalg.solve(factor, scaled)
-    variance = np.maximum(1.0 - np.square(across).sum(axis=0), _JITTER)
-    return middle + scale * mean, scale * np.sqrt(variance)
+    variance: Array = np.maximum(1.0 - np.square(across).sum(axis=0), _JITTER)
+    spread: Array = scale * np.sqrt(variance)
+    return middle + scale * mean, spread
 
 
 def _factor(points: Array, lengths: Array) -> Array:
