@@ -210,7 +210,7 @@ def best_all_reduce(
         host's rate is known.
     """
     known = bool(_topology(where).host_bytes_per_s)
-    names = [name for name in ALL_REDUCES if known or name != "host-staged"]
+    names: list[AllReduce] = [name for name in ALL_REDUCES if known or name != "host-staged"]
     times = [all_reduce_s(where, size_bytes, members, stride, algorithm=name) for name in names]
     return np.array(names)[np.argmin(times, axis=0)]
 

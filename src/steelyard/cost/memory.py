@@ -248,7 +248,7 @@ def training_memory(
     Source: Korthikanti et al. 2022 (activations), Rajbhandari et al. 2020 (ZeRO stages).
     """
     chosen = layout or Layout()
-    axes = chosen.arrays()
+    axes, moved = chosen.arrays(), np.asarray(chosen.offload_activations)
     weights, gradients, optimizer = _states(arch, chosen, precision)
     per_layer = activation_bytes_per_layer(
         arch,
@@ -264,7 +264,6 @@ def training_memory(
     per_stage = per_layer * stacks * np.ceil(arch.num_layers / axes["pipeline"])
     # Activations that wait in host memory leave two layers here: one that computes and one that
     # moves.
-    moved = axes["offload_activations"]
     in_flight = np.where(moved, 1.0, _in_flight(axes, accumulation))
     per_stage = np.where(moved, np.minimum(2 * stacks * per_layer, per_stage), per_stage)
     tokens = np.asarray(batch, dtype=float) * sequence_length / axes["context"]
