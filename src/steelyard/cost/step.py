@@ -138,18 +138,7 @@ def training_step(
         traffic); arXiv 2501.04266 (a shard group per state).
     """
     chosen = layout or Layout()
-    named = {"batch": np.asarray(micro_batch), "steps": np.asarray(accumulation, dtype=float)}
-    named |= chosen.arrays()
-    if sorted(order) != sorted(ORDER):
-        raise ConfigError(f"order {order} does not name each of {', '.join(ORDER)} once")
-    sizes = ("batch", "steps", "data", "tensor", "pipeline", "context", "expert", "virtual_stages")
-    if sequence_length < 1 or any((named[name] < 1).any() for name in sizes):
-        raise ConfigError(
-            "micro_batch, accumulation, sequence_length and the degrees of a layout must be at "
-            "least 1"
-        )
-    shape = np.broadcast_shapes(*(column.shape for column in named.values()))
-    axes = {name: np.broadcast_to(item, shape).reshape(-1) for name, item in named.items()}
+    axes, shape = _axes(chosen, micro_batch, accumulation, sequence_length, order)
     axes |= _derived(machine, axes, order)
     parts = step_parts(
         arch,
@@ -179,7 +168,32 @@ def training_step(
     )
     links = parts.pop("link_bytes")
     shaped = {name: value.reshape(shape) for name, value in parts.items()}
-    return StepCost(memory=memory, link_bytes=links.reshape(-1, *shape), **plain_floats(**shaped))
+    return StepCost(
+        memory=memory, link_bytes=links.reshape(len(links), *shape), **plain_floats(**shaped)
+    )
+
+
+def _axes(
+    layout: Layout,
+    micro_batch: ArrayLike,
+    accumulation: ArrayLike,
+    sequence_length: int,
+    order: tuple[str, ...],
+) -> tuple[dict[str, Array], tuple[int, ...]]:
+    """Return everything as arrays [layouts], and the shape that the arguments broadcast to."""
+    named = {"batch": np.asarray(micro_batch), "steps": np.asarray(accumulation, dtype=float)}
+    named |= layout.arrays()
+    if sorted(order) != sorted(ORDER):
+        raise ConfigError(f"order {order} does not name each of {', '.join(ORDER)} once")
+    sizes = ("batch", "steps", "data", "tensor", "pipeline", "context", "expert", "virtual_stages")
+    if sequence_length < 1 or any((named[name] < 1).any() for name in sizes):
+        raise ConfigError(
+            "micro_batch, accumulation, sequence_length and the degrees of a layout must be at "
+            "least 1"
+        )
+    shape = np.broadcast_shapes(*(column.shape for column in named.values()))
+    axes = {name: np.broadcast_to(item, shape).reshape(-1) for name, item in named.items()}
+    return axes, shape
 
 
 def _derived(machine: Machine, axes: dict[str, Array], order: tuple[str, ...]) -> dict[str, Array]:

@@ -100,6 +100,46 @@ def step_parts(
         Arrays [layouts] under the names of a `StepCost`'s times, FLOPs and bytes, and "link_bytes"
         [levels, layouts].
     """
+    once, states, hops = _evaluated(
+        arch, machine, axes, sequence_length, flash_attention=flash_attention, reductions=reductions
+    )
+    steps, recompute = axes["steps"], axes["recompute"]
+    # Full recomputation repeats the forward pass with its traffic.
+    passes = np.where(recompute == 2, 3.0, 2.0)
+    once["repeated_s"], repeated_flops = _repeated(once, recompute)
+    once["kernels_s"] = once["forward_s"] + once["backward_s"] + once["repeated_s"]
+    waits = {
+        "tensor_s": passes * once["tensor_s"] * (1 - overlap.tensor),
+        "expert_s": passes * once["expert_s"] * (1 - overlap.expert),
+        "context_s": _exposed(once["context_s"], overlap.context * 3.5 * once["attention_s"]),
+    }
+    parts, compute_s = _stage_parts(arch, axes, once, waits, hops, overlap)
+    parts["data_s"] = _data_s(axes, states, compute_s, overlap.data)
+    parts["update_s"] = _update_s(arch, machine, axes)
+    parts["host_s"] = _host_s(arch, machine, axes, sequence_length, compute_s)
+    timed = (*waits, "compute_s", "bubble_s", "data_s", "update_s", "host_s")
+    parts["time_s"] = sum((parts[name] for name in timed), np.zeros(()))
+    share, head = parts["stage_layers"] / arch.num_layers, parts["stage_head"]
+    parts["flops"] = steps * (share * (once["flops"] + repeated_flops) + head * once["end_flops"])
+    parts["bytes"] = steps * (share * once["bytes"] + head * once["end_bytes"])
+    inside = passes * (once["tensor_bytes"] + once["expert_bytes"]) + once["context_bytes"]
+    between = 2 * axes["virtual_stages"] * hops["hop_bytes"]
+    parts["link_bytes"] = (
+        steps * (share * inside + states["micro_batch_bytes"] + between) + states["step_bytes"]
+    )
+    return parts
+
+
+def _evaluated(
+    arch: Architecture,
+    machine: Machine,
+    axes: dict[str, Array],
+    sequence_length: int,
+    *,
+    flash_attention: bool,
+    reductions: float,
+) -> tuple[dict[str, Array], dict[str, Array], dict[str, Array]]:
+    """Return what a micro-batch costs, what replicas exchange, and the way between stages."""
     once = on_unique(
         {name: axes[name] for name in _PASS_KEYS},
         lambda some: micro_batch_costs(
@@ -118,28 +158,28 @@ def step_parts(
         {name: axes[name] for name in _HOP_KEYS},
         lambda some: _hop(arch, machine, some, sequence_length),
     )
-    steps, recompute = axes["steps"], axes["recompute"]
-    # Full recomputation repeats the forward pass with its traffic.
-    passes = np.where(recompute == 2, 3.0, 2.0)
-    repeated_s, repeated_flops = _repeated(once, recompute)
-    kernels_s = once["forward_s"] + once["backward_s"] + repeated_s
-    waits = {
-        "tensor_s": passes * once["tensor_s"] * (1 - overlap.tensor),
-        "expert_s": passes * once["expert_s"] * (1 - overlap.expert),
-        "context_s": _exposed(once["context_s"], overlap.context * 3.5 * once["attention_s"]),
-    }
-    layer_s = (kernels_s + sum(waits.values())) / arch.num_layers
+    return once, states, hops
+
+
+def _stage_parts(
+    arch: Architecture,
+    axes: dict[str, Array],
+    once: dict[str, Array],
+    waits: dict[str, Array],
+    hops: dict[str, Array],
+    overlap: Overlap,
+) -> tuple[dict[str, Array], Array]:
+    """Return the busiest stage's compute, waits and bubble, and its compute per micro-batch."""
+    steps, kernels_s, repeated_s = axes["steps"], once["kernels_s"], once["repeated_s"]
+    waiting_s = sum(waits.values(), np.zeros(()))
+    layer_s = (kernels_s + waiting_s) / arch.num_layers
     busy = busiest_stage(
         arch.num_layers, axes["pipeline"], layer_s, once["embedding_s"], once["head_s"]
     )
     share = busy.layers / arch.num_layers
     ends_s = busy.embedding * once["embedding_s"] + busy.head * once["head_s"]
     compute_s = share * kernels_s + ends_s
-    parts = {name: steps * share * value for name, value in waits.items()}
-    parts["compute_s"] = steps * compute_s
     products_s = once["product_s"] + repeated_s * once["product_s"] / kernels_s
-    parts["product_s"] = steps * (share * products_s + busy.head * once["end_product_s"])
-    stage_s = compute_s + share * sum(waits.values())
     whole_s = arch.num_layers * layer_s + once["embedding_s"] + once["head_s"]
     filling = filling_share(
         axes["schedule"],
@@ -150,25 +190,14 @@ def step_parts(
     )
     # While the pipeline is full, part of each transfer hides behind the next micro-batch; a device
     # passes each micro-batch on once per chunk, and its gradient back.
-    filling_s = filling * (whole_s - stage_s) + 2 * (axes["pipeline"] - 1) * hops["hop_s"]
+    filling_s = filling * (whole_s - compute_s - share * waiting_s)
+    filling_s = filling_s + 2 * (axes["pipeline"] - 1) * hops["hop_s"]
     steady_s = steps * axes["virtual_stages"] * 2 * hops["hop_s"] * (1 - overlap.pipeline)
+    parts = {name: steps * share * value for name, value in waits.items()}
+    parts["compute_s"] = steps * compute_s
+    parts["product_s"] = steps * (share * products_s + busy.head * once["end_product_s"])
     parts["bubble_s"] = filling_s + steady_s
-    parts["data_s"] = _data_s(axes, states, compute_s, overlap.data)
-    parts["update_s"] = _update_s(arch, machine, axes)
-    parts["host_s"] = _host_s(arch, machine, axes, sequence_length, compute_s)
-    parts["time_s"] = steps * stage_s + parts["bubble_s"] + parts["data_s"]
-    parts["time_s"] = parts["time_s"] + parts["update_s"] + parts["host_s"]
-    parts["flops"] = steps * (
-        share * (once["flops"] + repeated_flops) + busy.head * once["end_flops"]
-    )
-    parts["bytes"] = steps * (share * once["bytes"] + busy.head * once["end_bytes"])
-    parts |= {f"stage_{name}": value for name, value in busy._asdict().items()}
-    inside = passes * (once["tensor_bytes"] + once["expert_bytes"]) + once["context_bytes"]
-    between = 2 * axes["virtual_stages"] * hops["hop_bytes"]
-    parts["link_bytes"] = (
-        steps * (share * inside + states["micro_batch_bytes"] + between) + states["step_bytes"]
-    )
-    return parts
+    return parts | {f"stage_{name}": value for name, value in busy._asdict().items()}, compute_s
 
 
 def _hop(

@@ -17,7 +17,7 @@ from steelyard.runs.theme import LIGHT, PHONE_WIDTH, SERIES
 from steelyard.runs.wording import check_words
 from steelyard.units import pretty
 
-__all__ = ["bars", "loss_curves", "matmul_rates", "predicted_measured"]
+__all__ = ["bars", "loss_curves", "matmul_rates", "predicted_measured", "si_labels"]
 
 _MAX_POINTS = 400
 
@@ -33,8 +33,15 @@ _PREFIXED = {
 }
 
 
-def _si_labels(unit: str) -> str:
-    """Return the Vega expression of axis labels such as "20 GB/s"."""
+def si_labels(unit: str) -> str:
+    """Return the Vega expression of axis labels such as "20 GB/s".
+
+    Args:
+        unit: base unit of the values.
+
+    Returns:
+        An expression for `alt.Axis(labelExpr=...)`.
+    """
     # d3 writes the prefix against the number ("20G"): a space is put before the prefix, or at the
     # end where there is none, and the unit follows it. 0 has no prefix.
     return (
@@ -249,9 +256,7 @@ def bars(
         "value:Q",
         title=None,
         scale=_bar_scale(rows, order) if has_ends else alt.Undefined,
-        axis=alt.Axis(
-            labelExpr=_si_labels(unit), tickCount=5, domain=False, ticks=False, grid=True
-        ),
+        axis=alt.Axis(labelExpr=si_labels(unit), tickCount=5, domain=False, ticks=False, grid=True),
     )
     color = _series("group", kinds) if groups else alt.value(SERIES[0][0])
     tooltip = [
@@ -316,7 +321,7 @@ def matmul_rates(
     y = alt.Y(
         "flops_per_s:Q",
         title=None,
-        axis=alt.Axis(labelExpr=_si_labels("FLOP/s")),
+        axis=alt.Axis(labelExpr=si_labels("FLOP/s")),
         scale=alt.Scale(zero=True),
     )
     color = _series("dtype", kinds)

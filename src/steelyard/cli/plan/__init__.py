@@ -11,6 +11,11 @@ for name, text, example in (
         "--budget '$5,000' --accelerator H100-SXM5-80GB --count 8",
     ),
     (
+        "layout",
+        "Rank the ways to lay a model over machines: time, memory, and how sure the order is.",
+        "--model gpt3-175b --cluster Selene --nodes 128",
+    ),
+    (
         "fit",
         "Say where a model fits, how fast it is there, and for how much.",
         "llama-3.1-8b --context 8k --users 4 --use serve",

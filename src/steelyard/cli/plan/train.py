@@ -10,6 +10,7 @@ from steelyard.catalog.parameters import count_parameters
 from steelyard.catalog.stored import THIS_MACHINE
 from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, forecast_table, print_json
+from steelyard.cli.plan.exporting import Engine, export_text
 from steelyard.cli.records import records_of
 from steelyard.cli.why import plain_steps, why_section
 from steelyard.config import to_plain
@@ -45,6 +46,7 @@ def train(
     nodes: int = 0,
     price_per_hour: str = "",
     why: Switch = False,
+    export: Engine | None = None,
     json: Switch = False,
 ) -> None:
     """Plan the training run that a budget of compute, money or time buys.
@@ -72,6 +74,8 @@ def train(
         price_per_hour: rent of one accelerator, such as "2.5 USD"; amortized or list price when
             empty.
         why: print the chain of formulas behind the forecasts, with the numbers put in.
+        export: print what an engine is started with, in place of the plan: a command for megatron
+            or torchtitan, a recipe of this package (own), or a task for skypilot.
         json: print the plan as JSON.
     """
     _check_one(cluster, accelerator)
@@ -84,11 +88,7 @@ def train(
     fit = _published(law)
 
     def plan(flops: float) -> Plan:
-        allocation: AllocationLike = (
-            _at_size(fit, architecture, flops, sequence_length)
-            if architecture
-            else laws.allocate(fit, flops)
-        )
+        allocation = _allocation(fit, architecture, flops, sequence_length)
         limit = parse(deadline, "s", where="--deadline")
         how = {"architecture": architecture, "deadline_s": limit, "rent_usd": rent}
         # An accelerator that is named apart from a cluster is rented, where a rent is known.
@@ -98,13 +98,20 @@ def train(
 
     allowed = read_budget(budget, where="--budget")
     made = plan_within(allowed, plan)
-    named = f"model: a shape of that size; named ones near it: {', '.join(near)}"
-    notes = [*machines.notes, *([named] if near else [])]
-    if json:
+    notes = [*machines.notes, *_named(near)]
+    if export:
+        print(export_text(made, export, per_node=machines.cluster.accelerators_per_node), end="")
+    elif json:
         print_json(_plain_plan(made) | {"assumptions": notes})
     else:
-        _print(made, str(allowed), notes, is_own=THIS_MACHINE in (cluster, accelerator))
+        is_own = THIS_MACHINE in (cluster, accelerator)
+        _print(made, str(allowed), notes, is_own=is_own)
         _say_next(made, model, machines)
+
+
+def _named(near: list[str]) -> list[str]:
+    """Say which models of the catalog have about the size that was asked for."""
+    return [f"model: a shape of that size; named ones near it: {', '.join(near)}"] if near else []
 
 
 def _check_one(cluster: str, accelerator: str) -> None:
@@ -145,6 +152,13 @@ class _SizedRun:
     loss: Any
     source: str
     provenance: Provenance
+
+
+def _allocation(
+    fit: Fit, arch: Architecture | None, flops: float, sequence_length: int
+) -> AllocationLike:
+    """Spend a compute on a model that is given, or on the one that the law finds best."""
+    return _at_size(fit, arch, flops, sequence_length) if arch else laws.allocate(fit, flops)
 
 
 def _at_size(fit: Fit, arch: Architecture, flops: float, sequence_length: int) -> _SizedRun:

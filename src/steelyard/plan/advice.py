@@ -1,0 +1,182 @@
+"""The layouts worth running, how sure their order is, and what to measure to be surer."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steelyard.catalog.architecture import Architecture
+from steelyard.cost.collectives import all_gather_s, all_reduce_s
+from steelyard.cost.memory import parameter_count
+from steelyard.cost.roofline import Machine
+from steelyard.plan.beliefs import PARTS, Beliefs, Doubt, part_shares
+from steelyard.plan.layouts import LayoutSearch
+from steelyard.plan.probes import PartProbe, Probe, probes_of, with_answer
+from steelyard.plan.regret import Regret, regret_of
+from steelyard.plan.types import layout_words
+from steelyard.units import pretty
+
+__all__ = ["PUBLISHED_BELIEFS", "LayoutAdvice", "advise"]
+
+Array = NDArray[np.float64]
+
+PUBLISHED_BELIEFS = Beliefs(parts=(0.14, 1.0, 0.14, 0.14, 1.0, 0.14, 0.14, 0.14), own=0.055)
+"""Spreads fitted on half of the published sweep of layouts (benchmark `plan_doubt`), those of
+traffic and bubble bounded at 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayoutAdvice:
+    """Candidates for one model on given machines, the fastest first.
+
+    Attributes:
+        search: all candidates that were costed.
+        arch: the model.
+        machine: accelerator with its links.
+        order: places of the candidates in the search, [candidates].
+        doubt: what is believed of the errors of their times.
+        run_usd: money of the run with the first of them; NaN where no price is known.
+    """
+
+    search: LayoutSearch
+    arch: Architecture
+    machine: Machine
+    order: NDArray[np.int64]
+    doubt: Doubt
+    run_usd: float = float("nan")
+
+    @cached_property
+    def seconds(self) -> Array:
+        """Forecast seconds for the tokens of a step of the first candidate, [candidates]."""
+        per_token = 1.0 / self.search.tokens_per_s[self.order]
+        return per_token * float(np.broadcast_to(self.search.cost.tokens, self._all)[self.order[0]])
+
+    @cached_property
+    def regret(self) -> Regret:
+        """How sure the choice is, and what choosing wrongly costs."""
+        return regret_of(self.seconds, self.doubt, run_usd=self.run_usd)
+
+    @property
+    def chosen(self) -> int:
+        """Place of the best candidate in the search, what was measured considered."""
+        return int(self.order[self.regret.chosen])
+
+    @cached_property
+    def words(self) -> list[str]:
+        """Words for each candidate."""
+        return [layout_words(self.search.choice(int(place))) for place in self.order]
+
+    def interval(self) -> tuple[Array, Array, Array]:
+        """Return expected seconds and their 80 % intervals, each [candidates]."""
+        return self.doubt.interval(self.seconds)
+
+    def probes(self) -> list[Probe]:
+        """Return what could be measured, the most telling for the chosen candidate first."""
+        target = self.regret.chosen
+        parts = _part_probes(self.arch, self.machine, self.search, self.chosen)
+        shown = [item for item in parts if self.doubt.shares[target][PARTS.index(item.part)] > 0]
+        return probes_of(self.doubt, target, self.seconds, names=self.words, parts=shown)
+
+    def answered(self, measured_s: float) -> "LayoutAdvice":
+        """Return the advice once the most telling probe was measured.
+
+        Args:
+            measured_s: seconds that it took.
+
+        Returns:
+            The advice with narrower intervals; another candidate may come first.
+
+        Raises:
+            ConfigError: the time is not positive.
+        """
+        doubt = with_answer(self.doubt, self.probes()[0], measured_s)
+        return replace(self, doubt=doubt)
+
+    @property
+    def _all(self) -> tuple[int, ...]:
+        return self.search.fits.shape
+
+
+def advise(
+    search: LayoutSearch,
+    arch: Architecture,
+    machine: Machine,
+    *,
+    most: int = 24,
+    beliefs: Beliefs = PUBLISHED_BELIEFS,
+    run_usd: float = float("nan"),
+) -> LayoutAdvice:
+    """Rank the layouts that fit.
+
+    Args:
+        search: all candidates; one at least fits.
+        arch: the model.
+        machine: accelerator with its links.
+        most: candidates to keep.
+        beliefs: spreads of the forecast's errors.
+        run_usd: money of the run with the fastest candidate.
+
+    Returns:
+        The advice.
+    """
+    rate = np.where(search.fits, search.tokens_per_s, -np.inf)
+    order = np.argsort(-rate, kind="stable")[: min(most, int(search.fits.sum()))]
+    shares = part_shares(search.cost)[order]
+    return LayoutAdvice(
+        search=search,
+        arch=arch,
+        machine=machine,
+        order=order,
+        doubt=beliefs.doubt(shares),
+        run_usd=run_usd,
+    )
+
+
+def _part_probes(
+    arch: Architecture, machine: Machine, search: LayoutSearch, place: int
+) -> list[PartProbe]:
+    """List the parts of a candidate's step that can be measured alone."""
+    choice = search.choice(place)
+    tokens, hidden = choice["micro_batch"] * search.sequence_length, arch.hidden_size
+    width = (2 if arch.is_gated else 1) * arch.intermediate_size // choice["tensor"]
+    rate = float(machine.matmul_rate(tokens, width, hidden))
+    found = [
+        PartProbe(
+            name=f"a product of {tokens:,} x {hidden:,} x {width:,} in {machine.dtype}",
+            part="compute_s",
+            forecast_s=2.0 * tokens * hidden * width / rate,
+        )
+    ]
+    groups: list[tuple[str, str, float, int, int, Any]] = [
+        (
+            "an all-reduce",
+            "tensor_s",
+            machine.dtype_bytes * tokens * hidden,
+            choice["tensor"],
+            1,
+            all_reduce_s,
+        ),
+        (
+            "an all-gather",
+            "data_s",
+            machine.dtype_bytes
+            * sum(parameter_count(arch))
+            / (choice["tensor"] * choice["pipeline"]),
+            choice["data"],
+            choice["tensor"],
+            all_gather_s,
+        ),
+    ]
+    return found + [
+        PartProbe(
+            name=f"{name} of {pretty(size, 'byte')} over {members} accelerators, every {stride}th"
+            if stride > 1
+            else f"{name} of {pretty(size, 'byte')} over {members} accelerators next to each other",
+            part=part,
+            forecast_s=float(collective(machine, size, members, stride)),
+        )
+        for name, part, size, members, stride, collective in groups
+        if members > 1
+    ]

@@ -1,0 +1,80 @@
+"""`plan layout`: the ranking, its doubt, answers, exports and refusals."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from steelyard.cli.plan.layout import layout
+from steelyard.errors import ConfigError, InfeasibleError
+from steelyard.plan.exports import read_megatron
+from steelyard.runs.pareto import pareto
+
+_ASKED = {"model": "gpt3-6.7b", "cluster": "Selene", "nodes": 4}
+
+
+def test_the_ranking_names_its_doubt_and_its_probe(capsys, tmp_path):
+    layout(**_ASKED, top=3, chart=tmp_path / "page.html")
+    text = capsys.readouterr().out
+    assert "32 x A100-SXM4-80GB of Selene" in text
+    assert "kernels" in text
+    assert re.search(r"fastest in \d+ %", text)
+    assert re.search(r"narrows from \d+ % to \d+ %", text)
+    assert "Layouts that fit" in (tmp_path / "page.html").read_text()
+    layout(**_ASKED, json=True)
+    found = json.loads(capsys.readouterr().out)
+    best, low, high = found["layouts"][0]["step_s"]
+    assert low < best < high
+    assert sum(item["wins"] for item in found["layouts"]) <= 1 + 1e-9
+    assert found["lost_usd"] > 0
+    # A probe that takes 1.5 times its forecast slows the ranking, and narrows it.
+    layout(**_ASKED, measured=f"{1.5 * found['probe']['forecast_s']} s", json=True)
+    answered = json.loads(capsys.readouterr().out)
+    slower, lower, higher = answered["layouts"][0]["step_s"]
+    assert slower > best
+    assert higher / lower < high / low
+    layout(**_ASKED, measured="2 s")
+    assert "measured, the first one's time is" in capsys.readouterr().out
+
+
+def test_the_first_layout_is_exported(capsys):
+    layout(**_ASKED, json=True)
+    first = json.loads(capsys.readouterr().out)["layouts"][0]
+    layout(**_ASKED, export="megatron")
+    read = read_megatron(capsys.readouterr().out)
+    for name in ("data", "tensor", "pipeline"):
+        assert getattr(read.layout, name) == first[name]
+    assert (read.micro_batch, read.accumulation) == (first["micro_batch"], first["accumulation"])
+
+
+def test_what_cannot_be_is_said(capsys):
+    with pytest.raises(InfeasibleError, match="memory: gpt3-175b needs at least"):
+        layout(model="gpt3-175b", cluster="Selene", nodes=1)
+    with pytest.raises(InfeasibleError, match="no split of 32 accelerators divides 1 "):
+        layout(model="gpt2", cluster="Selene", nodes=4, global_batch=1)
+    with pytest.raises(ConfigError, match="--top is 0"):
+        layout(**_ASKED, top=0)
+    with pytest.raises(ConfigError, match="this-machine has one"):
+        layout(model="gpt2", cluster="this-machine")
+    with pytest.raises(ConfigError, match="--measured"):
+        layout(**_ASKED, measured="fast")
+    assert capsys.readouterr().out == ""
+
+
+def test_the_front_holds_what_none_beats():
+    rng = np.random.default_rng(5)
+    across, up = rng.uniform(1, 9, (2, 60)).round(1)
+    spec = pareto(
+        [str(place) for place in range(60)],
+        across.tolist(),
+        up.tolist(),
+        titles=("time", "memory"),
+        units=("s", "byte"),
+        title="two costs",
+    )
+    rows = {row["name"]: row for data in spec["datasets"].values() for row in data}
+    for place in range(60):
+        beaten = ((across <= across[place]) & (up <= up[place])).sum() > 1
+        is_on = rows[str(place)]["kind"] == "on the front"
+        assert is_on != beaten or (across == across[place]).sum() > 1
