@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from steelyard import catalog
-from steelyard.cost.roofline import Efficiencies, Machine
+from steelyard.cost.efficiency import Efficiencies
+from steelyard.cost.roofline import Machine
 from steelyard.cost.step_time import FEATURES, ServeStepTime
 from steelyard.errors import ConfigError
 from steelyard.plan.concurrency import ServingLayout, concurrency_map, tensor_parallel_step_time

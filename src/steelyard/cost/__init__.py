@@ -6,6 +6,7 @@ FLOPs, bytes, seconds, memory, joules, dollars and grams from one operator list.
 from steelyard.cost.bill import Bill, bill
 from steelyard.cost.correction import Correction, fit_correction
 from steelyard.cost.eager import eager_training_memory
+from steelyard.cost.efficiency import Efficiencies
 from steelyard.cost.engine_step import EngineStepTime
 from steelyard.cost.flops import forward_flops, model_flops_per_token
 from steelyard.cost.layout import Layout
@@ -19,7 +20,7 @@ from steelyard.cost.memory import (
 from steelyard.cost.operators import OperatorTable, operators
 from steelyard.cost.optimal import OptimalThroughput, optimal_throughput
 from steelyard.cost.resident import resident_serving_memory, resident_training_memory
-from steelyard.cost.roofline import Efficiencies, Machine, roofline_time_s
+from steelyard.cost.roofline import Machine, roofline_time_s
 from steelyard.cost.sessions import SessionLoad, SessionOutcome, sessions
 from steelyard.cost.step import StepCost, training_step
 from steelyard.cost.step_time import FEATURES, ServeStepTime

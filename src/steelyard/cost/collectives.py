@@ -51,6 +51,16 @@ def _topology(where: Where) -> Topology:
     return where.topology if isinstance(where, Machine) else where
 
 
+def _broadcast(
+    where: Where, size_bytes: ArrayLike, members: ArrayLike, stride: ArrayLike
+) -> tuple[Array, Group]:
+    """Return sizes, and one group for each of them."""
+    size, count, step = np.broadcast_arrays(
+        np.asarray(size_bytes, dtype=float), np.asarray(members), np.asarray(stride)
+    )
+    return size, _topology(where).group(count, step)
+
+
 def group_bandwidth(where: Where, size: ArrayLike, stride: ArrayLike = 1) -> Array:
     """Return the bytes per second one member of a group sends, each way.
 
@@ -95,8 +105,7 @@ def all_gather_s(
 
     Source: Thakur et al. 2005 (ring, recursive doubling).
     """
-    group = _topology(where).group(members, stride)
-    size = np.asarray(size_bytes, dtype=float)
+    size, group = _broadcast(where, size_bytes, members, stride)
     if algorithm == "best":
         return np.min([_gather_s(group, size, name) for name in ALL_GATHERS], axis=0)
     if algorithm not in ALL_GATHERS:
@@ -144,11 +153,13 @@ def all_reduce_s(
         (halving and doubling), arXiv 2408.14158 (staged in host memory).
     """
     if algorithm == "best":
-        own = (name for name in ALL_REDUCES if name != "host-staged")
-        times = [all_reduce_s(where, size_bytes, members, stride, algorithm=name) for name in own]
+        times = [
+            all_reduce_s(where, size_bytes, members, stride, algorithm=name)
+            for name in ALL_REDUCES
+            if name != "host-staged"
+        ]
         return np.min(times, axis=0)
-    group = _topology(where).group(members, stride)
-    size = np.asarray(size_bytes, dtype=float)
+    size, group = _broadcast(where, size_bytes, members, stride)
     if algorithm in ("ring", "halving-doubling", "hierarchical"):
         return 2 * _gather_s(group, size, algorithm)
     if algorithm in ("tree", "double-tree"):
@@ -199,7 +210,7 @@ def best_all_reduce(
         host's rate is known.
     """
     known = bool(_topology(where).host_bytes_per_s)
-    names = [name for name in ALL_REDUCES if known or name != "host-staged"]
+    names: list[AllReduce] = [name for name in ALL_REDUCES if known or name != "host-staged"]
     times = [all_reduce_s(where, size_bytes, members, stride, algorithm=name) for name in names]
     return np.array(names)[np.argmin(times, axis=0)]
 
@@ -221,10 +232,10 @@ def all_to_all_s(
     Returns:
         Seconds, broadcast over the arguments.
     """
-    group = _topology(where).group(members, stride)
+    size, group = _broadcast(where, size_bytes, members, stride)
     below = np.cumprod(group.parts, axis=0) / group.parts
     outside = below * (1 - below / group.members)
-    seconds = np.where(group.parts > 1, outside * size_bytes / group.bytes_per_s, 0.0)
+    seconds = np.where(group.parts > 1, outside * size / group.bytes_per_s, 0.0)
     return seconds.max(axis=0) + group.longest_s
 
 

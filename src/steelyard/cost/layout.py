@@ -17,6 +17,7 @@ __all__ = [
     "Layout",
     "Recompute",
     "Schedule",
+    "State",
 ]
 
 Recompute = Literal["none", "selective", "full"]
@@ -29,7 +30,8 @@ SCHEDULES: tuple[Schedule, ...] = ("1f1b", "gpipe", "zero-bubble")
 """Order of a pipeline's passes, in the order of the codes in arrays: one forward one backward, all
 forward then all backward, and backward split so that weight gradients fill the bubble."""
 
-STATE_STAGES = {"weights": 3, "gradients": 2, "optimizer": 1}
+State = Literal["weights", "gradients", "optimizer"]
+STATE_STAGES: dict[State, int] = {"weights": 3, "gradients": 2, "optimizer": 1}
 """Least ZeRO stage that shards a kind of state."""
 
 ORDER = ("tensor", "context", "data", "pipeline")
@@ -112,7 +114,7 @@ class Layout:
         """Accelerators that hold the same part of the weights: data times context."""
         return self.data * self.context
 
-    def shards(self, state: Literal["weights", "gradients", "optimizer"]) -> Any:
+    def shards(self, state: State) -> Any:
         """Return over how many accelerators one copy of a kind of state is split.
 
         Args:

@@ -7,10 +7,11 @@ from typing import Literal
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.hardware import Accelerator
+from steelyard.cost.efficiency import Efficiencies
 from steelyard.cost.flops import AttentionConvention, attention_flops
 from steelyard.cost.held import parameter_count
 from steelyard.cost.memory import kv_bytes_per_token
-from steelyard.cost.roofline import Efficiencies, Machine
+from steelyard.cost.roofline import Machine
 from steelyard.errors import CatalogError, ConfigError, require
 
 __all__ = ["Bound", "KVSpec", "ServePoint", "serve_point"]

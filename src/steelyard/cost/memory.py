@@ -1,14 +1,14 @@
 """What training and serving keep in memory, per accelerator, vectorized over layouts."""
 
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.cost.held import parameter_count, stage_parameters
-from steelyard.cost.layout import Layout
+from steelyard.cost.layout import STATE_STAGES, Layout, State
 
 __all__ = [
     "MIXED",
@@ -187,16 +187,14 @@ def _states(arch: Architecture, layout: Layout, precision: Precision) -> tuple[A
     dense, routed = stage_parameters(arch, axes, tables=held)
     # A whole expert has fewer replicas than the layers around it.
     beside = np.where(axes["expert"] > 1, axes["tensor"] / axes["expert"], 1.0)
-    shards = {
-        state: np.asarray(layout.shards(state)) for state in ("weights", "gradients", "optimizer")
-    }
+    shards = {state: np.asarray(layout.shards(state)) for state in STATE_STAGES}
 
-    def local(state: Literal["weights", "gradients", "optimizer"]) -> Array:
+    def local(state: State) -> Array:
         split = shards[state]
         return dense / split + routed / np.maximum(split * beside, 1.0)
 
     weights, gradients, optimizer = (
-        local(state) * getattr(precision, state) for state in ("weights", "gradients", "optimizer")
+        local(state) * getattr(precision, state) for state in STATE_STAGES
     )
     # Two layers are whole at a time: the one that computes and the next one, already gathered.
     gathered = 2 * precision.weights * layers / arch.num_layers / axes["tensor"]
@@ -250,7 +248,7 @@ def training_memory(
     Source: Korthikanti et al. 2022 (activations), Rajbhandari et al. 2020 (ZeRO stages).
     """
     chosen = layout or Layout()
-    axes = chosen.arrays()
+    axes, moved = chosen.arrays(), np.asarray(chosen.offload_activations)
     weights, gradients, optimizer = _states(arch, chosen, precision)
     per_layer = activation_bytes_per_layer(
         arch,
@@ -263,23 +261,20 @@ def training_memory(
     )
     # An encoder layer, and one and a half for a decoder layer with its cross-attention.
     stacks = 2.5 if arch.kind == "encoder-decoder" else 1
-    in_flight = _in_flight(axes, accumulation)
     per_stage = per_layer * stacks * np.ceil(arch.num_layers / axes["pipeline"])
     # Activations that wait in host memory leave two layers here: one that computes and one that
     # moves.
-    moved = axes["offload_activations"]
-    in_flight = np.where(moved, 1.0, in_flight)
+    in_flight = np.where(moved, 1.0, _in_flight(axes, accumulation))
     per_stage = np.where(moved, np.minimum(2 * stacks * per_layer, per_stage), per_stage)
     tokens = np.asarray(batch, dtype=float) * sequence_length / axes["context"]
     # Logits in the compute dtype and their fp32 softmax.
-    logits = tokens * arch.vocab_size * (precision.activations + 4.0) / axes["tensor"]
-    logits = 0.0 if arch.kind == "encoder" else logits
+    classes = 0 if arch.kind == "encoder" else arch.vocab_size
+    logits = tokens * classes * (precision.activations + 4.0) / axes["tensor"]
     rebuilt = _rebuilt(arch, tokens, axes["tensor"], precision.activations)
     first = per_stage * in_flight
     last_is_fuller = per_stage + logits > first
-    workspace = np.where(last_is_fuller, logits, 0.0) + np.where(
-        axes["recompute"] == 2, rebuilt, 0.0
-    )
+    rebuilt = np.where(axes["recompute"] == 2, rebuilt, 0.0)
+    workspace = np.where(last_is_fuller, logits, 0.0) + rebuilt
     activations = np.where(last_is_fuller, per_stage, first)
     return MemoryBreakdown(
         **plain_floats(

@@ -89,6 +89,17 @@ def _table(rows: list[Row], layouts: tuple[int, ...]) -> OperatorTable:
     )
 
 
+def _refuse(phase: str, sizes: list[Array], sequences: Array) -> None:
+    """Raise where the phase is unknown or a size is impossible."""
+    if phase not in ("train", "prefill", "decode"):
+        raise ConfigError(f"phase {phase!r} is not one of train, prefill, decode")
+    if any((item < 1).any() for item in sizes) or (sequences <= 0).any():
+        raise ConfigError(
+            "tokens, context, tensor_parallel, pipeline_parallel and expert_parallel must be at "
+            "least 1, and batch greater than 0"
+        )
+
+
 def operators(
     arch: Architecture,
     *,
@@ -140,17 +151,11 @@ def operators(
     Source: Gholami et al. 2024 (operations and bytes), Korthikanti et al. 2022 (tensor and sequence
         parallel).
     """
-    if phase not in ("train", "prefill", "decode"):
-        raise ConfigError(f"phase {phase!r} is not one of train, prefill, decode")
     reach = tokens if context is None else context
     sizes = (tokens, reach, tensor_parallel, pipeline_parallel, expert_parallel)
     arrays = [np.asarray(item, dtype=float) for item in sizes]
     sequences = np.asarray(batch, dtype=float)
-    if any((item < 1).any() for item in arrays) or (sequences <= 0).any():
-        raise ConfigError(
-            "tokens, context, tensor_parallel, pipeline_parallel and expert_parallel must be at "
-            "least 1, and batch greater than 0"
-        )
+    _refuse(phase, arrays, sequences)
     split = np.asarray(sequence_parallel, dtype=bool)
     layouts = np.broadcast_shapes(*(item.shape for item in arrays), sequences.shape, split.shape)
     length, keys, tensor, stages, expert = arrays

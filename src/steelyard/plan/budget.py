@@ -9,8 +9,9 @@ from steelyard.catalog.hardware import Accelerator, Cluster, Site
 from steelyard.catalog.parameters import count_parameters
 from steelyard.config import to_plain
 from steelyard.cost.bill import Bill, bill
+from steelyard.cost.efficiency import Efficiencies
 from steelyard.cost.flops import model_flops_per_token
-from steelyard.cost.roofline import Efficiencies, Machine
+from steelyard.cost.roofline import Machine
 from steelyard.errors import ConfigError, InfeasibleError
 from steelyard.plan.alternatives import binding_constraint, rejected
 from steelyard.plan.layouts import LayoutSearch, accelerator_counts, search_layouts

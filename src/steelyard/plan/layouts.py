@@ -1,7 +1,7 @@
 """Every split of a cluster into data, tensor and pipeline groups, costed in one array pass."""
 
 import itertools
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -80,13 +80,7 @@ class LayoutSearch:
 
     def one_cost(self, index: int) -> StepCost:
         """Return the cost of one candidate as plain values."""
-
-        def at(record: Any) -> dict[str, Any]:
-            values = {item.name: getattr(record, item.name) for item in fields(record)}
-            return {name: _at(value, index) for name, value in values.items() if name != "memory"}
-
-        memory = MemoryBreakdown(**at(self.cost.memory))
-        return StepCost(**at(self.cost), memory=memory)
+        return self.cost.at(index)
 
     def best(self, allowed: Array) -> int:
         """Return the index of the fastest allowed candidate, -1 when none is allowed.
@@ -114,11 +108,6 @@ class LayoutSearch:
             "recompute": RECOMPUTE[int(self.recompute[index])],
             "sequence_parallel": bool(self.tensor[index] > 1),
         }
-
-
-def _at(value: Any, index: int) -> float:
-    """Return a candidate's value of what may be the same for all."""
-    return float(value[index]) if np.ndim(value) else float(value)
 
 
 def accelerator_counts(num_nodes: int, per_node: int) -> list[int]:

@@ -152,10 +152,11 @@ def _forecast(points: Array, targets: Array, asked: Array, lengths: Array) -> tu
     """Return expected values and their standard deviations at the points asked for."""
     scaled, middle, scale = _standard(targets)
     factor = _factor(points, lengths)
-    across = np.linalg.solve(factor, _kernel(points, asked, lengths))
-    mean = across.T @ np.linalg.solve(factor, scaled)
-    variance = np.maximum(1.0 - np.square(across).sum(axis=0), _JITTER)
-    return middle + scale * mean, scale * np.sqrt(variance)
+    across: Array = np.linalg.solve(factor, _kernel(points, asked, lengths))
+    mean: Array = middle + scale * (across.T @ np.linalg.solve(factor, scaled))
+    variance: Array = np.maximum(1.0 - np.square(across).sum(axis=0), _JITTER)
+    spread: Array = scale * np.sqrt(variance)
+    return mean, spread
 
 
 def _factor(points: Array, lengths: Array) -> Array:

@@ -1,10 +1,11 @@
 """The memory of serving and training as a reader adds it up."""
 
+import math
 from dataclasses import fields
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.cost.held import parameter_count
-from steelyard.cost.layout import Layout
+from steelyard.cost.layout import STATE_STAGES, Layout, State
 from steelyard.cost.memory import (
     MemoryBreakdown,
     Precision,
@@ -195,15 +196,14 @@ def _state_steps(
     return [
         held_step,
         *(
-            _state_step(name, least, local, gathered, memory, layout, precision, adapters)
-            for name, least in (("weights", 3), ("gradients", 2), ("optimizer", 1))
+            _state_step(name, local, gathered, memory, layout, precision, adapters)
+            for name in STATE_STAGES
         ),
     ]
 
 
 def _state_step(
-    name: str,
-    least: int,
+    name: State,
     local: float,
     gathered: float,
     memory: MemoryBreakdown,
@@ -211,14 +211,14 @@ def _state_step(
     precision: Precision,
     adapters: float,
 ) -> ChainStep:
-    """Show one kind of states, which ZeRO shards from its stage `least`."""
+    """Show one kind of states, which replicas may share."""
     parts = {
         "held_parameters": local,
         "bytes_per_parameter": getattr(precision, name),
-        "shards": float(layout.data if layout.zero_stage >= least else 1),
+        "shards": float(layout.shards(name)),
     }
     formula = "held_parameters x bytes_per_parameter / shards"
-    if name == "weights" and layout.zero_stage >= 3:
+    if name == "weights" and layout.shards("weights") > 1:
         # Two layers are whole at a time: the one that computes and the next one.
         formula += " + 2 x bytes_per_parameter x parameters_of_a_layer"
         parts["parameters_of_a_layer"] = gathered
@@ -264,7 +264,7 @@ def activations_step(
     stacks = 2.5 if arch.kind == "encoder-decoder" else 1.0
     numbers = {
         "bytes_per_layer": float(per_layer),
-        "layers": stacks * arch.num_layers / layout.pipeline,
+        "layers": stacks * math.ceil(arch.num_layers / layout.pipeline),
     }
     held = min(layout.pipeline, accumulation)
     # The last stage keeps one micro-batch and the logits; the first one more of them.

@@ -1,14 +1,20 @@
 """The time of an optimizer step, and the FLOP of a run, as a reader adds them up."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.cost.flops import active_matrix_parameters, model_flops_per_token
 from steelyard.cost.held import parameter_count
 from steelyard.cost.layout import Layout
-from steelyard.cost.roofline import Machine
-from steelyard.cost.step import ADAMW_PASSES, StepCost, micro_batch_operators, recomputed
+from steelyard.cost.operators import OperatorTable, operators
+from steelyard.cost.passes import ENDS
+from steelyard.cost.roofline import Machine, operator_times_s
+from steelyard.cost.step import StepCost
+from steelyard.cost.step_parts import ADAMW_PASSES
 from steelyard.cost.why.chain import ChainStep
 from steelyard.cost.why.kernels import kernel_steps
 
@@ -94,11 +100,10 @@ def step_time_steps(
     Returns:
         Steps; the last one is the time of the step.
     """
-    axes = layout.arrays()
-    train, forward = micro_batch_operators(arch, machine, axes, micro_batch, sequence_length)
-    repeated, _ = recomputed(forward, machine, axes["recompute"])
-    steps = kernel_steps(train, machine)
-    once = {"kernel_time": steps[-1].value, "repeated_time": float(repeated)}
+    table = _stage_table(arch, machine, cost, layout, micro_batch, sequence_length)
+    repeated = _repeated_s(table, machine, int(layout.arrays()["recompute"]))
+    steps = kernel_steps(table, machine)
+    once = {"kernel_time": steps[-1].value, "repeated_time": repeated}
     once = {name: value for name, value in once.items() if value}
     steps.append(
         ChainStep(
@@ -111,7 +116,7 @@ def step_time_steps(
         )
     )
     steps.append(_update_step(arch, machine, layout, cost))
-    names = ("compute", "tensor", "bubble", "data", "update")
+    names = ("compute", "tensor", "context", "expert", "bubble", "data", "host", "update")
     parts = {f"{name}_time": float(getattr(cost, f"{name}_s")) for name in names}
     parts = {name: value for name, value in parts.items() if value}
     said = "; ".join(_WAITS[name] for name in parts if name in _WAITS)
@@ -136,6 +141,9 @@ def _sum_of(names: Iterable[str]) -> str:
 
 _WAITS = {
     "tensor_time": "tensor_time: sums over the tensor group (arXiv 1909.08053)",
+    "context_time": "context_time: keys and values pass between the parts of a sequence",
+    "expert_time": "expert_time: tokens pass to experts and back",
+    "host_time": "host_time: states and activations pass to host memory and back",
     "bubble_time": "bubble_time: the pipeline fills and drains (arXiv 2104.04473)",
     "data_time": "data_time: gradients that do not hide behind compute (arXiv 1910.02054)",
 }
@@ -151,7 +159,7 @@ def _update_step(arch: Architecture, machine: Machine, layout: Layout, cost: Any
             "parameters": sum(parameter_count(arch)),
             "stages": float(layout.pipeline),
             "tensor": float(layout.tensor),
-            "shards": float(layout.data if layout.zero_stage >= 1 else 1),
+            "shards": float(layout.shards("optimizer")),
             "memory_bandwidth": machine.memory_bytes_per_s,
         },
         value=cost.update_s,
@@ -184,3 +192,37 @@ def utilization_step(machine: Machine, cost: StepCost, count: float) -> ChainSte
         unit="fraction",
         source=f"peak of {machine.name} in {machine.dtype}",
     )
+
+
+def _stage_table(
+    arch: Architecture,
+    machine: Machine,
+    cost: StepCost,
+    layout: Layout,
+    micro_batch: float,
+    sequence_length: int,
+) -> OperatorTable:
+    """List what a micro-batch runs on the busiest stage, forward and backward."""
+    axes = layout.arrays()
+    table = operators(
+        arch,
+        phase="train",
+        tokens=sequence_length,
+        batch=micro_batch / axes["context"],
+        dtype_bytes=machine.dtype_bytes,
+        tensor_parallel=axes["tensor"],
+        expert_parallel=axes["expert"],
+        sequence_parallel=axes["sequence_parallel"],
+        fused=machine.fused,
+    )
+    stems = [name.partition(".")[0] for name in table.names]
+    held = {"embedding": cost.stage_embedding} | dict.fromkeys(ENDS[1:], cost.stage_head)
+    layers = cost.stage_layers / arch.num_layers
+    return replace(table, count=table.count * np.array([held.get(stem, layers) for stem in stems]))
+
+
+def _repeated_s(table: OperatorTable, machine: Machine, recompute: int) -> float:
+    """Time what recomputation repeats of a stage's forward pass."""
+    ahead = np.array(["." not in name and name not in ENDS for name in table.names])
+    again = {0: np.zeros_like(ahead), 1: ahead & table.mask("attention"), 2: ahead}[recompute]
+    return float((table.count * operator_times_s(table, machine))[again].sum())
