@@ -186,7 +186,7 @@ def _print(step: TrainingStep, made: StepReport, title: str) -> None:
         ["idle share of the busiest rank", f"{busiest:.1%}", f"{made.closed_idle:.1%}"],
         [
             "most activations of a rank",
-            pretty(made.activation_bytes.max(), "byte"),
+            pretty(float(made.activation_bytes.max()), "byte"),
             pretty(cost.memory.activations, "byte"),
         ],
         ["memory of the fullest", "", pretty(cost.memory.total, "byte")],
@@ -208,7 +208,11 @@ def _print(step: TrainingStep, made: StepReport, title: str) -> None:
     ranks = Table(
         columns=[Column("rank", align="right"), *_right("idle", "most activations")],
         rows=[
-            [f"{rank}", f"{made.idle[rank]:.1%}", pretty(made.activation_bytes[rank], "byte")]
+            [
+                f"{rank}",
+                f"{made.idle[rank]:.1%}",
+                pretty(float(made.activation_bytes[rank]), "byte"),
+            ]
             for rank in shown
         ],
         caption=caption,

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -38,6 +39,9 @@ def daly_interval_s(mtbf_s: float, save_s: float) -> float:
     Args:
         mtbf_s: mean seconds between failures.
         save_s: seconds that a save blocks; beyond twice the MTBF the optimum is the MTBF.
+
+    Returns:
+        Seconds above 0.
 
     Source: Daly 2006, "A higher order estimate of the optimum checkpoint interval", equation 37.
     """
@@ -210,7 +214,7 @@ def best_two_levels(mtbf_s: float, levels: TwoLevels) -> tuple[float, int, float
     first = math.log(young_interval_s(mtbf_s, levels.memory_save_s))
 
     def best_for(every: int) -> tuple[float, float]:
-        found = minimize_scalar(
+        found: Any = minimize_scalar(
             lambda item: -two_level_goodput(mtbf_s, levels, interval_s=math.exp(item), every=every),
             bounds=(first - 4, first + 4),
             method="bounded",
