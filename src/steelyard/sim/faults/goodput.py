@@ -10,7 +10,7 @@ from steelyard.errors import require
 from steelyard.sim.faults.processes import FailureProcess
 
 __all__ = [
-    "TwoLevels",
+    "MemoryAndStorage",
     "best_interval",
     "best_two_levels",
     "daly_interval_s",
@@ -129,7 +129,7 @@ def best_interval(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TwoLevels:
+class MemoryAndStorage:
     """Frequent saves to memory, and a save to storage with every so many of them.
 
     Attributes:
@@ -155,7 +155,9 @@ class TwoLevels:
         require(self, **rules, hard_fraction=(0 <= self.hard_fraction <= 1, "in [0, 1]"))
 
 
-def two_level_goodput(mtbf_s: float, levels: TwoLevels, *, interval_s: float, every: int) -> float:
+def two_level_goodput(
+    mtbf_s: float, levels: MemoryAndStorage, *, interval_s: float, every: int
+) -> float:
     """Return the long-run share of time that is kept work with two levels of checkpoints.
 
     Failures come at a constant rate; each is hard with `hard_fraction`, which costs all work since
@@ -199,7 +201,7 @@ def _survives(rate: float, duration_s: float) -> tuple[float, float]:
     return 1 - fails, fails / rate
 
 
-def best_two_levels(mtbf_s: float, levels: TwoLevels) -> tuple[float, int, float]:
+def best_two_levels(mtbf_s: float, levels: MemoryAndStorage) -> tuple[float, int, float]:
     """Return the work between saves to memory, how many go with one to storage, and the goodput.
 
     Args:
