@@ -9,8 +9,8 @@ import pytest
 from steelyard.errors import ConfigError, DataError, FitError
 from steelyard.sim.faults import (
     CheckpointLevel,
+    MemoryAndStorage,
     RecordedGaps,
-    TwoLevels,
     Weibull,
     best_interval,
     best_two_levels,
@@ -100,7 +100,7 @@ def test_a_hard_failure_during_a_soft_restart_still_needs_the_safe_level():
 
 @pytest.mark.parametrize("hard", [0.0, 0.3, 1.0])
 def test_two_levels_are_the_mean_of_simulated_jobs(hard):
-    levels = TwoLevels(
+    levels = MemoryAndStorage(
         memory_save_s=5.0, memory_restart_s=20.0, save_s=40.0, restart_s=200.0, hard_fraction=hard
     )
     mtbf, interval, every = 1500.0, 150.0, 4
@@ -123,7 +123,7 @@ def test_two_levels_are_the_mean_of_simulated_jobs(hard):
 
 
 def test_the_best_two_levels_beat_one_and_their_neighbours():
-    levels = TwoLevels(
+    levels = MemoryAndStorage(
         memory_save_s=1.0, memory_restart_s=30.0, save_s=60.0, restart_s=300.0, hard_fraction=0.1
     )
     interval_s, every, kept = best_two_levels(7200.0, levels)
@@ -220,4 +220,6 @@ def test_impossible_laws_and_jobs_are_refused():
     with pytest.raises(ConfigError):
         run_job([], work_s=0.0, interval_s=1.0, levels=())
     with pytest.raises(ConfigError, match="hard_fraction"):
-        TwoLevels(memory_save_s=1, memory_restart_s=1, save_s=1, restart_s=1, hard_fraction=2)
+        MemoryAndStorage(
+            memory_save_s=1, memory_restart_s=1, save_s=1, restart_s=1, hard_fraction=2
+        )

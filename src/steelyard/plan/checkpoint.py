@@ -9,8 +9,8 @@ from steelyard.errors import require
 from steelyard.quantity import Forecast
 from steelyard.sim.faults import (
     FailureProcess,
+    MemoryAndStorage,
     RecordedGaps,
-    TwoLevels,
     Weibull,
     best_interval,
     best_two_levels,
@@ -51,7 +51,7 @@ class FaultyJob:
     restart_s: float
     work_s: float
     num_observed: int = 0
-    memory: TwoLevels | None = None
+    memory: MemoryAndStorage | None = None
 
     def __post_init__(self) -> None:
         require(
@@ -63,7 +63,7 @@ class FaultyJob:
 
     @classmethod
     def of_record(
-        cls, record: FailureRecord, *, scale: float = 1.0, **costs: float | TwoLevels | None
+        cls, record: FailureRecord, *, scale: float = 1.0, **costs: float | MemoryAndStorage | None
     ) -> "FaultyJob":
         """Learn the law of failures from a record.
 

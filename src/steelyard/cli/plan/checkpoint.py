@@ -11,7 +11,7 @@ from steelyard.cost.memory import MIXED
 from steelyard.errors import ConfigError, SteelyardError, merged
 from steelyard.plan.checkpoint import CheckpointPlan, FaultyJob, plan_checkpoint
 from steelyard.runs.report import Column, Report, Section, Table, Text
-from steelyard.sim.faults import TwoLevels, Weibull, read_failures
+from steelyard.sim.faults import MemoryAndStorage, Weibull, read_failures
 from steelyard.units import parse, pretty, pretty_duration
 
 __all__ = ["checkpoint"]
@@ -143,7 +143,7 @@ def _memory(save: str, restart: str, hard_fraction: float, costs: dict[str, Any]
         return None
     if not 0 <= hard_fraction <= 1:
         raise ConfigError(f"--hard-fraction is {hard_fraction}, but must be in [0, 1]")
-    return TwoLevels(
+    return MemoryAndStorage(
         memory_save_s=_seconds(save, "--memory-save", zero=False),
         memory_restart_s=_seconds(restart, "--memory-restart"),
         save_s=costs["save_s"],

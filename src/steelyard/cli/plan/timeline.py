@@ -76,28 +76,22 @@ def timeline(
     check_one(cluster, accelerator)
     chart_file(chart)
     sizes = {
-        "--pipeline": pipeline,
-        "--tensor": tensor,
-        "--data": data,
-        "--chunks": chunks,
-        "--micro-batches": micro_batches,
-        "--micro-batch": micro_batch,
-        "--sequence-length": sequence_length,
+        "pipeline": pipeline,
+        "tensor": tensor,
+        "data": data,
+        "num_chunks": chunks,
+        "num_micro_batches": micro_batches,
+        "micro_batch": micro_batch,
+        "sequence_length": sequence_length,
     }
-    _check_sizes(sizes, pipeline * chunks * micro_batches, chart)
+    _check_sizes(sizes, chart)
     step = TrainingStep(
         arch=catalog.architecture_by_name(model),
         machine=_machine(cluster, accelerator, tensor * pipeline * data, dtype),
-        sequence_length=sequence_length,
-        micro_batch=micro_batch,
-        num_micro_batches=micro_batches,
-        tensor=tensor,
-        pipeline=pipeline,
-        data=data,
-        num_chunks=chunks,
         schedule=schedule,
         overlap=StepOverlap(pipeline=not blocking, data=not blocking, loader=not blocking),
         recompute=recompute,
+        **sizes,
     )
     made = plan_timeline(step)
     title = f"{model}: one step of {step.num_accelerators:,} x {step.machine.name}"
@@ -111,13 +105,15 @@ def timeline(
         _print(step, made, title)
 
 
-def _check_sizes(sizes: dict[str, int], passes: int, chart: Path | None) -> None:
+def _check_sizes(sizes: dict[str, int], chart: Path | None) -> None:
     """Refuse sizes below 1, and pipelines too large to simulate or to draw."""
+    options = {f"--{name.removeprefix('num_').replace('_', '-')}": sizes[name] for name in sizes}
     wrong: list[SteelyardError] = [
         ConfigError(f"{name} is {size}, but must be at least 1", hint=f"change {name}")
-        for name, size in sizes.items()
+        for name, size in options.items()
         if size < 1
     ]
+    passes = sizes["pipeline"] * sizes["num_chunks"] * sizes["num_micro_batches"]
     if passes > _MOST_PASSES:
         wrong.append(
             ConfigError(
@@ -186,7 +182,7 @@ def _print(step: TrainingStep, made: StepReport, title: str) -> None:
         ["idle share of the busiest rank", f"{busiest:.1%}", f"{made.closed_idle:.1%}"],
         [
             "most activations of a rank",
-            pretty(made.activation_bytes.max(), "byte"),
+            pretty(float(made.activation_bytes.max()), "byte"),
             pretty(cost.memory.activations, "byte"),
         ],
         ["memory of the fullest", "", pretty(cost.memory.total, "byte")],
@@ -208,7 +204,11 @@ def _print(step: TrainingStep, made: StepReport, title: str) -> None:
     ranks = Table(
         columns=[Column("rank", align="right"), *_right("idle", "most activations")],
         rows=[
-            [f"{rank}", f"{made.idle[rank]:.1%}", pretty(made.activation_bytes[rank], "byte")]
+            [
+                f"{rank}",
+                f"{made.idle[rank]:.1%}",
+                pretty(float(made.activation_bytes[rank]), "byte"),
+            ]
             for rank in shown
         ],
         caption=caption,

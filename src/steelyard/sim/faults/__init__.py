@@ -1,7 +1,7 @@
 """Failures of jobs: when they come, what they cost, and how often to save."""
 
 from steelyard.sim.faults.goodput import (
-    TwoLevels,
+    MemoryAndStorage,
     best_interval,
     best_two_levels,
     daly_interval_s,
@@ -19,8 +19,8 @@ __all__ = [
     "FailureProcess",
     "FailureRecord",
     "JobOutcome",
+    "MemoryAndStorage",
     "RecordedGaps",
-    "TwoLevels",
     "Weibull",
     "best_interval",
     "best_two_levels",

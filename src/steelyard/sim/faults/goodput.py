@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -9,7 +10,7 @@ from steelyard.errors import require
 from steelyard.sim.faults.processes import FailureProcess
 
 __all__ = [
-    "TwoLevels",
+    "MemoryAndStorage",
     "best_interval",
     "best_two_levels",
     "daly_interval_s",
@@ -38,6 +39,9 @@ def daly_interval_s(mtbf_s: float, save_s: float) -> float:
     Args:
         mtbf_s: mean seconds between failures.
         save_s: seconds that a save blocks; beyond twice the MTBF the optimum is the MTBF.
+
+    Returns:
+        Seconds above 0.
 
     Source: Daly 2006, "A higher order estimate of the optimum checkpoint interval", equation 37.
     """
@@ -125,7 +129,7 @@ def best_interval(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TwoLevels:
+class MemoryAndStorage:
     """Frequent saves to memory, and a save to storage with every so many of them.
 
     Attributes:
@@ -151,7 +155,9 @@ class TwoLevels:
         require(self, **rules, hard_fraction=(0 <= self.hard_fraction <= 1, "in [0, 1]"))
 
 
-def two_level_goodput(mtbf_s: float, levels: TwoLevels, *, interval_s: float, every: int) -> float:
+def two_level_goodput(
+    mtbf_s: float, levels: MemoryAndStorage, *, interval_s: float, every: int
+) -> float:
     """Return the long-run share of time that is kept work with two levels of checkpoints.
 
     Failures come at a constant rate; each is hard with `hard_fraction`, which costs all work since
@@ -195,7 +201,7 @@ def _survives(rate: float, duration_s: float) -> tuple[float, float]:
     return 1 - fails, fails / rate
 
 
-def best_two_levels(mtbf_s: float, levels: TwoLevels) -> tuple[float, int, float]:
+def best_two_levels(mtbf_s: float, levels: MemoryAndStorage) -> tuple[float, int, float]:
     """Return the work between saves to memory, how many go with one to storage, and the goodput.
 
     Args:
@@ -210,7 +216,7 @@ def best_two_levels(mtbf_s: float, levels: TwoLevels) -> tuple[float, int, float
     first = math.log(young_interval_s(mtbf_s, levels.memory_save_s))
 
     def best_for(every: int) -> tuple[float, float]:
-        found = minimize_scalar(
+        found: Any = minimize_scalar(
             lambda item: -two_level_goodput(mtbf_s, levels, interval_s=math.exp(item), every=every),
             bounds=(first - 4, first + 4),
             method="bounded",

@@ -77,7 +77,7 @@ def run_job(
     """
     if work_s <= 0 or interval_s <= 0 or not levels:
         raise ConfigError("work_s and interval_s must be above 0, and levels at least one")
-    job = _Job(iter(failures), work_s, interval_s, levels)
+    job = _JobState(iter(failures), work_s, interval_s, levels)
     job.await_failure()
     job.work()
     while not job.is_done and job.loop.step():
@@ -87,7 +87,7 @@ def run_job(
     )
 
 
-class _Job:
+class _JobState:
     """State of a job: work done, work saved at each level, and what it does now."""
 
     def __init__(

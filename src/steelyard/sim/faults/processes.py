@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from math import gamma
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -135,6 +135,7 @@ def fit_weibull(gaps_s: ArrayLike, censored_s: ArrayLike = ()) -> Weibull:
     if slope(low) <= 0 or slope(high) >= 0:
         shape = low if slope(low) <= 0 else high
     else:
-        shape = float(brentq(slope, low, high))
+        root: Any = brentq(slope, low, high)
+        shape = float(root)
     scale = ((every**shape).sum() / len(times)) ** (1 / shape)
     return Weibull(float(scale * unit * gamma(1 + 1 / shape)), shape)

@@ -109,5 +109,6 @@ class StageTimes:
         """Return the bytes of a buffer of a pipeline's graph, 0 for unknown kinds."""
         if buffer.kind == "input_gradient":
             return self.gradient_bytes
-        known = buffer.kind == "activation" and self.activation_bytes is not None
-        return float(self.activation_bytes[buffer.stage]) if known else 0.0
+        if buffer.kind != "activation" or self.activation_bytes is None:
+            return 0.0
+        return float(self.activation_bytes[buffer.stage])

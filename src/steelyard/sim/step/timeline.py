@@ -56,6 +56,9 @@ class StepTimeline:
 
         Args:
             size_bytes: bytes of a buffer.
+
+        Returns:
+            Bytes, 0 for devices without buffers.
         """
         changes: list[list[tuple[float, int, float]]] = [[] for _ in range(self.graph.num_devices)]
         for place, task in enumerate(self.graph.tasks):
