@@ -56,6 +56,12 @@ _ROWS: tuple[tuple[str, str, Literal["lower", "higher", "neither"], str], ...] =
         "Wall time of all optimizer steps of a run, evaluation and checkpoints excluded.",
     ),
     (
+        "network.collective_time",
+        "s",
+        "lower",
+        "Time from the start of a collective to the arrival of its last byte.",
+    ),
+    (
         "study.wall_time",
         "s",
         "lower",

@@ -20,6 +20,11 @@ for name, text, example in (
         "Rank the accelerators of the catalog for one work by money, time and energy.",
         "--model llama-3.1-8b --rate '20 request/s' --tpot '30 ms'",
     ),
+    (
+        "network",
+        "Say which routing a traffic needs on a network, and what the others would take.",
+        "--topology leaf-spine:16x16x16 --collective halving-doubling",
+    ),
 ):
     told = f"{text}\n\nExample: steelyard plan {name} {example}"
     app.command(f"steelyard.cli.plan.{name}:{name}", name=name, help=told)

@@ -161,7 +161,7 @@ def _fill(
     heapq.heapify(heap)
     change = np.zeros(num_sets, dtype=np.int64)
     touched = np.empty(num_sets, dtype=np.int64)
-    while len(heap):
+    while heap:
         seen, link = heapq.heappop(heap)
         if demand[link] <= doubtful[link]:  # perhaps nothing but rounding: added up anew
             demand[link] = 0.0

@@ -12,6 +12,9 @@ from steelyard.sim.network.graph import Network
 
 __all__ = ["Bundles", "check_hosts", "num_paths", "path_bytes_per_s", "paths", "spread"]
 
+HASH_RANGE = 1 << 62
+"""Path numbers below this are choices by hash at every node of a path."""
+
 MAX_HOPS = 64
 """Links of the longest path; a torus of 32 x 32 x 32 has shortest paths of 50."""
 
@@ -55,15 +58,12 @@ def paths(
 
     Args:
         network: the graph.
-        source: hosts, int [F].
+        source: hosts, or switches that the path begins at, int [F].
         target: other hosts, int [F].
         number: at least 0, int [F].
 
     Returns:
         Links in order, int [F, H] with H the longest; -1 after a path's last link.
-
-    Raises:
-        ConfigError: a host sends to itself, or there is no such host.
     """
     found, _ = _walked(network, source, target, number)
     longest = int((found >= 0).sum(axis=1).max(initial=1))
@@ -96,7 +96,6 @@ def _walked(
         np.ascontiguousarray(item, dtype=np.int64)
         for item in np.broadcast_arrays(source, target, number)
     )
-    check_hosts(network, start, end)
     length = min(int(network.distance[: network.num_hosts].max()), MAX_HOPS)
     found = np.full((len(start), length), -1, dtype=np.int32)
     counts = np.ones(len(start), dtype=np.int64)

@@ -1,5 +1,6 @@
 """Routing: flows onto paths, by hash, by spraying, by planned splitting, or by load."""
 
+import itertools
 import math
 
 import numpy as np
@@ -9,11 +10,16 @@ from steelyard.errors import ConfigError
 from steelyard.sim.network.balance import Split, cut, divide
 from steelyard.sim.network.flows import Flows, RoutedFlows
 from steelyard.sim.network.graph import Network, by_key
-from steelyard.sim.network.paths import check_hosts, num_paths, path_bytes_per_s, paths, spread
+from steelyard.sim.network.paths import (
+    HASH_RANGE,
+    check_hosts,
+    num_paths,
+    path_bytes_per_s,
+    paths,
+    spread,
+)
 
 __all__ = ["ecmp", "ethereal", "flowlets", "onto_paths", "place_pairs", "spray"]
-
-_HASH_RANGE = 1 << 62
 
 
 def ecmp(
@@ -35,7 +41,7 @@ def ecmp(
         raise ConfigError(f"a flow is split in {count.min()} pieces, but 1 is the least")
     flow = np.repeat(np.arange(len(flows)), count)
     size = np.repeat(flows.size_bytes / count, count)
-    return onto_paths(network, flows, flow, size, rng.integers(_HASH_RANGE, size=len(flow)))
+    return onto_paths(network, flows, flow, size, rng.integers(HASH_RANGE, size=len(flow)))
 
 
 def flowlets(
@@ -71,10 +77,10 @@ def spray(network: Network, flows: Flows) -> RoutedFlows:
         One piece per flow, on bundles of links.
     """
     start, end = flows.source, flows.target
-    check_hosts(network, start, end)
     links = network.num_links
     if network.is_multi_homed:
         # The host's own links are shared out too, so that no two flows have their bundle in common.
+        check_hosts(network, start, end)
         bundles = spread(network, start, end)
         hops = (links + np.arange(len(flows)))[:, None]
     else:
@@ -116,7 +122,6 @@ def ethereal(network: Network, flows: Flows, *, split: Split = "minimal") -> Rou
 
     Source: arXiv 2407.00550, algorithm 1 and theorem 1 (`split="equal"`).
     """
-    check_hosts(network, flows.source, flows.target)
     first, inverse = place_pairs(network, flows)
     ways = num_paths(network, flows.source[first], flows.target[first])
     rooms = _rooms(network, flows, first, ways)
@@ -124,7 +129,7 @@ def ethereal(network: Network, flows: Flows, *, split: Split = "minimal") -> Rou
     _, group = np.unique(inverse * (size_class.max() + 1) + size_class, return_inverse=True)
     offsets, members = by_key(group, int(group.max()) + 1)
     parts = []
-    for low, high in zip(offsets[:-1], offsets[1:], strict=True):
+    for low, high in itertools.pairwise(offsets):
         own = members[low:high]
         pair = inverse[own[0]]
         # Another host's flows are split for each pair of leaves, so that queue pairs are shared.
@@ -160,6 +165,7 @@ def onto_paths(
     Returns:
         The pieces, by flow.
     """
+    check_hosts(network, flows.source, flows.target)
     order = np.argsort(flow, kind="stable")
     flow = flow[order]
     taken = paths(network, flows.source[flow], flows.target[flow], number[order])
@@ -168,6 +174,7 @@ def onto_paths(
 
 def place_pairs(network: Network, flows: Flows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the pairs of places that flows connect: a flow of each pair, and each flow's pair."""
+    check_hosts(network, flows.source, flows.target)
     keys = network.place[flows.source] * network.num_places + network.place[flows.target]
     _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     return first, inverse
