@@ -1,7 +1,6 @@
 """`steelyard plan network`: the routing for a traffic on a network, with the reasons."""
 
 from pathlib import Path
-from typing import Any
 
 from steelyard import catalog
 from steelyard.cli.output import Switch, forecast_table, print_json
@@ -153,7 +152,7 @@ def _print(made: Plan, what: str, note: str) -> None:
     Report(f"Routing for {what}", f"on {made.choice['network']}", sections).print()
 
 
-def _row(choice: dict[str, Any], reason: str) -> list[Cell]:
+def _row(choice: dict, reason: str) -> list[Cell]:
     """Return a routing's figures as people write them; empty where it was not simulated."""
     if "time_s" not in choice:
         return [choice["routing"], "", "", "", "", reason]

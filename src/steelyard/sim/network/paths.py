@@ -93,7 +93,7 @@ def _walked(
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """Return the links of paths, padded to the longest of the network, and their products."""
     start, end, pick = (
-        np.ascontiguousarray(item, dtype=np.int64)
+        np.array(item, dtype=np.int64)
         for item in np.broadcast_arrays(source, target, number)
     )
     length = min(int(network.distance[: network.num_hosts].max()), MAX_HOPS)
@@ -132,7 +132,7 @@ def spread(network: Network, source: ArrayLike, target: ArrayLike) -> Bundles:
     Returns:
         A bundle per pair.
     """
-    start, end = (np.ravel(item).astype(np.int64) for item in np.broadcast_arrays(source, target))
+    start, end = (np.array(item, dtype=np.int64) for item in np.broadcast_arrays(source, target))
     graph = (network.target, network.metric, network.bytes_per_s, network.distance, network.place)
     found = _spread(start, end, *network.out_links, *graph, network.num_hosts)
     return Bundles(*found)
