@@ -3,6 +3,7 @@
 import datetime
 import warnings
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -155,14 +156,20 @@ def _conserved() -> float:
     return worst
 
 
+def _rank(ours: list[float], theirs: list[float]) -> float:
+    """Return Spearman's rank correlation."""
+    found: Any = spearmanr(ours, theirs)
+    return float(found.statistic)
+
+
 def _rank_checks(rows: list[_Row]) -> list[Check]:
     """Compare our ranks and a list price's with the published ones."""
     published = [row.published_usd for row in rows]
-    ours = float(spearmanr([row.cost.total_usd for row in rows], published).statistic)
+    ours = _rank([row.cost.total_usd for row in rows], published)
     listed = [(row, usd) for row in rows if (usd := _list_usd(row.run))]
     same = [row.published_usd for row, _ in listed]
-    of_list = float(spearmanr([usd for _, usd in listed], same).statistic)
-    ours_there = float(spearmanr([row.cost.total_usd for row, _ in listed], same).statistic)
+    of_list = _rank([usd for _, usd in listed], same)
+    ours_there = _rank([row.cost.total_usd for row, _ in listed], same)
     bought = _close([(row.run, row.acquisition_usd, ComputeRun.acquisition) for row in rows], 0.01)
     rented = _close([(row.run, row.cloud_usd, ComputeRun.cloud) for row in rows], 0.1)
     print(

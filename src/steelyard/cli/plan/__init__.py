@@ -35,6 +35,16 @@ for name, text, example in (
         "Say which routing a traffic needs on a network, and what the others would take.",
         "--topology leaf-spine:16x16x16 --collective halving-doubling",
     ),
+    (
+        "checkpoint",
+        "Say how often a job should save, and what its failures cost.",
+        "--mtbf '3 hours' --save '30 s' --restart '10 min'",
+    ),
+    (
+        "timeline",
+        "Simulate one step of training, device by device, with the closed forms beside.",
+        "--model gpt3-175b --cluster Selene --tensor 8 --pipeline 8 --micro-batches 16",
+    ),
 ):
     told = f"{text}\n\nExample: steelyard plan {name} {example}"
     app.command(f"steelyard.cli.plan.{name}:{name}", name=name, help=told)
