@@ -152,7 +152,7 @@ def _forecast(points: Array, targets: Array, asked: Array, lengths: Array) -> tu
     """Return expected values and their standard deviations at the points asked for."""
     scaled, middle, scale = _standard(targets)
     factor = _factor(points, lengths)
-    across: Array = np.linalg.solve(factor, _kernel(points, asked, lengths))
+    across = np.linalg.solve(factor, _kernel(points, asked, lengths))
     mean: Array = middle + scale * (across.T @ np.linalg.solve(factor, scaled))
     variance: Array = np.maximum(1.0 - np.square(across).sum(axis=0), _JITTER)
     spread: Array = scale * np.sqrt(variance)
@@ -161,7 +161,8 @@ def _forecast(points: Array, targets: Array, asked: Array, lengths: Array) -> tu
 
 def _factor(points: Array, lengths: Array) -> Array:
     """Return the Cholesky factor of the points' covariance."""
-    return np.linalg.cholesky(_kernel(points, points, lengths) + _NOISE * np.eye(len(points)))
+    found = np.linalg.cholesky(_kernel(points, points, lengths) + _NOISE * np.eye(len(points)))
+    return found.astype(np.float64, copy=False)
 
 
 def _kernel(one: Array, other: Array, lengths: Array) -> Array:
