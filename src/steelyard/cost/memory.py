@@ -287,7 +287,9 @@ def training_memory(
     per_stage = np.where(moved, np.minimum(2 * stacks * per_layer, per_stage), per_stage)
     tokens = np.asarray(batch, dtype=float) * sequence_length / axes["context"]
     logits = tokens * _logit_bytes(arch, precision) / axes["tensor"]
-    # Full recomputation rebuilds one layer's activations at a time.
+    first = per_stage * in_flight
+    last_is_fuller = per_stage + logits > first
+    # Full recomputation rebuilds one layer at a time.
     rebuilt = np.where(axes["recompute"] == 2, rebuilt, 0.0)
     workspace = np.where(last_is_fuller, logits, 0.0) + rebuilt
     activations = np.where(last_is_fuller, per_stage, first)
