@@ -1,6 +1,6 @@
 """What training and serving keep in memory, per accelerator, vectorized over layouts."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,11 @@ MIXED = Precision()
 parameter."""
 PURE_FP32 = Precision(weights=4.0, gradients=4.0, optimizer=8.0, activations=4.0)
 """Everything fp32 with AdamW: 16 bytes per parameter."""
+
+
+_EAGER_NORM_BYTES = 4.0
+"""Bytes per element that an eager norm saves beside input and output: its input as fp32 in place of
+16 bit, and the normalized values before the scale."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,6 +130,7 @@ def activation_bytes_per_layer(
     element_bytes: float = 2.0,
     dropout: bool = False,
     flash_attention: bool = True,
+    fused: bool = True,
 ) -> Array:
     """Count the bytes one layer saves for its backward pass on one accelerator.
 
@@ -140,6 +146,7 @@ def activation_bytes_per_layer(
         dropout: whether the byte masks of two residual dropouts, and of the attention's with its
             output, are saved.
         flash_attention: whether no scores are saved, only one fp32 statistic per head and token.
+        fused: whether norms are single kernels; eager ones save fp32 intermediate results.
 
     Returns:
         Bytes, broadcast over the layouts.
@@ -155,6 +162,7 @@ def activation_bytes_per_layer(
     query = heads * arch.head_dim
     value = (heads if arch.kv_lora_rank else arch.num_kv_heads) * arch.head_dim
     shared = element_bytes * 4 * arch.hidden_size + (2.0 * arch.hidden_size if dropout else 0.0)
+    shared += 0.0 if fused else 2 * _EAGER_NORM_BYTES * arch.hidden_size
     sharded = element_bytes * (query + 2 * value + heads * arch.head_dim + _mlp_elements(arch))
     per_score = 2 * element_bytes + 1 if dropout else element_bytes
     scores = heads * (4.0 if flash_attention else sequence_length * per_score)
@@ -215,6 +223,11 @@ def _in_flight(axes: dict[str, Any], accumulation: ArrayLike) -> Array:
     return np.where(axes["schedule"] == 1, micro_batches, np.minimum(held, micro_batches))
 
 
+def _logit_bytes(arch: Architecture, precision: Precision) -> float:
+    """Return the bytes of one token's logits in the compute dtype and of their fp32 softmax."""
+    return 0.0 if arch.kind == "encoder" else arch.vocab_size * (precision.activations + 4.0)
+
+
 def training_memory(
     arch: Architecture,
     *,
@@ -225,6 +238,7 @@ def training_memory(
     precision: Precision = MIXED,
     dropout: bool = False,
     flash_attention: bool = True,
+    fused: bool = True,
 ) -> MemoryBreakdown:
     """Forecast the memory of the fullest accelerator in training.
 
@@ -241,6 +255,7 @@ def training_memory(
         precision: bytes per parameter and element.
         dropout: whether dropout masks are saved.
         flash_attention: whether attention runs without saving its scores.
+        fused: whether norms are single kernels.
 
     Returns:
         Bytes per part; arrays when any argument is.
@@ -250,14 +265,18 @@ def training_memory(
     chosen = layout or Layout()
     axes, moved = chosen.arrays(), np.asarray(chosen.offload_activations)
     weights, gradients, optimizer = _states(arch, chosen, precision)
-    per_layer = activation_bytes_per_layer(
-        arch,
-        batch=batch,
-        sequence_length=sequence_length,
-        layout=chosen,
-        element_bytes=precision.activations,
-        dropout=dropout,
-        flash_attention=flash_attention,
+    per_layer, rebuilt = (
+        activation_bytes_per_layer(
+            arch,
+            batch=batch,
+            sequence_length=sequence_length,
+            layout=item,
+            element_bytes=precision.activations,
+            dropout=dropout,
+            flash_attention=flash_attention,
+            fused=fused,
+        )
+        for item in (chosen, replace(chosen, recompute="none"))
     )
     # An encoder layer, and one and a half for a decoder layer with its cross-attention.
     stacks = 2.5 if arch.kind == "encoder-decoder" else 1
@@ -267,12 +286,10 @@ def training_memory(
     in_flight = np.where(moved, 1.0, _in_flight(axes, accumulation))
     per_stage = np.where(moved, np.minimum(2 * stacks * per_layer, per_stage), per_stage)
     tokens = np.asarray(batch, dtype=float) * sequence_length / axes["context"]
-    # Logits in the compute dtype and their fp32 softmax.
-    classes = 0 if arch.kind == "encoder" else arch.vocab_size
-    logits = tokens * classes * (precision.activations + 4.0) / axes["tensor"]
-    rebuilt = _rebuilt(arch, tokens, axes["tensor"], precision.activations)
+    logits = tokens * _logit_bytes(arch, precision) / axes["tensor"]
     first = per_stage * in_flight
     last_is_fuller = per_stage + logits > first
+    # Full recomputation rebuilds one layer at a time.
     rebuilt = np.where(axes["recompute"] == 2, rebuilt, 0.0)
     workspace = np.where(last_is_fuller, logits, 0.0) + rebuilt
     activations = np.where(last_is_fuller, per_stage, first)
@@ -286,16 +303,6 @@ def training_memory(
             total=weights + gradients + optimizer + activations + workspace,
         )
     )
-
-
-def _rebuilt(arch: Architecture, tokens: Array, tensor: Any, element_bytes: float) -> Any:
-    """Return the bytes of one layer's activations while full recomputation rebuilds them."""
-    width = (
-        4 * arch.hidden_size
-        + (2 * arch.num_heads + 2 * arch.num_kv_heads) * arch.head_dim
-        + _mlp_elements(arch)
-    )
-    return tokens * element_bytes * width / tensor
 
 
 def plain_floats(**parts: Any) -> dict[str, Any]:

@@ -165,6 +165,7 @@ def training_step(
         accumulation=accumulation,
         precision=PURE_FP32 if machine.dtype_bytes >= 4 else MIXED,
         flash_attention=flash_attention,
+        fused=machine.fused,
     )
     links = parts.pop("link_bytes")
     shaped = {name: value.reshape(shape) for name, value in parts.items()}

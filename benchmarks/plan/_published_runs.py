@@ -1,0 +1,178 @@
+"""Published training runs beside the forecasts of their throughput."""
+
+import csv
+import zlib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from steelyard import catalog
+from steelyard.catalog.architecture import Architecture
+from steelyard.catalog.hardware import Cluster
+from steelyard.cost.layout import Layout
+from steelyard.cost.roofline import Machine
+from steelyard.cost.step import StepCost, training_step
+
+__all__ = ["PublishedRun", "published_runs"]
+
+_FILE = (
+    Path(__file__).parents[3]
+    / "shared"
+    / "data"
+    / "training-throughput"
+    / "training-throughput.csv"
+)
+_CHIPS = {
+    "A100-SXM-80GB": ("A100-SXM4-80GB", 200e9),
+    "A100-SXM-40GB": ("A100-SXM4-40GB", 200e9),
+    "A100-PCIe-40GB": ("A100-PCIe-40GB", 25e9),
+    "H100-SXM-80GB": ("H100-SXM5-80GB", 400e9),
+    "H100-96GB-HBM2e-500W": ("H100-SXM5-80GB", 400e9),
+}
+"""Record of the catalog, and network bytes per second of a node of eight."""
+_NEEDED = ("layers", "hidden", "heads", "vocab", "seq_len", "gpus", "micro_batch")
+_ZERO = {"none": 0, "zero2": 2, "zero3": 3, "fsdp": 3, "fsdp2": 3}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PublishedRun:
+    """One row with its forecast.
+
+    Attributes:
+        source: group of rows.
+        chip: accelerator as the row names it.
+        accelerators: how many.
+        forecast: forecast tokens per second and accelerator.
+        published: published tokens per second and accelerator.
+        is_fitted: whether the accelerator's factor may be fitted on it; the others are held out.
+    """
+
+    source: str
+    chip: str
+    accelerators: int
+    forecast: float
+    published: float
+    is_fitted: bool
+
+
+def published_runs() -> tuple[list[PublishedRun], int]:
+    """Forecast every row of a dense 16-bit pre-training run with known chip and layout.
+
+    Returns:
+        The runs, half of them by a hash of the row's id to fit on, and the number of all rows.
+        Nothing where the file is missing.
+    """
+    if not _FILE.exists():
+        return [], 0
+    rows = list(csv.DictReader(_FILE.read_text().splitlines()))
+    return [run for row in rows if (run := _run(row)) is not None], len(rows)
+
+
+def _run(row: dict[str, str]) -> PublishedRun | None:
+    """Forecast one row; None where it is of another kind or lacks something."""
+    is_dense = row["active_params_b"] in ("", row["params_b"])
+    is_plain = row["task"] in ("", "pre-training") and row["precision"] in ("bf16", "fp16")
+    if row["chip"] not in _CHIPS or not (is_dense and is_plain and not row["placement"]):
+        return None
+    # The ablation changes the model from row to row.
+    if row["source"] == "megascale-ablation" or not all(row[name] for name in _NEEDED):
+        return None
+    cost = _cost(row)
+    if cost is None:
+        return None
+    accelerators = int(row["gpus"])
+    return PublishedRun(
+        source=row["source"],
+        chip=row["chip"],
+        accelerators=accelerators,
+        forecast=cost.tokens / cost.time_s / accelerators,
+        published=_published(row, cost, accelerators),
+        is_fitted=zlib.crc32(row["id"].encode()) % 2 == 0,
+    )
+
+
+def _published(row: dict[str, str], cost: StepCost, accelerators: int) -> float:
+    """Return the published tokens per second and accelerator, from whichever column has them."""
+    if row["tokens_per_s_per_gpu"]:
+        return float(row["tokens_per_s_per_gpu"])
+    if row["tokens_per_s"]:
+        return float(row["tokens_per_s"]) / accelerators
+    if row["step_time_s"]:
+        return cost.tokens / float(row["step_time_s"]) / accelerators
+    work = cost.model_flops / cost.tokens
+    if row["model_tflops_per_gpu"]:
+        return 1e12 * float(row["model_tflops_per_gpu"]) / work
+    return 1e12 * float(row["hw_tflops_per_gpu"]) * cost.mfu / cost.hfu / work
+
+
+def _whole(row: dict[str, str], name: str, default: int) -> int:
+    return int(float(row[name])) if row[name] else default
+
+
+def _cost(row: dict[str, str]) -> StepCost | None:
+    """Cost the row's step; None where its batch does not divide."""
+    tensor, pipeline, context = (_whole(row, name, 1) for name in ("tp", "pp", "cp"))
+    micro = _whole(row, "micro_batch", 1)
+    data = int(row["gpus"]) // (tensor * pipeline * context)
+    each = _whole(row, "grad_accum", 1) * micro
+    steps = _whole(row, "global_batch", data * each) / max(data * micro, 1)
+    if data < 1 or steps < 1:
+        return None
+    policy = row["recompute"] if row["recompute"] in ("selective", "full") else "none"
+    stage = _ZERO.get(row["sharding"], 1) if data > 1 else 0
+    # Under a pipeline gradients add up over all micro-batches before they are scattered.
+    stage = min(stage, 1) if pipeline > 1 else stage
+    return training_step(
+        _architecture(row),
+        machine=_machine(row["chip"]),
+        micro_batch=micro,
+        sequence_length=int(row["seq_len"]),
+        accumulation=steps,
+        layout=Layout(
+            data=data,
+            tensor=tensor,
+            pipeline=pipeline,
+            context=context,
+            virtual_stages=_whole(row, "vpp", 1),
+            zero_stage=stage,
+            recompute=policy,
+            sequence_parallel=row["sequence_parallel"] == "True",
+        ),
+        flash_attention=int(row["year"]) >= 2023,
+    )
+
+
+def _architecture(row: dict[str, str]) -> Architecture:
+    """Return the shape of a row's model."""
+    hidden, heads = int(row["hidden"]), int(row["heads"])
+    is_llama = "lama" in row["model"].lower()
+    return Architecture(
+        name=row["model"],
+        hidden_size=hidden,
+        num_layers=int(row["layers"]),
+        num_heads=heads,
+        num_kv_heads=_whole(row, "kv_heads", heads),
+        head_dim=hidden // heads,
+        intermediate_size=_whole(row, "ffn", 8 * hidden // 3 if is_llama else 4 * hidden),
+        vocab_size=int(float(row["vocab"])),
+        mlp="swiglu" if is_llama else "gelu",
+        position="none",
+    )
+
+
+@cache
+def _machine(chip: str) -> Machine:
+    """Return a chip in nodes of eight."""
+    name, network = _CHIPS[chip]
+    accelerator = catalog.accelerator(name)
+    node = Cluster(
+        name="published",
+        site="",
+        year=accelerator.year,
+        num_nodes=4096,
+        accelerator=name,
+        accelerators_per_node=8,
+        scale_up_bytes_per_s=accelerator.scale_up_bytes_per_s,
+        injection_bytes_per_s=network,
+    )
+    return Machine.from_accelerator(accelerator, cluster=node)
