@@ -1,7 +1,7 @@
 """`steelyard plan timeline`: one step of training, simulated device by device."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -75,7 +75,7 @@ def timeline(
     """
     check_one(cluster, accelerator)
     chart_file(chart)
-    sizes = {
+    sizes: dict[str, Any] = {
         "pipeline": pipeline,
         "tensor": tensor,
         "data": data,
