@@ -213,8 +213,8 @@ def _source(job: FaultyJob) -> str:
 
 def _flat_s(job: FaultyJob, best_s: float, kept: float) -> tuple[float, float]:
     """Find the intervals on both sides of the best one that keep almost as much."""
-    # The goodput is flat around its maximum: a quarter of a percent of steps is close enough.
-    factors = np.exp(np.linspace(0.0, 3.0, 121))
+    # The goodput is flat around its maximum: steps of 5 % are close enough.
+    factors = np.exp(np.linspace(0.0, 3.0, 61))
 
     def reach(side: int) -> float:
         last_s = best_s
