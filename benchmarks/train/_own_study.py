@@ -106,18 +106,24 @@ def own_runs(name: str, recipe: StudyRecipe, data: Path, *, quick: bool = False)
     Returns:
         Its runs, trunks last; none where nothing is kept and nothing may be trained.
     """
-    state = _state(recipe, data)
+    # Threads and checkpoints change no result.
+    alike = replace(recipe, train=replace(recipe.train, threads=0, checkpoint_every=0))
+    tokens = _tokens(recipe, data)
     path = _KEPT / f"{name}.json"
     if path.exists():
         kept = read_json(path)
-        if kept["state"] == state:
+        # A field that came later than the table had its default.
+        known = convert(kept["recipe"], StudyRecipe, where=str(path))
+        if known == alike and kept["tokens"] == tokens:
             return [convert(item, OwnRun, where=str(path)) for item in kept["runs"]]
     if quick:
         print(f"  no kept runs of {name} on these tokens: a full run trains them")
         return []
-    folder = WORK / f"{name}-{state}"
+    what = {"recipe": to_plain(alike), "tokens": tokens}
+    plain = msgspec.json.encode(what, order="deterministic")
+    folder = WORK / f"{name}-{hashlib.sha256(plain).hexdigest()[:16]}"
     runs = _train(recipe, data, folder)
-    write_json(path, {"state": state, "runs": to_plain(runs)})
+    write_json(path, {**what, "runs": to_plain(runs)})
     shutil.rmtree(folder)
     return runs
 
@@ -170,14 +176,11 @@ def _rounded(pairs: list[tuple[int, float]]) -> list[tuple[int, float]]:
     return [(step, round(loss, 6)) for step, loss in pairs]
 
 
-def _state(recipe: StudyRecipe, data: Path) -> str:
-    """Return a hash of the recipe and the tokens."""
+def _tokens(recipe: StudyRecipe, data: Path) -> str:
+    """Return a hash of the tokens that a study trains on."""
     folders = [data / pool for pool in recipe.pools] or [data]
-    tokens = [[part.sha256 for part in read_manifest(item).train] for item in folders]
-    # Threads and checkpoints change no result.
-    alike = replace(recipe, train=replace(recipe.train, threads=0, checkpoint_every=0))
-    plain = msgspec.json.encode([to_plain(alike), tokens], order="deterministic")
-    return hashlib.sha256(plain).hexdigest()[:16]
+    shards = [[part.sha256 for part in read_manifest(item).train] for item in folders]
+    return hashlib.sha256(msgspec.json.encode(shards)).hexdigest()[:16]
 
 
 def steps_to(run: OwnRun, target: float) -> float:
