@@ -1,8 +1,7 @@
-"""How fast the cost of training frontier models grows.
+"""What training frontier models cost, and how fast that grows.
 
 The paper is Cottier et al. 2024 (arXiv 2405.21015), the estimates are those of Epoch AI's later
-snapshot. Only the growth is here. Recomputed costs, shares of components, the depreciation formula
-and ranking belong to the room `cost` and its benchmark.
+snapshot.
 
 The frontier is found here from dates and training compute: the top n of notable models that are no
 fine-tunes. The ranks that the snapshot itself gives are compared, not used.
@@ -14,6 +13,7 @@ import numpy as np
 import polars as pl
 from benchmarks.common import Check
 from benchmarks.laws._shared import shared
+from benchmarks.laws._training_costs import cost_checks
 
 from steelyard import laws
 
@@ -55,6 +55,7 @@ def run(quick: bool) -> list[Check]:
     )
     low, high = _PAPERS_INTERVAL
     return [
+        *cost_checks(),
         Check("2 growth per year, top 5, error against 2.47", abs(top5[0] - 2.47), 0.02, "lower"),
         Check("2 growth per year, top 10, error against 2.60", abs(top10[0] - 2.60), 0.02, "lower"),
         Check("2 models in the top 5, error against 32", abs(top5[1] - 32), 0, "lower"),

@@ -10,7 +10,8 @@ from steelyard.catalog.architecture import Architecture
 from steelyard.files import write_json
 from steelyard.nn.gguf.families import stored_name
 from steelyard.nn.mapped import write_tensors
-from steelyard.nn.names import Slot, slots
+from steelyard.nn.names import slots
+from steelyard.nn.slot import Slot
 
 __all__ = ["write_blocks", "write_coded"]
 

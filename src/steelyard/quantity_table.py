@@ -56,6 +56,12 @@ _ROWS: tuple[tuple[str, str, Literal["lower", "higher", "neither"], str], ...] =
         "Wall time of all optimizer steps of a run, evaluation and checkpoints excluded.",
     ),
     (
+        "network.collective_time",
+        "s",
+        "lower",
+        "Time from the start of a collective to the arrival of its last byte.",
+    ),
+    (
         "study.wall_time",
         "s",
         "lower",
@@ -67,6 +73,12 @@ _ROWS: tuple[tuple[str, str, Literal["lower", "higher", "neither"], str], ...] =
         "fraction",
         "higher",
         "Model FLOPs (6N plus attention) per second over the peak dense FLOP/s of the dtype used.",
+    ),
+    (
+        "train.goodput",
+        "fraction",
+        "higher",
+        "Share of a run's wall time that is kept work: not saving, restarting or doing work again.",
     ),
     (
         "train.peak_memory",

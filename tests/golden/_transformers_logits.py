@@ -48,6 +48,23 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 24,
 }
+EXPERTS = {"moe_intermediate_size": 16, "num_experts_per_tok": 2}
+LATENT = EXPERTS | {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 24,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+}
+YARN = {
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 24,
+    "mscale": 0.7,
+    "mscale_all_dim": 1.2,
+    "beta_fast": 4,
+    "beta_slow": 1,
+}
 FAMILIES = {
     "llama": {"rope_scaling": LLAMA3, "rope_theta": 500.0},
     "llama-biases": {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
@@ -89,6 +106,19 @@ FAMILIES = {
         "logits_scaling": 3.0,
     },
     "olmo2": {},
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "qwen2_moe": EXPERTS
+    | {"num_experts": 5, "shared_expert_intermediate_size": 48, "decoder_sparse_step": 2},
+    "qwen3_moe": EXPERTS | {"num_experts": 5, "norm_topk_prob": True, "head_dim": 16},
+    "deepseek_v2": LATENT
+    | {"n_routed_experts": 6, "n_shared_experts": 2, "q_lora_rank": 20, "rope_scaling": YARN}
+    | {"topk_method": "group_limited_greedy", "n_group": 3, "topk_group": 2}
+    | {"routed_scaling_factor": 2.0, "first_k_dense_replace": 1},
+    "deepseek_v2-lite": LATENT
+    | {"n_routed_experts": 5, "n_shared_experts": 1, "q_lora_rank": None},
+    "deepseek_v3": LATENT
+    | {"n_routed_experts": 8, "n_shared_experts": 1, "q_lora_rank": 20, "n_group": 4}
+    | {"topk_group": 2, "first_k_dense_replace": 1, "num_nextn_predict_layers": 0},
 }
 
 

@@ -1,9 +1,9 @@
 import gc
 import importlib
 import importlib.util
-import os
+import multiprocessing
+import multiprocessing.forkserver
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -29,19 +29,30 @@ def _load_sources():
 _SOURCES = _load_sources()
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def one_thread():
     """Keep torch to one thread: test processes share the cores, and spinning threads collide."""
     torch.set_num_threads(1)
-    # Every run collects garbage before it measures its memory: what is loaded is not looked through
-    # each time.
+    # Every run collects garbage before it measures its memory: what is loaded, and what the tests
+    # of other rooms left in this process, is not looked through each time.
     importlib.import_module("torch._dynamo")
     gc.collect()
     gc.freeze()
 
 
+@pytest.fixture(scope="session")
+def fork_server():
+    """Load what training needs once, for all processes that tests start from here."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["steelyard.train.launch", "torch._dynamo"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        multiprocessing.forkserver.ensure_running()
+    return context
+
+
 @pytest.fixture
-def start_processes():
+def start_processes(fork_server):
     """Start a program of this folder as torchrun would; none outlives the test."""
     children = []
 
@@ -49,24 +60,40 @@ def start_processes():
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        environment = os.environ | {
-            "WORLD_SIZE": str(count),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "OMP_NUM_THREADS": "1",
-        }
-        command = [sys.executable, str(_HERE / program), *map(str, arguments)]
-        found = [
-            subprocess.Popen(command, env=environment | {"RANK": str(rank)})
-            for rank in range(count)
-        ]
+        common = {"WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        path = str(_HERE / program)
+        found = []
+        for rank in range(count):
+            environment = {name: str(value) for name, value in {**common, "RANK": rank}.items()}
+            # The code is text, as no module of the tests has a name that a process can import.
+            code = (
+                "import os, runpy, sys\n"
+                f"os.environ.update({environment})\n"
+                f"sys.argv = {[path, *map(str, arguments)]}\n"
+                "runpy.run_path(sys.argv[0], run_name='__main__')"
+            )
+            found.append(fork_server.Process(target=exec, args=(code, {})))
+            found[-1].start()
         children.extend(found)
         return found
 
     yield start
     for child in children:
         child.kill()
-        child.wait()
+        child.join()
+        child.close()
+
+
+@pytest.fixture
+def exit_codes():
+    """Wait for processes; return their exit codes, None for one that runs on after `limit_s`."""
+
+    def wait(children, limit_s=280):
+        for child in children:
+            child.join(limit_s)
+        return [child.exitcode for child in children]
+
+    return wait
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from steelyard.nn import checkpoint
 from steelyard.nn.transformer import build
 from steelyard.train.measure.document_costs import document_costs
 
-_LENGTH, _PART = 16, 8
+_LENGTH, _PART = 48, 8
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def shards(tmp_path_factory):
     rng = np.random.default_rng(1)
     words = [f"w{number}" for number in range(400)]
     (folder / "sources").mkdir()
-    drawn = [" ".join(rng.choice(words, 900)) for _ in range(24)]
+    drawn = [" ".join(rng.choice(words, 600)) for _ in range(24)]
     for number, lines in enumerate(drawn):
         (folder / "sources" / f"{number:02d}.txt").write_text(lines)
     text.prepare([folder / "sources"], folder / "shards", vocab_size=300, heldout_fraction=0.1)

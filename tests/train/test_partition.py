@@ -71,13 +71,13 @@ def test_parts_make_up_the_whole(arch, preset):
 
 
 @pytest.fixture
-def spread(tmp_path, start_processes):
+def spread(tmp_path, start_processes, exit_codes):
     """Train in so many processes by each of the names; return losses by name."""
 
     def run(config, names, count):
         configs.dump(config, tmp_path / "wanted.json")
         children = start_processes(count, "partition_child.py", tmp_path, ",".join(names))
-        assert [child.wait(timeout=800) for child in children] == [0] * count
+        assert exit_codes(children, limit_s=800) == [0] * count
         return json.loads((tmp_path / "losses.json").read_text())
 
     return run

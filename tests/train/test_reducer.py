@@ -1,24 +1,18 @@
 """Equal bits for 1, 2 and 4 workers: the tree of a step, in threads and in processes."""
 
 import contextlib
-import random
-import signal
 import threading
-import time
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
-from steelyard import config as configs
 from steelyard.errors import ConfigError
-from steelyard.train import TrainResult
-from steelyard.train.checkpoint import CheckpointStore
 from steelyard.train.gradients import GradientTree
 from steelyard.train.measure import GradientNoiseScale
 from steelyard.train.session import Session
-from steelyard.train.trainer import TokenBatches, next_token_loss, open_session, train
+from steelyard.train.trainer import TokenBatches, next_token_loss, open_session
 
 
 class Shared:
@@ -143,49 +137,3 @@ def test_shares_that_do_not_come_out_even_are_refused(config, source):
             config,
             reducer=ThreadReducer(0, Shared(2)),
         )
-
-
-def finish(children):
-    return [child.wait(timeout=120) for child in children]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [2, 4])
-def test_processes_give_equal_bits_and_go_on_after_a_change_of_their_number(
-    workers, config, source, tmp_path, start_processes
-):
-    config = replace(config, accumulation=4, checkpoint_every=4)
-    configs.dump(config, tmp_path / "wanted.json")
-    alone = train(config, source, tmp_path / "alone")
-
-    assert finish(start_processes(workers, "rank_child.py", tmp_path, 6)) == [3] * workers
-    assert TrainResult.load(tmp_path / "run") is None
-    assert finish(start_processes(workers // 2, "rank_child.py", tmp_path, 0)) == [0] * (
-        workers // 2
-    )
-    shared = TrainResult.load(tmp_path / "run")
-    assert shared and shared.losses == alone.losses and shared.eval_losses == alone.eval_losses
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_a_process_may_be_killed_at_any_moment(config, source, tmp_path, start_processes):
-    wide = replace(config.architecture, hidden_size=128, vocab_size=512)  # shards of more than rows
-    config = replace(config, architecture=wide, accumulation=4, checkpoint_every=1, steps=24)
-    configs.dump(config, tmp_path / "wanted.json")
-    rng, store = random.Random(5), CheckpointStore(tmp_path / "run")
-    for number in range(2):
-        children = start_processes(2, "rank_child.py", tmp_path, 0)
-        begun = store.steps()[-1:] or [0]
-        while (store.steps()[-1:] or [0])[0] < begun[0] + 3:
-            time.sleep(0.01)
-        time.sleep(rng.random() * 0.1)
-        children[number % 2].kill()
-        assert finish(children)[number % 2] == -signal.SIGKILL
-        assert all(child.returncode for child in children)
-        latest = store.latest()
-        assert latest and latest.step >= begun[0] + 3
-    assert TrainResult.load(tmp_path / "run") is None
-    assert finish(start_processes(2, "rank_child.py", tmp_path, 0)) == [0, 0]
-    shared = TrainResult.load(tmp_path / "run")
-    assert shared and shared.losses == train(config, source, tmp_path / "alone").losses

@@ -4,19 +4,15 @@ import contextlib
 import copy
 import queue
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
-from steelyard import config as configs
 from steelyard.errors import ConfigError
-from steelyard.train import TrainResult, overlap
+from steelyard.train import overlap
 from steelyard.train.gradients import GradientTree
 from steelyard.train.overlap import OverlappedSum
-from steelyard.train.parallel_config import ParallelConfig
-from steelyard.train.trainer import train
 from steelyard.train.transport import shaper as shapers
 from steelyard.train.transport.collectives import bytes_sent, check_count, sum_over
 from steelyard.train.transport.config import LinkSpeed
@@ -209,25 +205,3 @@ def test_a_shaped_link_waits_for_its_bytes_by_sleeping(monkeypatch):
 def test_links_that_carry_nothing_are_refused():
     with pytest.raises(ConfigError, match="bits_per_s"):
         LinkSpeed(bits_per_s=0)
-
-
-@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_processes_of_torch_distributed_sum_and_train_alike(
-    count, config, source, tmp_path, start_processes
-):
-    link = ParallelConfig(link=LinkSpeed(bits_per_s=1e10))
-    config = replace(config, steps=5, accumulation=4, checkpoint_every=3, parallel=link)
-    configs.dump(config, tmp_path / "wanted.json")
-    children = start_processes(count, "transport_child.py", tmp_path)
-    assert [child.wait(timeout=280) for child in children] == [0] * count
-    found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(count)]
-    plain = torch.stack(drawn(count, 960)).double().sum(0)
-    for how in (*WAYS, "built-in"):
-        for rank, of_rank in enumerate(found):
-            total, sent = of_rank[how]
-            assert torch.equal(total, found[0][how][0])
-            assert torch.allclose(total.double(), plain, atol=1e-6)
-            assert sent == bytes_sent(how, 4 * 960, count, rank)
-    shared, alone = TrainResult.load(tmp_path / "run"), train(config, source, tmp_path / "alone")
-    assert shared and shared.losses == alone.losses and shared.eval_losses == alone.eval_losses
-    assert len(list((tmp_path / "run").glob("step-*.safetensors"))) == 2 * count

@@ -53,13 +53,23 @@ class Architecture:
         experts_per_token: routed experts each token visits.
         num_shared_experts: experts every token visits.
         moe_intermediate_size: width of one expert.
-        router_bias: the router holds one balancing bias per expert (DeepSeek-V3).
+        router_bias: the router holds one balancing bias per expert, which counts in the choice
+            alone (DeepSeek-V3); only with the router "sigmoid".
+        normalized_gates: gates of a token's several experts are divided by their sum (Mixtral);
+            else they are its scores as they are (DeepSeek-V2).
+        gate_scale: factor of the gates (DeepSeek).
+        num_expert_groups: groups of equally many experts, of which a token visits few (DeepSeek);
+            0 for none.
+        groups_per_token: how many groups that are.
+        shared_expert_gate: what shared experts add is multiplied by the sigmoid of a product of
+            their input (Qwen2).
         num_dense_layers: leading layers with a dense MLP in an MoE model.
         moe_every: of the layers after those, each of this number has experts, the last one of each
             group (GShard: 2), the others a dense MLP.
-        router: how tokens are sent to experts: a softmax of products (GShard, Switch, Mixtral), of
-            cosines in few dimensions (X-MoE), by balanced transport (S-BASE), by the token's
-            number, or by a policy that is learned from the loss.
+        router: how tokens are sent to experts: a softmax of products (GShard, Switch, Mixtral), a
+            sigmoid of each (DeepSeek-V3), a softmax of cosines in few dimensions (X-MoE), by
+            balanced transport (S-BASE), by the token's number, or by a policy that is learned from
+            the loss.
         capacity_factor: tokens that an expert takes in training over its even share, the others
             pass by; 0 for no limit.
         kv_lora_rank: latent width of multi-head latent attention, 0 for ordinary attention.
@@ -128,9 +138,14 @@ class Architecture:
     num_shared_experts: int = 0
     moe_intermediate_size: int = 0
     router_bias: bool = False
+    normalized_gates: bool = True
+    gate_scale: float = 1.0
+    num_expert_groups: int = 0
+    groups_per_token: int = 0
+    shared_expert_gate: bool = False
     num_dense_layers: int = 0
     moe_every: int = 1
-    router: Literal["softmax", "cosine", "sinkhorn", "hash", "reinforce"] = "softmax"
+    router: Literal["softmax", "sigmoid", "cosine", "sinkhorn", "hash", "reinforce"] = "softmax"
     capacity_factor: float = 0.0
     kv_lora_rank: int = 0
     q_lora_rank: int = 0
@@ -167,6 +182,11 @@ class Architecture:
     def value_dim(self) -> int:
         """Width of a value head: only latent attention has one of its own."""
         return (self.kv_lora_rank and self.v_head_dim) or self.head_dim
+
+    @property
+    def turned_dim(self) -> int:
+        """Columns of a query or key head that rotary positions turn."""
+        return self.qk_rope_head_dim if self.kv_lora_rank else self.rotary_dim or self.head_dim
 
     @property
     def norms_sums(self) -> bool:

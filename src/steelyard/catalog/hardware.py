@@ -131,6 +131,8 @@ class Site:
         pue: facility power over IT power.
         price_usd_per_kwh: industrial electricity price, 0 when unknown.
         carbon_g_per_kwh: grid average in CO2 equivalent, 0 when unknown.
+        carbon_by_month: the grid's mean of each month, January first, over that of the year; empty
+            when unknown.
         confidence: high, medium or unsure.
         source: where the figures stand.
     """
@@ -140,5 +142,6 @@ class Site:
     pue: float
     price_usd_per_kwh: float = 0.0
     carbon_g_per_kwh: float = 0.0
+    carbon_by_month: tuple[float, ...] = ()
     confidence: str = "medium"
     source: str = ""

@@ -31,32 +31,72 @@ __all__ = ["MODEL_TYPES", "from_huggingface", "read_architecture", "rotary_kind"
 
 def _qwen3_moe(config: ConfigFields) -> dict[str, Any]:
     """Read Qwen3 with experts in every layer."""
-    config.only("decoder_sparse_step", (1,))
-    config.only("mlp_only_layers", ([],))
-    return qwen3(config) | {
+    return qwen3(config) | _qwen_experts(config)
+
+
+def _qwen2_moe(config: ConfigFields) -> dict[str, Any]:
+    """Read Qwen1.5 and Qwen2 with experts, of which shared ones have a gate."""
+    experts = _qwen_experts(config)
+    width, one = config.number("shared_expert_intermediate_size"), experts["moe_intermediate_size"]
+    if not one or width % one:
+        raise CatalogError(
+            f"{config.where}: shared_expert_intermediate_size is {width}, not a multiple of "
+            f"moe_intermediate_size = {one}",
+            hint="shared experts are as wide as the others",
+        )
+    return (
+        qwen2(config)
+        | experts
+        | {
+            "qkv_bias": config.flag("qkv_bias", True),
+            "num_shared_experts": width // one,
+            "shared_expert_gate": width > 0,
+        }
+    )
+
+
+def _qwen_experts(config: ConfigFields) -> dict[str, Any]:
+    """Read the experts of Qwen's layers."""
+    config.only("mlp_only_layers", ([], None))
+    return {
         "num_experts": config.number("num_experts", "num_local_experts"),
-        "experts_per_token": config.number("num_experts_per_tok"),
         "moe_intermediate_size": config.number("moe_intermediate_size"),
-    }
+        "moe_every": config.number("decoder_sparse_step", default=1),
+    } | _chosen(config, config.flag("norm_topk_prob", False))
+
+
+def _chosen(config: ConfigFields, normalized: bool) -> dict[str, Any]:
+    """Return how many experts a token visits, and whether their gates sum to 1."""
+    count = config.number("num_experts_per_tok")
+    if count == 1 and normalized:
+        raise CatalogError(
+            f"{config.where}: num_experts_per_tok is 1 and gates sum to 1, so that each is 1",
+            hint="routers of one expert whose gate is its probability are supported",
+        )
+    # One expert's gate is its probability in any case.
+    return {"experts_per_token": count, "normalized_gates": normalized or count == 1}
 
 
 def _mixtral(config: ConfigFields) -> dict[str, Any]:
     """Read Mixtral: every layer routes over experts of the full MLP width."""
-    return mistral(config, window=0) | {
-        "num_experts": config.number("num_local_experts"),
-        "experts_per_token": config.number("num_experts_per_tok"),
-        "moe_intermediate_size": config.number("intermediate_size"),
-    }
+    return (
+        mistral(config, window=0)
+        | {
+            "num_experts": config.number("num_local_experts"),
+            "moe_intermediate_size": config.number("intermediate_size"),
+        }
+        | _chosen(config, True)
+    )
 
 
 def _deepseek(config: ConfigFields) -> dict[str, Any]:
-    """Read DeepSeek-V2: latent attention, shared and routed experts after a few dense layers."""
+    """Read what DeepSeek-V2 and V3 share: latent attention, shared and routed experts."""
     config.only("moe_layer_freq", (1,))
+    config.only("attention_bias", (False, None))
     rope = config.number("qk_rope_head_dim")
     return llama(config) | {
         "head_dim": config.number("qk_nope_head_dim") + rope,
         "num_experts": config.number("n_routed_experts"),
-        "experts_per_token": config.number("num_experts_per_tok"),
         "num_shared_experts": config.number("n_shared_experts", default=0),
         "moe_intermediate_size": config.number("moe_intermediate_size"),
         "num_dense_layers": config.number("first_k_dense_replace", default=0),
@@ -64,7 +104,35 @@ def _deepseek(config: ConfigFields) -> dict[str, Any]:
         "q_lora_rank": config.number("q_lora_rank", default=0),
         "qk_rope_head_dim": rope,
         "v_head_dim": config.number("v_head_dim"),
+        "gate_scale": config.real("routed_scaling_factor", 1.0),
     }
+
+
+def _deepseek2(config: ConfigFields) -> dict[str, Any]:
+    """Read DeepSeek-V2: gates are probabilities, not divided by their sum."""
+    config.only("scoring_func", ("softmax",))
+    config.only("norm_topk_prob", (False, None))
+    method = config.only("topk_method", ("greedy", "group_limited_greedy"))
+    groups = _groups(config) if method == "group_limited_greedy" else {}
+    return _deepseek(config) | _chosen(config, False) | groups
+
+
+def _deepseek3(config: ConfigFields) -> dict[str, Any]:
+    """Read DeepSeek-V3: sigmoids and a bias choose within groups."""
+    config.only("scoring_func", ("sigmoid",))
+    config.only("topk_method", ("noaux_tc",))
+    config.only("rope_interleave", (True, None))
+    chosen = _chosen(config, config.flag("norm_topk_prob", True))
+    traits = {"router": "sigmoid", "router_bias": True}
+    return _deepseek(config) | chosen | _groups(config) | traits
+
+
+def _groups(config: ConfigFields) -> dict[str, Any]:
+    """Read the groups of experts; all experts in one are none."""
+    count = config.number("n_group", default=1)
+    if count == 1:
+        return {}
+    return {"num_expert_groups": count, "groups_per_token": config.number("topk_group")}
 
 
 def _gpt2(config: ConfigFields) -> dict[str, Any]:
@@ -159,28 +227,29 @@ def _t5(config: ConfigFields) -> dict[str, Any]:
     }
 
 
-_READERS: dict[str, tuple[Callable[[ConfigFields], dict[str, Any]], dict[str, Any]]] = {
-    "bert": (_bert, {}),
-    "deepseek_v2": (_deepseek, {}),
-    "deepseek_v3": (_deepseek, {"router_bias": True}),
-    "gemma": (gemma, {}),
-    "gemma2": (gemma2, {}),
-    "gemma3_text": (gemma3, {}),
-    "gpt2": (_gpt2, {}),
-    "granite": (granite, {}),
-    "llama": (llama, {}),
-    "mistral": (mistral, {}),
-    "mixtral": (_mixtral, {}),
-    "olmo2": (olmo2, {}),
-    "opt": (_opt, {}),
-    "phi3": (phi3, {}),
-    "qwen2": (qwen2, {}),
-    "qwen3": (qwen3, {}),
-    "qwen3_moe": (_qwen3_moe, {}),
-    "smollm3": (smollm3, {}),
-    "t5": (_t5, {}),
+_READERS: dict[str, Callable[[ConfigFields], dict[str, Any]]] = {
+    "bert": _bert,
+    "deepseek_v2": _deepseek2,
+    "deepseek_v3": _deepseek3,
+    "gemma": gemma,
+    "gemma2": gemma2,
+    "gemma3_text": gemma3,
+    "gpt2": _gpt2,
+    "granite": granite,
+    "llama": llama,
+    "mistral": mistral,
+    "mixtral": _mixtral,
+    "olmo2": olmo2,
+    "opt": _opt,
+    "phi3": phi3,
+    "qwen2": qwen2,
+    "qwen2_moe": _qwen2_moe,
+    "qwen3": qwen3,
+    "qwen3_moe": _qwen3_moe,
+    "smollm3": smollm3,
+    "t5": _t5,
 }
-"""Reader of each `model_type`, and traits that its configurations do not state."""
+"""Reader of each `model_type`."""
 
 MODEL_TYPES: tuple[str, ...] = tuple(_READERS)
 """Values of `model_type` that `from_huggingface` reads."""
@@ -247,9 +316,8 @@ def read_architecture(values: dict[str, Any], where: str, name: str = "") -> Arc
             f"{where}: model_type {kind!r} is not supported",
             hint=f"supported: {', '.join(MODEL_TYPES)}",
         )
-    read, traits = _READERS[kind]
     config = ConfigFields(values, where)
-    fields = read(config) | traits
+    fields = _READERS[kind](config)
     config.refuse_unread()
     label = str(values.get("_name_or_path") or name or kind).rstrip("/").rsplit("/", 1)[-1]
     arch = Architecture(

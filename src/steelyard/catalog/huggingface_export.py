@@ -65,8 +65,9 @@ def _differs(arch: Architecture, other: Architecture, name: str) -> bool:
 _CLASSES: tuple[tuple[dict[str, Any], str, str], ...] = (
     ({"kind": "encoder"}, "bert", "BertModel"),
     ({"kind": "encoder-decoder"}, "t5", "T5ForConditionalGeneration"),
-    ({"latent": True, "router_bias": True}, "deepseek_v3", "DeepseekV3ForCausalLM"),
+    ({"latent": True, "router": "sigmoid"}, "deepseek_v3", "DeepseekV3ForCausalLM"),
     ({"latent": True}, "deepseek_v2", "DeepseekV2ForCausalLM"),
+    ({"sparse": True, "shared_expert_gate": True}, "qwen2_moe", "Qwen2MoeForCausalLM"),
     ({"sparse": True, "qk_norm": True}, "qwen3_moe", "Qwen3MoeForCausalLM"),
     ({"sparse": True}, "mixtral", "MixtralForCausalLM"),
     ({"position": "learned", "mlp": "relu"}, "opt", "OPTForCausalLM"),
@@ -124,25 +125,43 @@ def _moe_values(arch: Architecture, kind: str) -> dict[str, Any]:
     common = {"num_experts_per_tok": arch.experts_per_token}
     if kind == "mixtral":
         return common | {"num_local_experts": arch.num_experts}
-    if kind == "qwen3_moe":
+    # One expert's gate is its probability, which those classes have without the division.
+    common |= {"norm_topk_prob": arch.normalized_gates and arch.experts_per_token > 1}
+    if kind in ("qwen2_moe", "qwen3_moe"):
+        width = arch.num_shared_experts * arch.moe_intermediate_size
         return common | {
             "num_experts": arch.num_experts,
             "moe_intermediate_size": arch.moe_intermediate_size,
+            "decoder_sparse_step": arch.moe_every,
+            **({"shared_expert_intermediate_size": width} if kind == "qwen2_moe" else {}),
+            **({"qkv_bias": arch.qkv_bias} if kind == "qwen2_moe" else {}),
         }
     if not arch.kv_lora_rank:
         return {}
-    return common | {
-        "n_routed_experts": arch.num_experts,
-        "n_shared_experts": arch.num_shared_experts,
-        "moe_intermediate_size": arch.moe_intermediate_size,
-        "first_k_dense_replace": arch.num_dense_layers,
-        "kv_lora_rank": arch.kv_lora_rank,
-        "q_lora_rank": arch.q_lora_rank or None,
-        "qk_nope_head_dim": arch.head_dim - arch.qk_rope_head_dim,
-        "qk_rope_head_dim": arch.qk_rope_head_dim,
-        "v_head_dim": arch.v_head_dim,
-        "head_dim": arch.qk_rope_head_dim,
-    }
+    # The third version always has groups; one of them holds all experts.
+    groups = {"n_group": arch.num_expert_groups or 1, "topk_group": arch.groups_per_token or 1}
+    if kind == "deepseek_v2":
+        is_grouped = arch.num_expert_groups > 0
+        groups = (groups if is_grouped else {}) | {
+            "topk_method": "group_limited_greedy" if is_grouped else "greedy"
+        }
+    return (
+        common
+        | groups
+        | {
+            "routed_scaling_factor": arch.gate_scale,
+            "n_routed_experts": arch.num_experts,
+            "n_shared_experts": arch.num_shared_experts,
+            "moe_intermediate_size": arch.moe_intermediate_size,
+            "first_k_dense_replace": arch.num_dense_layers,
+            "kv_lora_rank": arch.kv_lora_rank,
+            "q_lora_rank": arch.q_lora_rank or None,
+            "qk_nope_head_dim": arch.head_dim - arch.qk_rope_head_dim,
+            "qk_rope_head_dim": arch.qk_rope_head_dim,
+            "v_head_dim": arch.v_head_dim,
+            "head_dim": arch.qk_rope_head_dim,
+        }
+    )
 
 
 def _family_values(arch: Architecture, kind: str) -> dict[str, Any]:
@@ -171,7 +190,7 @@ def _family_values(arch: Architecture, kind: str) -> dict[str, Any]:
         }
     if kind in ("mistral", "mixtral"):
         return {"sliding_window": arch.sliding_window or None}
-    if kind in ("qwen2", "qwen3", "qwen3_moe") and arch.sliding_window:
+    if kind in ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe") and arch.sliding_window:
         return _window_values(arch) | {"use_sliding_window": True, "max_window_layers": 0}
     return {}
 

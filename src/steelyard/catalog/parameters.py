@@ -180,7 +180,8 @@ def _mlp(arch: Architecture, width: int) -> int:
 def _moe(arch: Architecture, experts: int) -> int:
     """Count the router over all experts, `experts` routed ones and the shared ones."""
     shared = arch.num_shared_experts
-    return _router(arch) + (experts + shared) * _mlp(arch, arch.moe_intermediate_size)
+    gate = arch.hidden_size * arch.shared_expert_gate
+    return _router(arch) + gate + (experts + shared) * _mlp(arch, arch.moe_intermediate_size)
 
 
 def _router(arch: Architecture) -> int:

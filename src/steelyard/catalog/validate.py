@@ -57,6 +57,7 @@ def validate_architecture(arch: Architecture, *, where: str) -> None:
     sizes = ("hidden_size", "num_layers", "num_heads", "num_kv_heads", "head_dim")
     sizes += ("intermediate_size", "vocab_size", "max_positions", "rope_theta", "norm_eps")
     counts = ("num_experts", "experts_per_token", "num_shared_experts", "num_dense_layers")
+    counts += ("num_expert_groups", "groups_per_token")
     counts += (
         "capacity_factor",
         "drop_path",
@@ -67,7 +68,7 @@ def validate_architecture(arch: Architecture, *, where: str) -> None:
         "no_rope_every",
     )
     counts += ("sliding_window", "full_attention_every", "attention_scale", "attention_softcap")
-    scales = ("embedding_scale", "residual_scale", "logit_divisor", "moe_every")
+    scales = ("embedding_scale", "residual_scale", "logit_divisor", "moe_every", "gate_scale")
     amounts = _not_negative(arch, *counts, "logit_softcap")
     # Sizes come first: the rules below divide by them.
     _check(arch, where, _positive(arch, *sizes, *scales) | amounts)
@@ -138,9 +139,42 @@ def _expert_rules(arch: Architecture) -> dict[str, tuple[bool, str]]:
         return {
             "router": (arch.router == "softmax", without),
             "capacity_factor": (arch.capacity_factor == 0, without),
+            "num_expert_groups": (arch.num_expert_groups == 0, without),
         }
-    most = arch.num_experts if arch.router in ("softmax", "cosine") else 1
+    most = arch.num_experts if arch.router in ("softmax", "sigmoid", "cosine") else 1
+    is_plain = arch.router in ("softmax", "sigmoid")
+    groups = arch.num_expert_groups
+    reached = arch.groups_per_token * (arch.num_experts // groups if groups else 0)
     experts = {
+        "router_bias": (
+            not arch.router_bias or arch.router == "sigmoid",
+            f", but router is {arch.router!r}, not 'sigmoid'",
+        ),
+        "gate_scale": (
+            is_plain or arch.gate_scale == 1.0,
+            f", but gates of router = {arch.router!r} are not scaled",
+        ),
+        "normalized_gates": (
+            is_plain or arch.normalized_gates,
+            f", but router is {arch.router!r}",
+        ),
+        "shared_expert_gate": (
+            arch.num_shared_experts > 0 or not arch.shared_expert_gate,
+            ", but num_shared_experts is 0",
+        ),
+        "num_expert_groups": (
+            not groups or (is_plain and arch.num_experts % groups == 0),
+            f", but must divide num_experts = {arch.num_experts} of a router of products",
+        ),
+        "groups_per_token": (
+            0 < arch.groups_per_token <= groups and reached >= arch.experts_per_token
+            if groups
+            else not arch.groups_per_token,
+            f", but must lie in [1, {groups}] and hold experts_per_token = "
+            f"{arch.experts_per_token} experts"
+            if groups
+            else ", but num_expert_groups is 0",
+        ),
         "experts_per_token": (
             0 < arch.experts_per_token <= most,
             f", but must lie in [1, {most}] with num_experts = {arch.num_experts} and router = "
@@ -202,7 +236,14 @@ def _hardware_rules(record: Accelerator | Cluster | Site) -> dict[str, tuple[boo
     at_least_it = "; facility power is at least IT power: 1 or more"
     if isinstance(record, Site):
         prices = _not_negative(record, "price_usd_per_kwh", "carbon_g_per_kwh")
-        return prices | {"pue": (record.pue >= 1, at_least_it)}
+        months = record.carbon_by_month
+        return prices | {
+            "pue": (record.pue >= 1, at_least_it),
+            "carbon_by_month": (
+                not months or (len(months) == 12 and min(months) > 0),
+                ", but must hold a positive number for each of the 12 months",
+            ),
+        }
     if isinstance(record, Cluster):
         rates = ("node_memory_bytes", "scale_up_bytes_per_s", "injection_bytes_per_s")
         return (

@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 
 from steelyard.catalog.hardware import Accelerator, Site
-from steelyard.cost.energy import run_carbon_g, run_energy_j
-from steelyard.cost.money import GIVEN, Assumptions, ChipHour, chip_hour, known_purchase_usd
+from steelyard.cost.assumptions import Assumptions
+from steelyard.cost.carbon import run_carbon_g
+from steelyard.cost.energy import run_energy_j
+from steelyard.cost.money import GIVEN, ChipHour, chip_hour, known_purchase_usd
 from steelyard.errors import CatalogError, ConfigError
 from steelyard.quantity import Forecast, Provenance
 

@@ -1,48 +1,42 @@
-"""Joules of a run by power, average draw and facility overhead, and the grams they emit."""
+"""Joules of a run by power, average draw and facility overhead."""
 
-from steelyard.catalog.hardware import Accelerator, Site
-from steelyard.errors import CatalogError
+from steelyard.catalog.hardware import Accelerator
+from steelyard.catalog.market import family_of
+from steelyard.cost.assumptions import Assumptions
 
-__all__ = ["J_PER_KWH", "accelerator_power_w", "run_carbon_g", "run_energy_j"]
+__all__ = ["J_PER_KWH", "accelerator_power_w", "average_power_w", "run_energy_j"]
 
 J_PER_KWH = 3.6e6
-_AVERAGE_DRAW = {"gpu": 0.75, "tpu": 0.43}
-"""Average draw over rated power in training. Source: Cottier et al. 2024 (arXiv 2405.21015),
-appendix A."""
-
-_SERVER = (
-    ("GH200", 1.3),
-    ("H100", 10.2 / 8 / 0.7),
-    ("H800", 10.2 / 8 / 0.7),
-    ("A100", 6.5 / 8 / 0.4),
-    ("A800", 6.5 / 8 / 0.4),
-    ("V100", 1.67),
-)
-"""Rated server power over that of its accelerators, by a part of the accelerator's name."""
-
 _FALLBACK_W = {"gpu": 400.0, "tpu": 300.0, "npu": 400.0, "rdu": 400.0, "cpu": 60.0}
 """Typical rated power by kind, where a record has none: energy is then marked as assumed."""
 
 
-def _server_multiplier(accelerator: Accelerator) -> float:
-    """Return rated server power over the rated power of its accelerators.
-
-    It is 1 for a processor, whose record is the machine.
+def average_power_w(
+    rated_w: float,
+    kind: str,
+    family: str,
+    assumptions: Assumptions | None = None,
+    draw: float | None = None,
+) -> float:
+    """Return the average power of one accelerator in training, with its share of the server.
 
     Args:
-        accelerator: record whose name and kind decide.
+        rated_w: rated power of the accelerator alone.
+        kind: "gpu", "tpu" and others; a "cpu" is its own server.
+        family: word that decides the server's power, as `catalog.market.family_of` returns it.
+        assumptions: servers and draws.
+        draw: average over rated power; the assumed one of its kind when not given.
 
     Returns:
-        A factor of at least 1.
+        Watts, facility overhead left out.
 
-    Source: Cottier et al. 2024, appendix A (H100 1.82, A100 2.03, V100 1.67, other GPU 1.8, TPU
-    1.56).
+    Source: Cottier et al. 2024 (arXiv 2405.21015), appendix A.
     """
-    if accelerator.kind == "cpu":
-        return 1.0
-    if accelerator.kind == "tpu":
-        return 1.56
-    return next((factor for name, factor in _SERVER if name in accelerator.name.upper()), 1.8)
+    chosen = assumptions or Assumptions()
+    table = chosen.tpu_power if kind == "tpu" else chosen.server_power
+    server = 1.0 if kind == "cpu" else table.get(family, table[""])
+    usual = chosen.tpu_draw if kind == "tpu" else chosen.gpu_draw
+    return rated_w * server * (usual if draw is None else draw)
 
 
 def accelerator_power_w(accelerator: Accelerator, *, draw: float | None = None) -> float:
@@ -58,8 +52,7 @@ def accelerator_power_w(accelerator: Accelerator, *, draw: float | None = None) 
         Watts.
     """
     rated = accelerator.tdp_w or _FALLBACK_W.get(accelerator.kind, 300.0)
-    average = _AVERAGE_DRAW.get(accelerator.kind, 0.75) if draw is None else draw
-    return rated * _server_multiplier(accelerator) * average
+    return average_power_w(rated, accelerator.kind, family_of(accelerator.name), draw=draw)
 
 
 def run_energy_j(
@@ -83,26 +76,3 @@ def run_energy_j(
         Joules.
     """
     return accelerator_power_w(accelerator, draw=draw) * num_accelerators * duration_s * pue
-
-
-def run_carbon_g(energy_j: float, site: Site) -> float:
-    """Return the operational emissions: energy times the grid's average intensity.
-
-    What making the hardware emitted is left out.
-
-    Args:
-        energy_j: electric energy, facility overhead included.
-        site: place whose grid supplies it.
-
-    Returns:
-        Grams of carbon dioxide equivalent.
-
-    Raises:
-        CatalogError: the site's carbon intensity is unknown.
-    """
-    if not site.carbon_g_per_kwh:
-        raise CatalogError(
-            f"no carbon intensity is known for {site.name}",
-            hint="add carbon_g_per_kwh to a record in the user catalog",
-        )
-    return energy_j / J_PER_KWH * site.carbon_g_per_kwh

@@ -1,11 +1,12 @@
 """What an accelerator-hour costs: rent, or amortized hardware, interconnect and electricity."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
 from typing import NamedTuple
 
 from steelyard.catalog.hardware import Accelerator, Site
+from steelyard.cost.assumptions import Assumptions
 from steelyard.cost.energy import J_PER_KWH, run_energy_j
 from steelyard.errors import CatalogError, ConfigError
 
@@ -16,6 +17,7 @@ __all__ = [
     "chip_hour",
     "dated",
     "depreciated_value",
+    "hourly_usd",
     "known_purchase_usd",
     "with_rent",
 ]
@@ -25,23 +27,6 @@ OLD_PRICE = ", older than 12 months"
 """How the source of a price ends that stood there long ago."""
 GIVEN = "rent as given"
 """Source of a rent that the user named."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Assumptions:
-    """Constants of the amortized price.
-
-    Attributes:
-        depreciation: orders of magnitude of value lost per year.
-        interconnect_fraction: share of a cluster's hardware cost that is its network.
-        years_in_service: age of the hardware at the start of the run.
-
-    Source: Cottier et al. 2024 (arXiv 2405.21015), appendix A.
-    """
-
-    depreciation: float = 0.14
-    interconnect_fraction: float = 0.19
-    years_in_service: float = 1.0
 
 
 _PURCHASES = (
@@ -144,6 +129,24 @@ def depreciated_value(
     return purchase_usd * 10 ** (-(assumptions or Assumptions()).depreciation * years)
 
 
+def hourly_usd(worth_usd: float, assumptions: Assumptions) -> tuple[float, float]:
+    """Return what an hour of hardware costs, and its part of the cluster's network.
+
+    Args:
+        worth_usd: what an accelerator with its share of the server is worth now.
+        assumptions: constants of the amortization.
+
+    Returns:
+        US dollars of the hardware and of the network per hour.
+
+    Source: Cottier et al. 2024 (arXiv 2405.21015), appendix A: value x 0.14 ln(10) / 8766 per hour,
+        interconnect 19 % of the cluster.
+    """
+    hardware = worth_usd * assumptions.depreciation * math.log(10) / HOURS_PER_YEAR
+    share = assumptions.interconnect_fraction
+    return hardware, hardware * share / (1 - share)
+
+
 def chip_hour(
     accelerator: Accelerator,
     site: Site,
@@ -168,9 +171,6 @@ def chip_hour(
     Raises:
         CatalogError: no price of the accelerator is known, or none of the electricity it needs.
         ConfigError: both prices are given, or one is negative.
-
-    Source: Cottier et al. 2024, appendix A: value x 0.14 ln(10) / 8766 per hour, interconnect 19 %
-        of the cluster.
     """
     if None not in (purchase_usd, rent_usd) or min(purchase_usd or 0, rent_usd or 0) < 0:
         raise ConfigError(
@@ -205,6 +205,4 @@ def chip_hour(
         return ChipHour(0.0, 0.0, electricity, "own", "own machine: electricity only")
     chosen = assumptions or Assumptions()
     worth = depreciated_value(price, chosen.years_in_service, chosen)
-    hardware = worth * chosen.depreciation * math.log(10) / HOURS_PER_YEAR
-    share = chosen.interconnect_fraction
-    return ChipHour(hardware, hardware * share / (1 - share), electricity, "amortized", source)
+    return ChipHour(*hourly_usd(worth, chosen), electricity, "amortized", source)

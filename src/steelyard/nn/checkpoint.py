@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,14 @@ from torch import Tensor
 
 from steelyard.catalog import Architecture, to_huggingface
 from steelyard.catalog.huggingface import read_architecture, text_values
-from steelyard.errors import ConfigError, DataError
+from steelyard.errors import CatalogError, ConfigError, DataError
 from steelyard.files import read_json, sha256_file, write_json
 from steelyard.nn.encoder_decoder import EncoderDecoder
 from steelyard.nn.gguf.model import load_gguf
 from steelyard.nn.hashes import HASHES, check_hashes, identity_of
 from steelyard.nn.mapped import DTYPES, Weights, write_tensors
-from steelyard.nn.names import Slot, slots
+from steelyard.nn.moe.separate import keep_experts
+from steelyard.nn.names import slots
 from steelyard.nn.own_folder import (
     INDEX,
     OWN_TYPE,
@@ -30,7 +30,7 @@ from steelyard.nn.own_folder import (
 from steelyard.nn.quantized.folder import replace_packed
 from steelyard.nn.rotary import RotaryScaling
 from steelyard.nn.rotary_config import read_scaling, scaling_fields, within_factors
-from steelyard.nn.stored import StoredMatrix
+from steelyard.nn.slot import Slot, copied, matrices, split, stored_shape, view_of
 from steelyard.nn.stored import keep_stored as place_stored
 from steelyard.nn.traits import unserved_traits
 from steelyard.nn.transformer import Transformer
@@ -41,6 +41,8 @@ _BUFFERS = ("rotary_emb.inv_freq", "attn.bias", "attn.masked_bias")
 """Endings of tensors that older files hold beside the weights and that follow from the
 configuration."""
 MODEL_TYPES = (
+    "deepseek_v2",
+    "deepseek_v3",
     "gemma",
     "gemma2",
     "gemma3",
@@ -49,11 +51,14 @@ MODEL_TYPES = (
     "granite",
     "llama",
     "mistral",
+    "mixtral",
     "olmo2",
     "opt",
     "phi3",
     "qwen2",
+    "qwen2_moe",
     "qwen3",
+    "qwen3_moe",
     "smollm3",
 )
 _VISION = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_")
@@ -125,8 +130,7 @@ def load(
     if config.get("quantization_config"):
         replace_packed(weights, config["quantization_config"], directory)
     found = _named_as_stored(slots(arch, config["model_type"]), weights)
-    is_multimodal = config["model_type"] == "gemma3"
-    _refuse_mismatch(found, weights, arch, directory, is_multimodal=is_multimodal)
+    _refuse_mismatch(found, weights, arch, directory, _unread(config, arch))
     kept = dtype or _main_dtype(found, weights)
     if keep_stored and dtype is None and kept != torch.bfloat16:
         kept = torch.float32
@@ -134,11 +138,14 @@ def load(
     state: dict[str, Tensor] = {}
     with torch.no_grad():
         for slot in found:
-            view = _view(slot, weights, kept)
+            if keep_stored and slot.experts:
+                keep_experts(model, slot.name, matrices(slot, weights), kept)
+                continue
+            view = view_of(slot, weights, kept)
             if view is None and keep_stored and slot.is_matrix:
-                place_stored(model, slot.name, _matrices(slot, weights), kept)
+                place_stored(model, slot.name, matrices(slot, weights), kept)
             else:
-                state[slot.name] = _copied(slot, weights, kept) if view is None else view
+                state[slot.name] = copied(slot, weights, kept) if view is None else view
         model.load_state_dict(state, assign=True)
     model.identity = identity_of(directory) if keep_stored else ""
     return model.to(device=device).eval()
@@ -164,9 +171,9 @@ def save(
 ) -> None:
     """Save a model as a Hugging Face folder that `transformers` and `load` read.
 
-    A model with a trait that `nn.traits.unserved_traits` names, such as experts, is saved in this
-    package's own layout, which `load` alone reads. Each file is written beside and renamed; the
-    hashes come last.
+    A model with a trait that `nn.traits.unserved_traits` names, or with experts as no Hugging Face
+    class has them, is saved in this package's own layout, which `load` alone reads. Each file is
+    written beside and renamed; the hashes come last.
 
     Args:
         model: model of `nn.transformer` or `nn.encoder_decoder`.
@@ -174,7 +181,7 @@ def save(
         max_shard_bytes: weights beyond it are split into several files with an index.
 
     Raises:
-        CatalogError: no Hugging Face class has the architecture's shape.
+        CatalogError: no Hugging Face class has the shape of a dense architecture.
         CapacityError: the disk is full.
     """
     directory = Path(directory)
@@ -196,7 +203,13 @@ def _stored_form(model: Transformer | EncoderDecoder) -> tuple[dict[str, Any], d
     if isinstance(model, EncoderDecoder) or unserved_traits(arch):
         return own_config(arch), own_state(model)
     state = model.state_dict()
-    config = to_huggingface(arch) | {
+    try:
+        exported = to_huggingface(arch)
+    except CatalogError:
+        if not (arch.num_experts or arch.kv_lora_rank):
+            raise
+        return own_config(arch), own_state(model)
+    config = exported | {
         "_name_or_path": arch.name,
         "torch_dtype": str(model.embedding.weight.dtype).removeprefix("torch."),
     }
@@ -204,7 +217,7 @@ def _stored_form(model: Transformer | EncoderDecoder) -> tuple[dict[str, Any], d
     tensors = {
         part: tensor
         for slot in slots(arch, config["model_type"])
-        for part, tensor in _split(slot, state[slot.name])
+        for part, tensor in split(slot, state[slot.name])
     }
     return config, tensors
 
@@ -250,8 +263,16 @@ def _architecture(
         )
     values = text_values(config)
     arch = read_architecture(values, str(where), directory.resolve().name)
-    scaling = read_scaling(values, str(where), arch.rotary_dim or arch.head_dim)
+    scaling = read_scaling(values, str(where), arch.turned_dim)
     return within_factors(arch, scaling, max_positions, str(where)), scaling
+
+
+def _unread(config: dict[str, Any], arch: Architecture) -> tuple[str, ...]:
+    """Return how tensors begin that a folder has besides those of the text model."""
+    if config.get("num_nextn_predict_layers"):
+        # DeepSeek-V3 keeps what predicts a second token as one more layer.
+        return (f"model.layers.{arch.num_layers}.",)
+    return _VISION if config["model_type"] == "gemma3" else ()
 
 
 def _named_as_stored(found: list[Slot], weights: Weights) -> list[Slot]:
@@ -282,12 +303,14 @@ def _refuse_mismatch(
     weights: Weights,
     arch: Architecture,
     directory: Path,
-    *,
-    is_multimodal: bool,
+    unread: tuple[str, ...],
 ) -> None:
-    """Refuse a folder whose tensors are not just the model's, in number, shape and type."""
+    """Refuse a folder whose tensors are not just the model's, in number, shape and type.
+
+    Those that begin with a word of `unread` may be there besides.
+    """
     parts = {
-        part: _stored_shape(slot, rows)
+        part: stored_shape(slot, rows)
         for slot in found
         for part, rows in zip(slot.parts, slot.rows, strict=True)
     }
@@ -314,7 +337,7 @@ def _refuse_mismatch(
         for name in weights.files
         if name not in parts
         and not name.endswith((*_BUFFERS, *unused))
-        and not (is_multimodal and name.startswith(_VISION))
+        and not name.startswith(unread)
     ]
     if left:
         raise DataError(
@@ -334,44 +357,6 @@ def _main_dtype(found: list[Slot], weights: Weights) -> torch.dtype:
         entry = weights.entry(part)
         sizes[entry.dtype] += entry.stop - entry.start
     return DTYPES[sizes.most_common(1)[0][0]]
-
-
-def _view(slot: Slot, weights: Weights, dtype: torch.dtype) -> Tensor | None:
-    """Return one parameter of ours as a view of the map, None where that is not possible."""
-    same = all(DTYPES[weights.entry(part).dtype] == dtype for part in slot.parts)
-    return weights.view(slot.parts) if same and not slot.transposed else None
-
-
-def _copied(slot: Slot, weights: Weights, dtype: torch.dtype) -> Tensor:
-    """Return one parameter of ours, copied from its parts."""
-    made = torch.empty((sum(slot.rows), slot.width) if slot.width else sum(slot.rows), dtype=dtype)
-    for part, target in zip(slot.parts, made.split(slot.rows), strict=True):
-        file = weights.files[part]
-        tensor = file.read(part)
-        target.copy_(tensor.T if slot.transposed else tensor)
-        # Without this, memory would hold the file's pages and the copies of all parts at once.
-        file.release(part)
-    return made
-
-
-def _matrices(slot: Slot, weights: Weights) -> tuple[StoredMatrix, ...]:
-    """Return the parts of a parameter, to be read later."""
-    return tuple(
-        weights.files[part].matrix(part, transposed=slot.transposed) for part in slot.parts
-    )
-
-
-def _stored_shape(slot: Slot, rows: int) -> tuple[int, ...]:
-    """Return the shape in which a part is stored."""
-    if not slot.width:
-        return (rows,)
-    return (slot.width, rows) if slot.transposed else (rows, slot.width)
-
-
-def _split(slot: Slot, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Return the parts in which a parameter is stored."""
-    for part, piece in zip(slot.parts, tensor.split(slot.rows), strict=True):
-        yield part, (piece.T if slot.transposed else piece).contiguous()
 
 
 def _shards(tensors: dict[str, Tensor], max_bytes: int) -> dict[str, dict[str, Tensor]]:

@@ -10,6 +10,7 @@ from steelyard.catalog.architecture import Architecture
 from steelyard.nn.attention import Attend
 from steelyard.nn.cross import CrossAttention
 from steelyard.nn.initial.schemes import residual_weight
+from steelyard.nn.mixers.latent import LatentAttention
 from steelyard.nn.moe.experts import MixtureOfExperts
 from steelyard.nn.parts.activation import activate
 from steelyard.nn.parts.linear import linear
@@ -56,6 +57,7 @@ class DecoderLayer(nn.Module):
 
     Attributes:
         attention_norm: norm before attention, None with norms after it alone.
+        latent: what makes queries, keys and values of latent attention; None where `qkv` does.
         qkv: input projection of attention; its rows are all query heads, then all key heads, then
             all value heads.
         query_norm: norm of each query head, or of all together with `qk_norm_across_heads`; None
@@ -78,6 +80,7 @@ class DecoderLayer(nn.Module):
         mlp_sum_norm: norm after it was added, or None.
     """
 
+    qkv: nn.Linear
     up: nn.Linear
     down: nn.Linear
 
@@ -102,18 +105,11 @@ class DecoderLayer(nn.Module):
         self.norm_eps = arch.norm_eps
         # Every attention divides by sqrt(head_dim); another scale is brought in by the queries.
         self.query_scale = arch.attention_scale * math.sqrt(arch.head_dim) or 1.0
-        width, inner = arch.hidden_size, arch.num_heads * arch.head_dim
+        width = arch.hidden_size
         has_post, has_sum = arch.post_norm or arch.sandwich_norm, arch.norms_sums
         has_pre = not (arch.post_norm or has_sum)
         self.attention_norm = make_norm(arch, width) if has_pre else None
-        self.qkv = linear(width, sum(self.heads) * arch.head_dim, arch.qkv_bias)
-        normed = self.heads if arch.qk_norm_across_heads else (1, 1)
-        query_width, key_width = normed[0] * arch.head_dim, normed[1] * arch.head_dim
-        self.query_norm = rms_norm(arch, query_width) if arch.qk_norm else None
-        self.key_norm = rms_norm(arch, key_width) if arch.qk_norm else None
-        self.gate = linear(width, inner, bias=False) if arch.mixer == "retention" else None
-        self.attention_inner_norm = make_norm(arch, inner) if arch.subln else None
-        self.out = linear(inner, width, arch.output_bias)
+        self._add_attention(arch)
         self.attention_post_norm = make_norm(arch, width) if has_post else None
         self.attention_sum_norm = make_norm(arch, width) if has_sum else None
         has_cross = arch.kind == "encoder-decoder" and part == "decoder"
@@ -128,6 +124,20 @@ class DecoderLayer(nn.Module):
             self._add_mlp(arch)
         self.mlp_post_norm = make_norm(arch, width) if has_post else None
         self.mlp_sum_norm = make_norm(arch, width) if has_sum else None
+
+    def _add_attention(self, arch: Architecture) -> None:
+        """Lay out what stands around the mixing of tokens."""
+        width, inner = arch.hidden_size, arch.num_heads * arch.value_dim
+        self.latent = LatentAttention(arch) if arch.kv_lora_rank else None
+        if self.latent is None:
+            self.qkv = linear(width, sum(self.heads) * arch.head_dim, arch.qkv_bias)
+        normed = self.heads if arch.qk_norm_across_heads else (1, 1)
+        query_width, key_width = normed[0] * arch.head_dim, normed[1] * arch.head_dim
+        self.query_norm = rms_norm(arch, query_width) if arch.qk_norm else None
+        self.key_norm = rms_norm(arch, key_width) if arch.qk_norm else None
+        self.gate = linear(width, inner, bias=False) if arch.mixer == "retention" else None
+        self.attention_inner_norm = make_norm(arch, inner) if arch.subln else None
+        self.out = linear(inner, width, arch.output_bias)
 
     def _add_mlp(self, arch: Architecture) -> None:
         """Lay out a dense MLP."""
@@ -242,6 +252,13 @@ class DecoderLayer(nn.Module):
         Returns:
             Normed and turned queries [..., H, D] and keys, and values [..., KV, D].
         """
+        if self.latent is not None and rotation is not None:
+            queries, keys, values = self.latent(normed, rotation)
+            return (
+                (queries if self.query_scale == 1.0 else queries * self.query_scale),
+                keys,
+                values,
+            )
         num_heads, num_kv_heads, _ = self.heads
         fused = self.qkv(normed).unflatten(-1, (-1, self.head_dim))
         if rotation is None or self.query_norm is not None or self.key_norm is not None:

@@ -1,34 +1,9 @@
 """How Hugging Face names and lays out the tensors of the models that `nn.transformer` builds."""
 
-from dataclasses import dataclass
-
 from steelyard.catalog.architecture import Architecture
+from steelyard.nn.slot import Slot
 
-__all__ = ["Slot", "slots"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Slot:
-    """One parameter of ours and the stored tensors it is made of.
-
-    Attributes:
-        name: name in `Transformer.state_dict()`.
-        parts: stored names, stacked row after row.
-        rows: rows of each part.
-        width: columns, 0 for a vector.
-        transposed: stored with inputs as rows (GPT-2's Conv1D), so that parts lie side by side.
-    """
-
-    name: str
-    parts: tuple[str, ...]
-    rows: tuple[int, ...]
-    width: int = 0
-    transposed: bool = False
-
-    @property
-    def is_matrix(self) -> bool:
-        """Whether it is a linear map's, or the table of tokens."""
-        return self.width > 0 and not self.name.startswith("position_embedding")
+__all__ = ["slots"]
 
 
 def slots(arch: Architecture, model_type: str) -> list[Slot]:
@@ -42,7 +17,8 @@ def slots(arch: Architecture, model_type: str) -> list[Slot]:
         One slot per parameter of the model.
 
     Source: module names of the `transformers` classes LlamaForCausalLM, Gemma2ForCausalLM,
-    Olmo2ForCausalLM, Phi3ForCausalLM, GPT2LMHeadModel and OPTForCausalLM.
+    Olmo2ForCausalLM, Phi3ForCausalLM, GPT2LMHeadModel, OPTForCausalLM, MixtralForCausalLM,
+    Qwen2MoeForCausalLM and DeepseekV3ForCausalLM.
     """
     # Mistral and Qwen took over Llama's names, and so did most that came later.
     form = {"gpt2": _gpt2, "opt": _opt, "phi3": _phi3}.get(model_type, _llama)
@@ -58,7 +34,15 @@ def slots(arch: Architecture, model_type: str) -> list[Slot]:
     ]
     for index in range(arch.num_layers):
         theirs = prefix + layer_prefix + f".{index}."
+        if arch.kv_lora_rank:
+            found += _latent_slots(arch, f"layers.{index}.latent", theirs + "self_attn.")
+        if arch.has_experts(index):
+            found += _expert_slots(arch, f"layers.{index}.experts", theirs, model_type)
         for name, stored, kind in inside:
+            if (name == "qkv" and arch.kv_lora_rank) or (
+                name in ("up", "down") and arch.has_experts(index)
+            ):
+                continue
             found += _layer_slots(
                 arch,
                 f"layers.{index}.{name}",
@@ -196,7 +180,7 @@ def _layer_slots(
             hidden,
             arch.qkv_bias,
         ),
-        "out": ((hidden,), queries, arch.output_bias),
+        "out": ((hidden,), arch.num_heads * arch.value_dim, arch.output_bias),
         "up": ((up_rows // len(parts),) * len(parts), hidden, arch.mlp_bias),
         "down": ((hidden,), inner, arch.mlp_bias),
     }[kind]
@@ -208,4 +192,77 @@ def _layer_slots(
     if bias:
         biases = tuple(f"{part}.bias" for part in parts)
         found.append(Slot(name=f"{name}.bias", parts=biases, rows=rows))
+    return found
+
+
+def _latent_slots(arch: Architecture, name: str, theirs: str) -> list[Slot]:
+    """Make the slots of latent attention, but for its output."""
+    hidden, rank, reduced = arch.hidden_size, arch.kv_lora_rank, arch.q_lora_rank
+    plain = arch.head_dim - arch.qk_rope_head_dim
+    sizes = {
+        "queries": (
+            "q_b_proj" if reduced else "q_proj",
+            arch.num_heads * arch.head_dim,
+            reduced or hidden,
+        ),
+        "reduction": ("kv_a_proj_with_mqa", rank + arch.qk_rope_head_dim, hidden),
+        "norm": ("kv_a_layernorm", rank, 0),
+        "expansion": ("kv_b_proj", arch.num_heads * (plain + arch.v_head_dim), rank),
+    }
+    if reduced:
+        sizes |= {
+            "query_reduction": ("q_a_proj", reduced, hidden),
+            "query_norm": ("q_a_layernorm", reduced, 0),
+        }
+    return [
+        Slot(
+            name=f"{name}.{ours}.weight",
+            parts=(f"{theirs}{stored}.weight",),
+            rows=(rows,),
+            width=width,
+        )
+        for ours, (stored, rows, width) in sizes.items()
+    ]
+
+
+def _expert_slots(arch: Architecture, name: str, theirs: str, model_type: str) -> list[Slot]:
+    """Make the slots of a mixture of experts."""
+    count, hidden, inner = arch.num_experts, arch.hidden_size, arch.moe_intermediate_size
+    is_mixtral = model_type == "mixtral"
+    theirs += "block_sparse_moe." if is_mixtral else "mlp."
+    gate, up, down = ("w1", "w3", "w2") if is_mixtral else ("gate_proj", "up_proj", "down_proj")
+    each = [f"{theirs}experts.{expert}." for expert in range(count)]
+    ups = tuple(f"{one}{part}.weight" for one in each for part in (gate, up))
+    downs = tuple(f"{one}{down}.weight" for one in each)
+    found = [
+        Slot(
+            name=f"{name}.router.weight",
+            parts=(theirs + "gate.weight",),
+            rows=(count,),
+            width=hidden,
+        ),
+        Slot(name=f"{name}.up", parts=ups, rows=(inner,) * 2 * count, width=hidden, experts=count),
+        Slot(name=f"{name}.down", parts=downs, rows=(hidden,) * count, width=inner, experts=count),
+    ]
+    if arch.router_bias:
+        bias = theirs + "gate.e_score_correction_bias"
+        found.append(Slot(name=f"{name}.router.bias", parts=(bias,), rows=(count,)))
+    if arch.num_shared_experts:
+        shared = theirs + ("shared_expert." if arch.shared_expert_gate else "shared_experts.")
+        inner *= arch.num_shared_experts
+        pair = (f"{shared}gate_proj.weight", f"{shared}up_proj.weight")
+        found += [
+            Slot(name=f"{name}.shared_up.weight", parts=pair, rows=(inner,) * 2, width=hidden),
+            Slot(
+                name=f"{name}.shared_down.weight",
+                parts=(f"{shared}down_proj.weight",),
+                rows=(hidden,),
+                width=inner,
+            ),
+        ]
+    if arch.shared_expert_gate:
+        direction = theirs + "shared_expert_gate.weight"
+        found.append(
+            Slot(name=f"{name}.shared_gate.weight", parts=(direction,), rows=(1,), width=hidden)
+        )
     return found

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["RotaryScaling", "rotary_tables", "rotate", "spread"]
+__all__ = ["RotaryScaling", "rotary_tables", "rotate", "spread", "yarn_magnitude"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,22 +24,33 @@ class RotaryScaling:
         low: turns within the original context below which a wavelength is stretched in full.
         high: turns above which it stays.
         original_positions: context trained first, in tokens.
+        is_yarn: wavelengths between are blended evenly by their number, not by their turns, and
+            queries and keys are multiplied by `magnitude`.
+        score_weight: m of the factor (0.1 m ln(factor) + 1)^2 of all scores; 0 for none.
         stretches: factor of every wavelength, the shortest first; empty without.
         long_stretches: the same for models built for more positions than `original_positions`.
-        magnitude: factor of queries and keys, with `stretches`.
+        magnitude: factor of the turned columns of queries and keys.
 
     Source: Grattafiori et al. 2024 (arXiv 2407.21783), section 3.4.3, in the form of
         `transformers`' "llama3"; Chen et al. 2023 (arXiv 2306.15595), equation 4 (linear); Ding et
-        al. 2024 (arXiv 2402.13753), section 3 (LongRoPE), in the form of Phi-3.
+        al. 2024 (arXiv 2402.13753), section 3 (LongRoPE), in the form of Phi-3; Peng et al. 2023
+        (arXiv 2309.00071), section 3 (YaRN), in the form of DeepSeek.
     """
 
     factor: float
     low: float = math.inf
     high: float = math.inf
     original_positions: int = 0
+    is_yarn: bool = False
+    score_weight: float = 0.0
     stretches: tuple[float, ...] = ()
     long_stretches: tuple[float, ...] = ()
     magnitude: float = 1.0
+
+    @property
+    def score_factor(self) -> float:
+        """Factor of all scores beside the usual one."""
+        return yarn_magnitude(self.factor, self.score_weight) ** 2
 
     def apply(self, frequencies: Tensor, num_positions: int = 0) -> Tensor:
         """Return the scaled angles per position.
@@ -57,9 +68,42 @@ class RotaryScaling:
             return frequencies / torch.tensor(chosen, dtype=frequencies.dtype)
         if math.isinf(self.high):
             return frequencies / self.factor
+        if self.is_yarn:
+            kept = self._kept_by_number(frequencies)
+            return frequencies * (kept + (1 - kept) / self.factor)
         turns = self.original_positions * frequencies / (2 * math.pi)
         kept = ((turns - self.low) / (self.high - self.low)).clamp(0.0, 1.0)
         return frequencies * (kept + (1 - kept) / self.factor)
+
+    def _kept_by_number(self, frequencies: Tensor) -> Tensor:
+        """Return the share of each frequency that stays, falling evenly between two whole numbers.
+
+        These are the numbers of the wavelengths that make `high` and `low` turns, rounded away
+        from each other.
+        """
+        step = math.log(float(frequencies[0] / frequencies[1]))
+        first, last = (
+            math.log(self.original_positions / (turns * 2 * math.pi)) / step
+            for turns in (self.high, self.low)
+        )
+        begin, end = max(math.floor(first), 0), min(math.ceil(last), 2 * len(frequencies) - 1)
+        numbers = torch.arange(len(frequencies), dtype=frequencies.dtype)
+        return 1 - ((numbers - begin) / max(end - begin, 0.001)).clamp(0.0, 1.0)
+
+
+def yarn_magnitude(factor: float, weight: float = 1.0) -> float:
+    """Return what YaRN multiplies queries and keys by, so that scores of long contexts stay sharp.
+
+    Args:
+        factor: stretch of the longest wavelengths.
+        weight: m of 0.1 m ln(factor) + 1.
+
+    Returns:
+        At least 1.
+
+    Source: Peng et al. 2023 (arXiv 2309.00071), equation 22.
+    """
+    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 def rotary_tables(

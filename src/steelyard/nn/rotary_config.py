@@ -9,7 +9,7 @@ from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.huggingface import rotary_kind
 from steelyard.catalog.huggingface_config import ConfigFields
 from steelyard.errors import ConfigError, SteelyardWarning
-from steelyard.nn.rotary import RotaryScaling
+from steelyard.nn.rotary import RotaryScaling, yarn_magnitude
 
 __all__ = ["read_scaling", "scaling_fields", "within_factors"]
 
@@ -43,6 +43,8 @@ def read_scaling(config: dict[str, Any], where: str, width: int) -> RotaryScalin
             return RotaryScaling(
                 factor=float(fields["factor"]), low=low, high=high, original_positions=original
             )
+        if kind == "yarn":
+            return _yarn(fields, int(config["max_position_embeddings"]))
         # The first Phi-3 files call it "su".
         if kind in ("longrope", "su"):
             return _long_rope(fields, int(config["max_position_embeddings"]), width)
@@ -53,7 +55,28 @@ def read_scaling(config: dict[str, Any], where: str, width: int) -> RotaryScalin
         ) from error
     raise ConfigError(
         f"{where}: rotary scaling {kind!r} is not supported",
-        hint="supported: linear, llama3, longrope, or none",
+        hint="supported: linear, llama3, longrope, yarn, or none",
+    )
+
+
+def _yarn(fields: dict[str, Any], positions: int) -> RotaryScaling:
+    """Read YaRN, with the two weights that DeepSeek gives its magnitude."""
+    if fields.get("truncate", True) is not True:
+        raise ValueError("truncate = true")
+    factor = float(fields["factor"])
+    weight, of_scores = (float(fields.get(name) or 0.0) for name in ("mscale", "mscale_all_dim"))
+    magnitude = yarn_magnitude(factor)
+    if weight and of_scores:
+        magnitude = yarn_magnitude(factor, weight) / yarn_magnitude(factor, of_scores)
+    given = fields.get("attention_factor")
+    return RotaryScaling(
+        factor=factor,
+        low=float(fields.get("beta_slow") or 1.0),
+        high=float(fields.get("beta_fast") or 32.0),
+        original_positions=int(fields.get("original_max_position_embeddings") or positions),
+        is_yarn=True,
+        score_weight=of_scores,
+        magnitude=magnitude if given is None else float(given),
     )
 
 
@@ -129,6 +152,17 @@ def scaling_fields(scaling: RotaryScaling) -> dict[str, Any]:
         return {"rope_scaling": fields} | beside
     if math.isinf(scaling.high):
         return {"rope_scaling": {"rope_type": "linear", "factor": scaling.factor}}
+    if scaling.is_yarn:
+        fields = {
+            "rope_type": "yarn",
+            "factor": scaling.factor,
+            "beta_slow": scaling.low,
+            "beta_fast": scaling.high,
+            "attention_factor": scaling.magnitude,
+            "mscale_all_dim": scaling.score_weight,
+            "original_max_position_embeddings": scaling.original_positions,
+        }
+        return {"rope_scaling": fields}
     limits = {"low_freq_factor": scaling.low, "high_freq_factor": scaling.high}
     fields = {
         "rope_type": "llama3",

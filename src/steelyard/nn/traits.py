@@ -22,8 +22,9 @@ def unsupported_traits(arch: Architecture) -> list[str]:
     """
     windowed = arch.sliding_window > 0 or arch.attention_softcap > 0
     traits = {
-        f"kv_lora_rank = {arch.kv_lora_rank} (latent attention)": arch.kv_lora_rank > 0,
-        "router_bias": arch.router_bias,
+        f"kv_lora_rank = {arch.kv_lora_rank} (latent attention) with {_beside_latents(arch)}": bool(
+            arch.kv_lora_rank and _beside_latents(arch)
+        ),
         "experts, multiway or qk_norm with kind = 'encoder-decoder'": arch.kind == "encoder-decoder"
         and (arch.num_experts > 0 or arch.multiway or arch.qk_norm),
         "mlp_bias with shared experts": arch.mlp_bias and arch.num_shared_experts > 0,
@@ -40,8 +41,8 @@ def unsupported_traits(arch: Architecture) -> list[str]:
         f"mixer = {arch.mixer!r} with kind = {arch.kind!r} or position = "
         f"{arch.position!r}": arch.mixer != "attention"
         and (arch.kind != "decoder" or arch.position in ("relative", "alibi")),
-        f"odd head_dim = {arch.head_dim} with {arch.position}": arch.position in ("rope", "xpos")
-        and arch.head_dim % 2 == 1,
+        f"odd head_dim = {arch.turned_dim} with {arch.position}": arch.position in ("rope", "xpos")
+        and arch.turned_dim % 2 == 1,
         "local_rope_theta with xpos": arch.position == "xpos" and arch.local_rope_theta > 0,
         f"num_heads = {arch.num_heads} not a multiple of num_kv_heads = "
         f"{arch.num_kv_heads}": arch.num_heads % arch.num_kv_heads != 0,
@@ -49,8 +50,27 @@ def unsupported_traits(arch: Architecture) -> list[str]:
     return [trait for trait, present in traits.items() if present]
 
 
+def _beside_latents(arch: Architecture) -> str:
+    """Return what latent attention does not go together with, in words; empty for nothing."""
+    traits = {
+        f"kind = {arch.kind!r}": arch.kind == "encoder-decoder",
+        f"position = {arch.position!r}": arch.position != "rope",
+        f"mixer = {arch.mixer!r}": arch.mixer != "attention",
+        "biases": arch.qkv_bias or arch.output_bias,
+        "qk_norm": arch.qk_norm,
+        "subln": arch.subln,
+        "multiway": arch.multiway,
+        "rotary_dim, no_rope_every or local_rope_theta": arch.rotary_dim > 0
+        or arch.no_rope_every > 0
+        or arch.local_rope_theta > 0,
+        "windows or caps": arch.sliding_window > 0 or arch.attention_softcap > 0,
+        f"num_kv_heads = {arch.num_kv_heads}": arch.num_kv_heads != arch.num_heads,
+    }
+    return " and ".join(trait for trait, present in traits.items() if present)
+
+
 def unserved_traits(arch: Architecture) -> list[str]:
-    """Say what serving and Hugging Face folders lack of an architecture.
+    """Say what serving lacks of an architecture.
 
     Args:
         arch: architecture to check.
@@ -60,7 +80,6 @@ def unserved_traits(arch: Architecture) -> list[str]:
     """
     traits = {
         f"kind = {arch.kind!r}": arch.kind != "decoder",
-        f"num_experts = {arch.num_experts} (mixture of experts)": arch.num_experts > 0,
         f"position = {arch.position!r}": arch.position not in ("rope", "learned"),
         f"mixer = {arch.mixer!r}": arch.mixer != "attention",
         "norms after the residual add": arch.norms_sums,
@@ -84,8 +103,8 @@ def refuse_unserved(arch: Architecture) -> None:
     if wrong:
         raise ConfigError(
             f"{arch.name} cannot be served: {', '.join(wrong)}",
-            hint="dense decoders with rotary or learned positions can; others can be trained, and "
-            "called as a model",
+            hint="decoders with rotary or learned positions can, dense or with experts, and with "
+            "latent attention; others can be trained, and called as a model",
         )
 
 

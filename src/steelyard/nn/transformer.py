@@ -139,7 +139,7 @@ class Transformer(nn.Module):
         has_head = not arch.tied_embeddings and self.part == "decoder"
         self.output = linear(width, arch.vocab_size, bias=False) if has_head else None
         is_turned = arch.position in ("rope", "xpos")
-        rows, width = arch.max_positions if is_turned else 0, arch.rotary_dim or arch.head_dim
+        rows, width = arch.max_positions if is_turned else 0, arch.turned_dim
         tables = rotary_tables(rows, width, arch.rope_theta, scaling)
         # The scaling is for contexts longer than a window.
         local = (
@@ -149,6 +149,9 @@ class Transformer(nn.Module):
         )
         scales = decay_scales(rows, width) if arch.position == "xpos" else None
         self.register_buffer("xpos_scales", scales, persistent=False)
+        if scaling is not None:
+            for item in self.layers:
+                item.query_scale *= scaling.score_factor  # pyright: ignore[reportOperatorIssue]
         # Not stored with the weights: they follow from the architecture.
         for name, pair in (("rotary", tables), ("local", local)):
             self.register_buffer(f"{name}_cosines", pair[0], persistent=False)

@@ -17,7 +17,7 @@ from steelyard.runs.theme import LIGHT, PHONE_WIDTH, SERIES
 from steelyard.runs.wording import check_words
 from steelyard.units import pretty
 
-__all__ = ["bars", "loss_curves", "matmul_rates", "predicted_measured", "si_labels"]
+__all__ = ["bars", "lanes", "loss_curves", "matmul_rates", "predicted_measured", "si_labels"]
 
 _MAX_POINTS = 400
 
@@ -285,6 +285,49 @@ def _bar_scale(rows: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> Any:
     share = min((6.2 * words + 12) / max(PHONE_WIDTH - 24 - 6.2 * label, 1), 0.4)
     longest = max((row["value"] or 0.0 for row in rows), default=0.0)
     return alt.Scale(domainMax=longest / (1 - share)) if longest > 0 else alt.Undefined
+
+
+def lanes(
+    names: Sequence[str],
+    starts_s: Sequence[float],
+    ends_s: Sequence[float],
+    *,
+    groups: Sequence[str],
+    title: str,
+) -> dict[str, Any]:
+    """Draw what happens in each lane over time, a bar from each start to its end.
+
+    Args:
+        names: lane of each bar; lanes stand in the order they first come.
+        starts_s: seconds at which each bar begins.
+        ends_s: seconds at which it ends.
+        groups: colour group of each bar.
+        title: heading of the chart.
+
+    Returns:
+        Vega-Lite spec.
+
+    Raises:
+        DataError: the columns differ in length.
+    """
+    columns = {"lane": names, "start": starts_s, "end": ends_s, "group": groups}
+    rows = rows_of(columns, tuple(columns), "lanes")
+    for row in rows:
+        row["words"] = pretty(row["end"] - row["start"], "s")
+    x = alt.X("start:Q", title=None, axis=alt.Axis(labelExpr=si_labels("s"), tickCount=8))
+    tooltip = [alt.Tooltip(f"{name}:N") for name in ("lane", "group", "words")]
+    chart = (
+        alt.Chart(layers.values(rows))
+        .mark_bar(height={"band": 0.8}, stroke=LIGHT["card"], strokeWidth=0.4)
+        .encode(
+            x=x,
+            x2="end:Q",
+            y=_names("lane", list(dict.fromkeys(names))),
+            color=_series("group", list(dict.fromkeys(groups))),
+            tooltip=tooltip,
+        )
+    )
+    return finish(chart.properties(width=PLOT_WIDTH, height=alt.Step(26), title=title))
 
 
 def matmul_rates(

@@ -37,6 +37,12 @@ for name, module, text, example in (
         "Forecast the memory of the fullest accelerator in mixed-precision training with AdamW.",
         "--model llama-3.1-8b --tensor 8 --recompute full",
     ),
+    (
+        "run",
+        "run",
+        "Price a training run: amortized, bought, rented and, with people, the whole development.",
+        "--flop 2.1e25 --chip a100-40 --n 25000 --date 2022-08",
+    ),
 ):
     told = f"{text}\n\nExample: steelyard cost {name} {example}"
     app.command(f"steelyard.cli.cost.{module}:{name}", name=name, help=told)

@@ -16,6 +16,11 @@ for name, text, example in (
         "--model gpt3-175b --cluster Selene --nodes 128",
     ),
     (
+        "machine",
+        "Design a cluster with each network, price it, and say whether to buy, rent or wait.",
+        "--accelerator H100-SXM5-80GB --count 1024",
+    ),
+    (
         "fit",
         "Say where a model fits, how fast it is there, and for how much.",
         "llama-3.1-8b --context 8k --users 4 --use serve",
@@ -24,6 +29,21 @@ for name, text, example in (
         "which",
         "Rank the accelerators of the catalog for one work by money, time and energy.",
         "--model llama-3.1-8b --rate '20 request/s' --tpot '30 ms'",
+    ),
+    (
+        "network",
+        "Say which routing a traffic needs on a network, and what the others would take.",
+        "--topology leaf-spine:16x16x16 --collective halving-doubling",
+    ),
+    (
+        "checkpoint",
+        "Say how often a job should save, and what its failures cost.",
+        "--mtbf '3 hours' --save '30 s' --restart '10 min'",
+    ),
+    (
+        "timeline",
+        "Simulate one step of training, device by device, with the closed forms beside.",
+        "--model gpt3-175b --cluster Selene --tensor 8 --pipeline 8 --micro-batches 16",
     ),
 ):
     told = f"{text}\n\nExample: steelyard plan {name} {example}"

@@ -27,7 +27,7 @@ from steelyard.quantity import Provenance
 from steelyard.runs.report import Cell, Column, Report, Section, Table, Text
 from steelyard.units import parse, pretty
 
-__all__ = ["train"]
+__all__ = ["check_one", "train"]
 
 
 def train(
@@ -78,7 +78,7 @@ def train(
             or torchtitan, a recipe of this package (own), or a task for skypilot.
         json: print the plan as JSON.
     """
-    _check_one(cluster, accelerator)
+    check_one(cluster, accelerator)
     machines = machines_of(
         cluster=cluster, accelerator=accelerator, count=count, nodes=nodes, site=site, dtype=dtype
     )
@@ -114,8 +114,16 @@ def _named(near: list[str]) -> list[str]:
     return [f"model: a shape of that size; named ones near it: {', '.join(near)}"] if near else []
 
 
-def _check_one(cluster: str, accelerator: str) -> None:
-    """Refuse both of cluster and accelerator, and neither, in the words of the flags."""
+def check_one(cluster: str, accelerator: str) -> None:
+    """Refuse both of cluster and accelerator, and neither, in the words of the flags.
+
+    Args:
+        cluster: value of --cluster.
+        accelerator: value of --accelerator.
+
+    Raises:
+        ConfigError: both are given, or none.
+    """
     if bool(cluster) == bool(accelerator):
         raise ConfigError(
             "give either --cluster or --accelerator",

@@ -3,8 +3,9 @@
 import math
 
 from steelyard.catalog.hardware import Accelerator, Site
+from steelyard.cost.assumptions import Assumptions
 from steelyard.cost.energy import accelerator_power_w
-from steelyard.cost.money import HOURS_PER_YEAR, Assumptions, ChipHour, known_purchase_usd
+from steelyard.cost.money import HOURS_PER_YEAR, ChipHour, known_purchase_usd
 from steelyard.cost.why.chain import ChainStep
 
 __all__ = ["energy_step", "hour_steps", "per_million_step", "run_cost_step"]

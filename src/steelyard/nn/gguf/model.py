@@ -16,8 +16,9 @@ from steelyard.nn.gguf.scaling import FACTORS, read_scaling
 from steelyard.nn.gguf.tensor import StoredTensor
 from steelyard.nn.hashes import identity_of
 from steelyard.nn.mapped import DTYPES, Entry, MappedFile
-from steelyard.nn.names import Slot, slots
+from steelyard.nn.names import slots
 from steelyard.nn.rotary_config import within_factors
+from steelyard.nn.slot import Slot
 from steelyard.nn.stored import keep_stored as place_stored
 from steelyard.nn.transformer import Transformer
 from steelyard.parallel import torch_threads

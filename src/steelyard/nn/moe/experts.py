@@ -59,6 +59,7 @@ class MixtureOfExperts(nn.Module):
         inner_norm: norm before the output matrices with `subln`, one for all experts, or None.
         shared_up: input matrix of the experts that every token visits, side by side, or None.
         shared_down: their output matrix, or None.
+        shared_gate: direction whose product's sigmoid multiplies what they add, or None.
         load: spread of the last batch over the experts, None before the first.
         routing: choices of the last batch in training, until `losses.auxiliary_loss` takes them.
     """
@@ -83,6 +84,7 @@ class MixtureOfExperts(nn.Module):
         shared = arch.num_shared_experts
         self.shared_up = linear(width, rows * shared, bias=False) if shared else None
         self.shared_down = linear(inner * shared, width, bias=False) if shared else None
+        self.shared_gate = linear(width, 1, bias=False) if arch.shared_expert_gate else None
         # GShard draws whether the second of two experts is visited; without limits both are.
         is_drawn = arch.experts_per_token == 2 and arch.capacity_factor > 0
         self.noise = Noise() if is_drawn else None
@@ -108,10 +110,16 @@ class MixtureOfExperts(nn.Module):
             routing.experts, len(self.up), self._capacity(len(rows)), self._skipped(routing)
         )
         self._record(routing, dispatch)
-        added = self._visit(rows, routing, dispatch)
-        if self.shared_up is not None and self.shared_down is not None:
-            added = added + self.shared_down(activate(self.form, self.shared_up(rows)))
-        return added.view_as(hidden)
+        return self.with_shared(rows, self._visit(rows, routing, dispatch)).view_as(hidden)
+
+    def with_shared(self, rows: Tensor, added: Tensor) -> Tensor:
+        """Return [N, C] that routed experts add to rows [N, C], with what shared ones do."""
+        if self.shared_up is None or self.shared_down is None:
+            return added
+        shared = self.shared_down(activate(self.form, self.shared_up(rows)))
+        if self.shared_gate is not None:
+            shared = shared * self.shared_gate(rows).sigmoid()
+        return added + shared
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the last choices out of copies: their graph cannot be copied."""

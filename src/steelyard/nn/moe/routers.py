@@ -13,13 +13,17 @@ from steelyard.errors import ConfigError
 from steelyard.nn.moe.sinkhorn import balanced_plan
 from steelyard.nn.parts.noise import Noise
 
-__all__ = ["CosineRouter", "Router", "Routing", "make_router"]
+__all__ = ["CosineRouter", "Router", "Routing", "SigmoidRouter", "make_router"]
 
 _TEMPERATURE = 0.3
 """First temperature of cosines, which training changes; the source's own value is not known."""
 
 _OFFSET_RATE = 0.05
 """Weight of the newest batch in the mean of Sinkhorn's offsets."""
+
+_BIAS_RATE = 0.001
+"""What a batch adds to the bias of an expert that was asked too rarely. Source: DeepSeek-AI 2024
+(arXiv 2412.19437), section 4.2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,7 @@ def make_router(arch: Architecture) -> nn.Module:
         return ReinforceRouter(*size)
     if arch.router == "cosine":
         return CosineRouter(*size, arch.experts_per_token)
-    return SoftmaxRouter(*size, arch.experts_per_token)
+    return (SigmoidRouter if arch.router == "sigmoid" else SoftmaxRouter)(arch)
 
 
 def _columns(width: int, count: int) -> nn.Parameter:
@@ -85,41 +89,107 @@ def _columns(width: int, count: int) -> nn.Parameter:
 
 
 def _strongest(logits: Tensor, count: int) -> Routing:
-    """Choose the experts of largest probability.
-
-    Gates of one expert are its probability (Switch), of several they sum to 1 (GShard, Mixtral),
-    before any visit is dropped.
-    """
+    """Choose the experts of largest probability; gates of several sum to 1, of one they do not."""
     probabilities = logits.softmax(1)
     gates, experts = probabilities.topk(count, dim=1)
-    if count > 1:
-        gates = gates / gates.sum(1, keepdim=True)
-    return Routing(experts, gates, probabilities)
+    return Routing(experts, _normalized(gates), probabilities)
+
+
+def _normalized(gates: Tensor) -> Tensor:
+    """Divide the gates of several experts by their sum."""
+    # Sums of sigmoids may be as small as no float divides by.
+    return gates / (gates.sum(1, keepdim=True) + 1e-20) if gates.shape[1] > 1 else gates
+
+
+def _within_groups(scores: Tensor, arch: Architecture, strongest: int) -> Tensor:
+    """Set the scores of experts outside of a row's best groups to -inf.
+
+    Args:
+        scores: [N, E].
+        arch: says how many groups there are, and how many a row visits.
+        strongest: experts of a group whose scores are summed to compare groups.
+
+    Returns:
+        Scores, [N, E].
+    """
+    if not arch.num_expert_groups:
+        return scores
+    groups = scores.unflatten(1, (arch.num_expert_groups, -1))
+    strength = groups.topk(min(strongest, groups.shape[2]), dim=2).values.sum(2)
+    best = strength.topk(arch.groups_per_token, dim=1).indices
+    hidden = torch.ones_like(strength, dtype=torch.bool).scatter(1, best, False)
+    return groups.masked_fill(hidden[..., None], -torch.inf).flatten(1)
 
 
 class SoftmaxRouter(nn.Module):
     """Products with a direction per expert.
 
+    Gates of one expert are its probability (Switch), of several they sum to 1 (GShard, Mixtral),
+    before any visit is dropped, or are the probabilities as they are (DeepSeek-V2).
+
     Source: Fedus et al. 2021 (arXiv 2101.03961), section 2.1 (top-1); Lepikhin et al. 2020 (arXiv
-        2006.16668), section 2.2 (top-2).
+        2006.16668), section 2.2 (top-2); DeepSeek-AI 2024 (arXiv 2405.04434), section 2.2 (groups).
     """
 
-    def __init__(self, width: int, num_experts: int, count: int) -> None:
+    def __init__(self, arch: Architecture) -> None:
         """Lay out the weights, not yet filled.
 
         Args:
-            width: C.
-            num_experts: E.
-            count: experts per token.
+            arch: of a mixture of experts.
         """
         super().__init__()
-        self.count = count
-        self.weight = _columns(width, num_experts)
+        self.arch, self.count = arch, arch.experts_per_token
+        self.weight = _columns(arch.hidden_size, arch.num_experts)
 
     def forward(self, rows: Tensor, tokens: Tensor | None) -> Routing:
         """Choose the `count` experts of largest product."""
         del tokens
-        return _strongest(F.linear(rows, self.weight.float()), self.count)
+        probabilities = F.linear(rows, self.weight.float()).softmax(1)
+        chosen = _within_groups(probabilities, self.arch, strongest=1)
+        gates, experts = chosen.topk(self.count, dim=1)
+        gates = _normalized(gates) if self.arch.normalized_gates else gates
+        return Routing(experts, gates * self.arch.gate_scale, probabilities)
+
+
+class SigmoidRouter(nn.Module):
+    """Sigmoids of products, and a bias that keeps experts equally busy without a loss of its own.
+
+    The bias counts in the choice alone, not in the gates. In training each batch moves it up for
+    experts that were asked less than evenly, and down for the others.
+
+    Attributes:
+        bias: float32 [E], or None without.
+
+    Source: DeepSeek-AI 2024 (arXiv 2412.19437), section 2.1.2, equations 12 to 16 (gates, bias,
+        groups by their two strongest experts).
+    """
+
+    bias: Tensor | None
+
+    def __init__(self, arch: Architecture) -> None:
+        """Lay out the weights, not yet filled.
+
+        Args:
+            arch: of a mixture of experts.
+        """
+        super().__init__()
+        self.arch, self.count = arch, arch.experts_per_token
+        self.weight = _columns(arch.hidden_size, arch.num_experts)
+        self.register_buffer("bias", torch.zeros(arch.num_experts) if arch.router_bias else None)
+
+    def forward(self, rows: Tensor, tokens: Tensor | None) -> Routing:
+        """Choose the `count` experts of largest sigmoid with the bias."""
+        del tokens
+        shares = F.linear(rows, self.weight.float()).sigmoid()
+        biased = shares.detach() if self.bias is None else shares.detach() + self.bias
+        experts = _within_groups(biased, self.arch, strongest=2).topk(self.count, dim=1).indices
+        if self.training and self.bias is not None:
+            load = torch.bincount(experts.flatten(), minlength=len(self.bias)).to(self.bias.dtype)
+            self.bias += _BIAS_RATE * (load.mean() - load).sign()
+        gates = shares.gather(1, experts)
+        gates = _normalized(gates) if self.arch.normalized_gates else gates
+        probabilities = shares / shares.sum(1, keepdim=True)
+        return Routing(experts, gates * self.arch.gate_scale, probabilities)
 
 
 class CosineRouter(nn.Module):

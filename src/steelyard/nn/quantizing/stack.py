@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from steelyard.nn.mapped import write_tensors
-from steelyard.nn.names import Slot, slots
+from steelyard.nn.names import slots
 from steelyard.nn.quantizing.layer import (
     MATRICES,
     LayerRecipe,
@@ -19,6 +19,7 @@ from steelyard.nn.quantizing.layer import (
 )
 from steelyard.nn.quantizing.states import HiddenStates, wide_layer
 from steelyard.nn.quantizing.tensors import fill_layer, layer_tensors
+from steelyard.nn.slot import Slot
 from steelyard.nn.transformer import Transformer
 
 __all__ = [

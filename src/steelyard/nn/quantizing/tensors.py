@@ -9,11 +9,11 @@ from torch.nn import functional as F
 
 from steelyard.nn.layer import DecoderLayer
 from steelyard.nn.mapped import Weights
-from steelyard.nn.names import Slot
 from steelyard.nn.numerics.int4 import pack_nibbles
 from steelyard.nn.numerics.int8 import Int8Rows
 from steelyard.nn.quantized.folder import PackedModules
 from steelyard.nn.quantizing.layer import Record
+from steelyard.nn.slot import Slot
 
 __all__ = ["fill_layer", "layer_tensors", "quantization_config"]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 __all__ = ["NoiseEstimate", "NoiseHistory", "unbiased_parts"]
 
@@ -113,7 +113,7 @@ class NoiseHistory:
         value = noise / signal
         if not blocks:
             return NoiseEstimate(value, math.nan, math.nan, False, count, self.skipped)
-        reach = float(student.ppf((1 + _LEVEL) / 2, blocks - 1))
+        reach = float(stdtrit(blocks - 1, (1 + _LEVEL) / 2))  # of Student's t
         # The signal is what the ratio is uncertain by: its inverse is nearer to normal, so the
         # interval is made there, and reaches to infinity where the signal may be none.
         error = _jackknife_error(left_out[:, 0] / left_out[:, 1]) if noise > 0 else math.nan
