@@ -98,8 +98,8 @@ def test_missing_and_misshapen_tensors_are_named(llama, tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"model_type": "mixtral"}, "mixtral"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 8.0}}, "rotary scaling 'yarn'"),
+        ({"model_type": "bloom"}, "bloom"),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 8.0}}, "rotary scaling 'dynamic'"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "lacks a usable 'low_freq"),
     ],
 )

@@ -52,6 +52,11 @@ def test_with_a_constant_rate_the_renewal_is_dalys_equation_20():
     wall = mtbf * np.exp(restart / mtbf) * np.expm1((interval + save) / mtbf) / interval
     found = renewal_goodput(Weibull(mtbf), interval_s=interval, save_s=save, restart_s=restart)
     assert found == pytest.approx(1 / wall, rel=1e-9)
+    # The series as it is summed for other laws has the same value.
+    nearly = Weibull(mtbf, 1 + 1e-12)
+    assert renewal_goodput(
+        nearly, interval_s=interval, save_s=save, restart_s=restart
+    ) == pytest.approx(found, rel=1e-9)
 
 
 @pytest.mark.parametrize("law", LAWS, ids=["constant", "bursty", "aging", "recorded"])

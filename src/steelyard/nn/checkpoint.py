@@ -115,12 +115,7 @@ def load(
             max_positions=max_positions,
             keep_stored=keep_stored,
         )
-    if not directory.is_dir():
-        raise DataError(
-            f"no such folder: {directory}",
-            hint="give a folder with config.json and model.safetensors",
-        )
-    config = read_json(directory / "config.json")
+    config = _config(directory)
     if isinstance(config, dict) and config.get("model_type") == OWN_TYPE:
         return _load_own(config, directory, dtype, is_checked).to(device=device).eval()
     arch, scaling = _architecture(config, directory, max_positions)
@@ -149,6 +144,16 @@ def load(
         model.load_state_dict(state, assign=True)
     model.identity = identity_of(directory) if keep_stored else ""
     return model.to(device=device).eval()
+
+
+def _config(directory: Path) -> Any:
+    """Read the configuration of a folder; one that is not there is refused."""
+    if not directory.is_dir():
+        raise DataError(
+            f"no such folder: {directory}",
+            hint="give a folder with config.json and model.safetensors",
+        )
+    return read_json(directory / "config.json")
 
 
 def _load_own(

@@ -6,7 +6,6 @@ so that their neighbourhood is left alone.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -153,26 +152,24 @@ def _forecast(points: Array, targets: Array, asked: Array, lengths: Array) -> tu
     """Return expected values and their standard deviations at the points asked for."""
     scaled, middle, scale = _standard(targets)
     factor = _factor(points, lengths)
-    across: Any = np.linalg.solve(factor, _kernel(points, asked, lengths))
-    mean: Any = middle + scale * (across.T @ np.linalg.solve(factor, scaled))
-    variance: Any = np.maximum(1.0 - np.square(across).sum(axis=0), _JITTER)
-    spread: Any = scale * np.sqrt(variance)
+    across = np.linalg.solve(factor, _kernel(points, asked, lengths))
+    mean: Array = middle + scale * (across.T @ np.linalg.solve(factor, scaled))
+    variance: Array = np.maximum(1.0 - np.square(across).sum(axis=0), _JITTER)
+    spread: Array = scale * np.sqrt(variance)
     return mean, spread
 
 
 def _factor(points: Array, lengths: Array) -> Array:
     """Return the Cholesky factor of the points' covariance."""
-    covariance = _kernel(points, points, lengths) + _NOISE * np.eye(len(points))
-    factor: Any = np.linalg.cholesky(covariance)
-    return factor
+    found = np.linalg.cholesky(_kernel(points, points, lengths) + _NOISE * np.eye(len(points)))
+    return found.astype(np.float64, copy=False)
 
 
 def _kernel(one: Array, other: Array, lengths: Array) -> Array:
     """Return the covariance of two sets of points: once differentiable (Matern 3/2)."""
     gaps = (one[:, None, :] - other[None, :, :]) / lengths
-    distance: Array = np.sqrt(3 * np.square(gaps).sum(axis=-1))
-    falls: Array = np.exp(-distance)
-    return (1 + distance) * falls
+    distance = np.sqrt(3 * np.square(gaps).sum(axis=-1))
+    return (1 + distance) * np.exp(-distance)
 
 
 def _likelihood(points: Array, scaled: Array, lengths: Array) -> float:

@@ -56,23 +56,8 @@ def network(
         seeds: draws of routings by hash or by load.
         json: print the plan as JSON.
     """
-    if bool(topology) == bool(cluster):
-        raise ConfigError(
-            "give either --topology or --cluster",
-            hint="such as --topology leaf-spine:16x16x16, or --cluster LEONARDO-Booster",
-        )
-    if bool(collective) == bool(trace):
-        raise ConfigError(
-            "give either --collective or --trace", hint=f"collectives: {', '.join(COLLECTIVES)}"
-        )
-    for name, value, least in (
-        ("nodes", nodes, 0),
-        ("hosts", hosts, 0),
-        ("max-queue-pairs", max_queue_pairs, 0),
-        ("seeds", seeds, 1),
-    ):
-        if value < least:
-            raise ConfigError(f"--{name} is {value}, but must be at least {least}")
+    _check_asked(topology, cluster, collective, trace)
+    _check_counts(nodes=nodes, hosts=hosts, max_queue_pairs=max_queue_pairs, seeds=seeds)
     graph, note = _network(topology, cluster, nodes, rate, oversubscription)
     if trace:
         steps, what = [CollectiveStep(read_flows(Path(trace)))], f"flows of {trace}"
@@ -91,6 +76,28 @@ def network(
         print_json(to_plain(made) | {"assumptions": [note] if note else []})
     else:
         _print(made, what, note)
+
+
+def _check_asked(topology: str, cluster: str, collective: str, trace: str) -> None:
+    """Refuse both or none of what stands in place of each other."""
+    if bool(topology) == bool(cluster):
+        raise ConfigError(
+            "give either --topology or --cluster",
+            hint="such as --topology leaf-spine:16x16x16, or --cluster LEONARDO-Booster",
+        )
+    if bool(collective) == bool(trace):
+        raise ConfigError(
+            "give either --collective or --trace", hint=f"collectives: {', '.join(COLLECTIVES)}"
+        )
+
+
+def _check_counts(**counts: int) -> None:
+    """Refuse counts out of range, in the words of the flags."""
+    for name, value in counts.items():
+        least = 1 if name == "seeds" else 0
+        if value < least:
+            flag = name.replace("_", "-")
+            raise ConfigError(f"--{flag} is {value}, but must be at least {least}")
 
 
 def _network(

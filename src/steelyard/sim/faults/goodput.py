@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from steelyard.errors import require
-from steelyard.sim.faults.processes import FailureProcess
+from steelyard.sim.faults.processes import FailureProcess, Weibull
 
 __all__ = [
     "MemoryAndStorage",
@@ -89,6 +89,10 @@ def renewal_goodput(
     Source: Ross, "Stochastic Processes", renewal reward theorem.
     """
     period_s = interval_s + save_s
+    if isinstance(process, Weibull) and process.shape == 1:
+        # The sum is a geometric series; saves of milliseconds would make it millions of terms.
+        kept = math.exp(-restart_s / process.mean_s) / math.expm1(period_s / process.mean_s)
+        return interval_s * kept / process.mean_s
     # Cycles beyond the largest gap that matters are never completed.
     last = 1
     while process.survival(restart_s + last * period_s) > _NEGLIGIBLE and last < 2**24:
