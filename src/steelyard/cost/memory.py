@@ -287,22 +287,17 @@ def training_memory(
     per_stage = np.where(moved, np.minimum(2 * stacks * per_layer, per_stage), per_stage)
     tokens = np.asarray(batch, dtype=float) * sequence_length / axes["context"]
     logits = tokens * _logit_bytes(arch, precision) / axes["tensor"]
-    first = per_stage * in_flight
-    last_is_fuller = per_stage + logits > first
+    last_is_fuller = per_stage + logits > per_stage * in_flight
     # Full recomputation rebuilds one layer at a time.
     rebuilt = np.where(axes["recompute"] == 2, rebuilt, 0.0)
-    workspace = np.where(last_is_fuller, logits, 0.0) + rebuilt
-    activations = np.where(last_is_fuller, per_stage, first)
-    return MemoryBreakdown(
-        **plain_floats(
-            weights=weights,
-            gradients=gradients,
-            optimizer=optimizer,
-            activations=activations,
-            workspace=workspace,
-            total=weights + gradients + optimizer + activations + workspace,
-        )
-    )
+    parts = {
+        "weights": weights,
+        "gradients": gradients,
+        "optimizer": optimizer,
+        "activations": per_stage * np.where(last_is_fuller, 1.0, in_flight),
+        "workspace": np.where(last_is_fuller, logits, 0.0) + rebuilt,
+    }
+    return MemoryBreakdown(**plain_floats(**parts, total=sum(parts.values())))
 
 
 def plain_floats(**parts: Any) -> dict[str, Any]:
