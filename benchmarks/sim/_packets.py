@@ -58,7 +58,7 @@ class PacketNetwork:
         return last
 
     def _loops(self) -> list[float]:
-        """Return the packets that fill the loop of each piece's path: senders begin at line rate."""
+        """Return the packets that fill each path's loop: senders begin at line rate."""
         found = []
         for path in self._paths:
             latency = sum(self._latency_s[link] for link in path)

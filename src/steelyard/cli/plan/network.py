@@ -65,14 +65,8 @@ def network(
         raise ConfigError(
             "give either --collective or --trace", hint=f"collectives: {', '.join(COLLECTIVES)}"
         )
-    for name, value, least in (
-        ("nodes", nodes, 0),
-        ("hosts", hosts, 0),
-        ("max-queue-pairs", max_queue_pairs, 0),
-        ("seeds", seeds, 1),
-    ):
-        if value < least:
-            raise ConfigError(f"--{name} is {value}, but must be at least {least}")
+    _check_counts({"nodes": nodes, "hosts": hosts, "max-queue-pairs": max_queue_pairs}, 0)
+    _check_counts({"seeds": seeds}, 1)
     graph, note = _network(topology, cluster, nodes, rate, oversubscription)
     if trace:
         steps, what = [CollectiveStep(read_flows(Path(trace)))], f"flows of {trace}"
@@ -91,6 +85,13 @@ def network(
         print_json(to_plain(made) | {"assumptions": [note] if note else []})
     else:
         _print(made, what, note)
+
+
+def _check_counts(counts: dict[str, int], least: int) -> None:
+    """Refuse options below the least they may be."""
+    for name, value in counts.items():
+        if value < least:
+            raise ConfigError(f"--{name} is {value}, but must be at least {least}")
 
 
 def _network(

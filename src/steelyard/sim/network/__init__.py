@@ -2,7 +2,7 @@
 
 from steelyard.sim.network.flows import Flows, RoutedFlows
 from steelyard.sim.network.graph import Cabling, Network
-from steelyard.sim.network.maxmin import Completion, fair_rates, link_bytes, simulate_flows
+from steelyard.sim.network.maxmin import FlowCompletion, fair_rates, link_bytes, simulate_flows
 from steelyard.sim.network.routing import ecmp, ethereal, flowlets, spray
 from steelyard.sim.network.topologies import (
     dragonfly_plus,
@@ -15,7 +15,7 @@ from steelyard.sim.network.topologies import (
 
 __all__ = [
     "Cabling",
-    "Completion",
+    "FlowCompletion",
     "Flows",
     "Network",
     "RoutedFlows",

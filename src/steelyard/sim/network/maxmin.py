@@ -11,11 +11,11 @@ from steelyard.sim.network.flows import RoutedFlows
 from steelyard.sim.network.graph import Network, by_key
 from steelyard.sim.network.paths import Bundles
 
-__all__ = ["Completion", "fair_rates", "link_bytes", "simulate_flows"]
+__all__ = ["FlowCompletion", "fair_rates", "link_bytes", "simulate_flows"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Completion:
+class FlowCompletion:
     """When flows finished.
 
     Attributes:
@@ -55,7 +55,9 @@ def fair_rates(network: Network, routed: RoutedFlows) -> NDArray[np.float64]:
     return rates
 
 
-def simulate_flows(network: Network, routed: RoutedFlows, *, tolerance: float = 0.0) -> Completion:
+def simulate_flows(
+    network: Network, routed: RoutedFlows, *, tolerance: float = 0.0
+) -> FlowCompletion:
     """Let pieces send at max-min fair rates until all have finished.
 
     Rates change when a piece begins or finishes. This is the compiled inner loop of the event loop
@@ -66,7 +68,7 @@ def simulate_flows(network: Network, routed: RoutedFlows, *, tolerance: float = 
         routed: pieces with their links.
         tolerance: rates hold at least for this fraction of the time so far, so that of a million
             pieces those that finish nearly together count as one event. What a piece leaves free is
-            given on that much later, by which no piece finishes earlier. 0 is exact.
+            given on that much later. 0 is exact.
 
     Returns:
         Times at which flows finish, latency of their ways included.
@@ -82,7 +84,7 @@ def simulate_flows(network: Network, routed: RoutedFlows, *, tolerance: float = 
     finish += _latency_s(network, routed)
     last = np.zeros(len(routed.flows))
     np.maximum.at(last, routed.flow, finish)
-    return Completion(finish_s=last, num_events=int(events))
+    return FlowCompletion(finish_s=last, num_events=int(events))
 
 
 def link_bytes(network: Network, routed: RoutedFlows) -> NDArray[np.float64]:

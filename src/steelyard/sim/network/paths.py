@@ -93,8 +93,7 @@ def _walked(
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """Return the links of paths, padded to the longest of the network, and their products."""
     start, end, pick = (
-        np.array(item, dtype=np.int64)
-        for item in np.broadcast_arrays(source, target, number)
+        np.array(item, dtype=np.int64) for item in np.broadcast_arrays(source, target, number)
     )
     length = min(int(network.distance[: network.num_hosts].max()), MAX_HOPS)
     found = np.full((len(start), length), -1, dtype=np.int32)
