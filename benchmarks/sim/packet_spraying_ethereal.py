@@ -22,7 +22,7 @@ from steelyard.sim.network import (
     spray,
     traffic,
 )
-from steelyard.sim.network.balance import divide, num_pieces
+from steelyard.sim.network.balance import Split, divide, num_pieces
 from steelyard.sim.network.colouring import edge_colouring
 
 PAPER: list[str] = ["15-packet-spraying-ethereal"]
@@ -50,7 +50,10 @@ def _theorem(quick: bool) -> list[Check]:
         flows, paths = int(rng.integers(1, 200)), int(rng.integers(1, 65))
         left = flows % paths
         common = math.gcd(left, paths)
-        expected = {"equal": left * paths // common, "minimal": left + paths - common}
+        expected: dict[Split, int] = {
+            "equal": left * paths // common,
+            "minimal": left + paths - common,
+        }
         for split, count in expected.items():
             flow, path, size = divide(flows, paths, split)  # sizes are whole: a flow has `paths`
             load = np.bincount(path, weights=size, minlength=paths)

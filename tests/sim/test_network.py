@@ -144,6 +144,16 @@ def test_the_compiled_loop_equals_the_event_loop(case):
     np.testing.assert_allclose(found.finish_s, expected, rtol=1e-6)
 
 
+def test_many_starts_at_odd_times_all_finish():
+    rng = np.random.default_rng(0)
+    hosts = np.array([rng.permutation(16)[:2] for _ in range(400)])
+    network = leaf_spine(4, 4, 4, bytes_per_s=3e9)
+    flows = Flows(hosts[:, 0], hosts[:, 1], 1e8, 0.1 + rng.random(400) / 3)
+    done = simulate_flows(network, ecmp(network, flows, rng))
+    assert (done.finish_s > flows.start_s + 1e8 / 3e9).all()
+    assert done.num_events <= 2 * len(flows)
+
+
 def test_rates_that_hold_longer_save_events_and_cost_little_time():
     network = leaf_spine(8, 4, 4, bytes_per_s=1e9)
     flows = traffic.all_to_all(32, 32e6)[0].flows

@@ -25,6 +25,9 @@ def num_pieces(num_flows: int, num_paths: int, split: Split) -> int:
         num_paths: paths between them.
         split: "equal" or "minimal".
 
+    Returns:
+        Pieces of the flows that are left over; whole flows are not counted.
+
     Source: arXiv 2407.00550, theorem 1 (equal pieces). That r + s - g pieces are the least: flows
         and paths are the ends of a graph with an edge per piece. In a part of it with a flows and b
         paths, a flows fill b paths, so a s = b r, and so a is a multiple of r / g: there are at

@@ -2,6 +2,7 @@
 
 import heapq
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,7 +95,7 @@ def link_bytes(network: Network, routed: RoutedFlows) -> NDArray[np.float64]:
     size = np.broadcast_to(routed.size_bytes[:, None], routed.hops.shape)[kept]
     load = np.bincount(routed.hops[kept], weights=size, minlength=links + len(bundles))
     shared = load[links:][bundles.owner] * bundles.share
-    return load[:links] + np.bincount(bundles.link, weights=shared, minlength=links)
+    return np.add(load[:links], np.bincount(bundles.link, shared, links), dtype=float)
 
 
 def _latency_s(network: Network, routed: RoutedFlows) -> NDArray[np.float64]:
@@ -107,7 +108,7 @@ def _latency_s(network: Network, routed: RoutedFlows) -> NDArray[np.float64]:
     return each[routed.hops].sum(axis=1)
 
 
-def _sets(network: Network, bundles: Bundles) -> tuple[NDArray, ...]:
+def _sets(network: Network, bundles: Bundles) -> Any:
     """Return links and bundles as one list of link sets, by set and by link."""
     count = network.num_links
     offset = np.concatenate([np.arange(count), count + bundles.offset])
@@ -253,8 +254,10 @@ def _run(
             span = min(span, left[active[at]] / rates[active[at]])
         # A hair more, so that pieces which finish together by arithmetic do so by rounding too.
         span = max(span * (1 + 1e-9), tolerance * now)
-        if ahead < total:
-            span = min(span, begin[order[ahead]] - now)
+        then = now + span
+        if ahead < total and begin[order[ahead]] < then:
+            then = begin[order[ahead]]  # exactly, or rounding could stop the clock just before it
+            span = then - now
         kept = 0
         for at in range(count):
             piece = active[at]
@@ -266,5 +269,5 @@ def _run(
                 active[kept] = piece
                 kept += 1
         count = kept
-        now += span
+        now = then
     return events

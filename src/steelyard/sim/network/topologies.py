@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -154,7 +155,7 @@ def zoned_fat_tree(
     _at_least_one(joints=joints, bytes_per_s=bytes_per_s)
     home = np.repeat(np.arange(zones), leaves * hosts_per_leaf)
     made = Cabling(f"{zones} zones of {leaves} x {spines}", len(home), host_group=home)
-    link = {"bytes_per_s": bytes_per_s, "latency_s": latency_s}
+    link: dict[str, Any] = {"bytes_per_s": bytes_per_s, "latency_s": latency_s}
     top = made.switches(joints, tier=3, group=-1)
     for zone in range(zones):
         low = made.switches(leaves, tier=1, group=zone)
@@ -207,7 +208,7 @@ def dragonfly_plus(
         tops.append(made.switches(spines, tier=2, group=cell))
         hosts, under = np.flatnonzero(home == cell), np.repeat(low, hosts_per_leaf)
         made.cable(hosts, under, bytes_per_s=host_bytes_per_s, latency_s=latency_s)
-        link = {"bytes_per_s": link_bytes_per_s, "latency_s": latency_s}
+        link: dict[str, Any] = {"bytes_per_s": link_bytes_per_s, "latency_s": latency_s}
         made.cable(low[:, None], tops[-1][None, :], **link)
     for one, other in itertools.combinations(tops, 2):
         for _ in range(cables_per_spine_pair):
