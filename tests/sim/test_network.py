@@ -205,6 +205,18 @@ def test_shapes_have_their_counts():
     assert torus((2, 1), bytes_per_s=1.0).num_links == 2 * (2 + 1)
 
 
+def test_leonardo_has_its_published_cables_between_cells():
+    # Rates between switches do not depend on the hosts below; one per leaf is enough here.
+    net = dragonfly_plus(23, 18, 18, 1, host_bytes_per_s=40 * 12.5e9, link_bytes_per_s=25e9)
+    assert {len(net.links_between(0, other)) for other in range(1, 23)} == {18}
+    terabit = 1e12 / 8
+    assert net.bisection_bytes_per_s(range(11)) / terabit == pytest.approx(475.2)
+    assert net.bisection_bytes_per_s([0]) / terabit == pytest.approx(79.2)
+    assert net.bytes_per_s[: 23 * 18][net.group[: 23 * 18] == 0].sum() / terabit == 72.0
+    hops = net.hops(0, [1, 18, net.num_hosts - 1])
+    assert hops.max() == 5  # up, to the spine, across, down, and to the host
+
+
 def test_a_dear_plane_is_used_only_where_the_fast_ones_end():
     ethernet = leaf_spine(1, 1, 8, bytes_per_s=3.0)
     fast = leaf_spine(1, 1, 4, bytes_per_s=25.0)

@@ -52,7 +52,8 @@ def fair_rates(network: Network, routed: RoutedFlows) -> NDArray[np.float64]:
     rates = np.empty(len(routed))
     sets = _sets(network, routed.bundles)
     everyone = np.arange(len(routed), dtype=np.int64)
-    _fill(everyone, np.ascontiguousarray(routed.hops), *sets, network.bytes_per_s, rates)
+    hops = np.ascontiguousarray(routed.hops)
+    _fill(*[everyone, hops, *sets, network.bytes_per_s, rates])
     return rates
 
 
@@ -79,9 +80,8 @@ def simulate_flows(
     begin = routed.flows.start_s[routed.flow]
     hops = np.ascontiguousarray(routed.hops)
     order = np.argsort(begin, kind="stable")
-    events = _run(
-        hops, *sets, network.bytes_per_s, routed.size_bytes, begin, order, tolerance, finish
-    )
+    sizes = network.bytes_per_s, routed.size_bytes
+    events = _run(*[hops, *sets, *sizes, begin, order, tolerance, finish])
     finish += _latency_s(network, routed)
     last = np.zeros(len(routed.flows))
     np.maximum.at(last, routed.flow, finish)
