@@ -55,7 +55,8 @@ def fair_rates(network: Network, routed: RoutedFlows) -> NDArray[np.float64]:
     rates = np.empty(len(routed))
     sets = _sets(network, routed.bundles)
     everyone = np.arange(len(routed), dtype=np.int64)
-    _fill(everyone, np.ascontiguousarray(routed.hops), *sets, network.bytes_per_s, rates)
+    hops = np.ascontiguousarray(routed.hops)
+    _fill(*[everyone, hops, *sets, network.bytes_per_s, rates])
     return rates
 
 
@@ -72,7 +73,7 @@ def simulate_flows(
         routed: pieces with their links.
         tolerance: rates hold at least for this fraction of the time so far, so that of a million
             pieces those that finish nearly together count as one event. What a piece leaves free is
-            given on that much later, by which no piece finishes earlier. 0 is exact.
+            given on that much later. 0 is exact.
 
     Returns:
         Times at which flows finish, latency of their ways included.
@@ -82,9 +83,8 @@ def simulate_flows(
     begin = routed.flows.start_s[routed.flow]
     hops = np.ascontiguousarray(routed.hops)
     order = np.argsort(begin, kind="stable")
-    events = _run(
-        hops, *sets, network.bytes_per_s, routed.size_bytes, begin, order, tolerance, finish
-    )
+    sizes = network.bytes_per_s, routed.size_bytes
+    events = _run(*[hops, *sets, *sizes, begin, order, tolerance, finish])
     finish += _latency_s(network, routed)
     last = np.zeros(len(routed.flows))
     np.maximum.at(last, routed.flow, finish)
@@ -258,8 +258,10 @@ def _run(
             span = min(span, left[active[at]] / rates[active[at]])
         # A hair more, so that pieces which finish together by arithmetic do so by rounding too.
         span = max(span * (1 + 1e-9), tolerance * now)
-        if ahead < total:
-            span = min(span, begin[order[ahead]] - now)
+        then = now + span
+        if ahead < total and begin[order[ahead]] < then:
+            then = begin[order[ahead]]  # exactly, or rounding could stop the clock just before it
+            span = then - now
         kept = 0
         for at in range(count):
             piece = active[at]
@@ -271,5 +273,5 @@ def _run(
                 active[kept] = piece
                 kept += 1
         count = kept
-        now += span
+        now = then
     return events
