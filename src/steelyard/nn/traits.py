@@ -5,6 +5,8 @@ from steelyard.errors import ConfigError
 
 __all__ = [
     "attention_traits",
+    "beyond_kernels",
+    "refuse_beyond_kernels",
     "refuse_unserved",
     "unserved_traits",
     "unsupported_traits",
@@ -108,6 +110,39 @@ def refuse_unserved(arch: Architecture) -> None:
         )
 
 
+def beyond_kernels(arch: Architecture) -> list[str]:
+    """Say what the compiled kernels of serving lack of an architecture that can be served.
+
+    PyTorch's packed products run such models, and forecasts of those kernels do not hold for them.
+
+    Args:
+        arch: architecture to check.
+
+    Returns:
+        The traits in words; none where the kernels have all.
+    """
+    traits = {"experts": arch.num_experts > 0, "latent attention": arch.kv_lora_rank > 0}
+    return [trait for trait, present in traits.items() if present]
+
+
+def refuse_beyond_kernels(arch: Architecture, what: str) -> None:
+    """Refuse an architecture that only dense models' tools are asked for.
+
+    Args:
+        arch: architecture to check.
+        what: what is asked, in a word such as "quantized".
+
+    Raises:
+        ConfigError: it has experts or latent attention.
+    """
+    beyond = beyond_kernels(arch)
+    if beyond:
+        raise ConfigError(
+            f"{arch.name} cannot be {what}: it has {' and '.join(beyond)}",
+            hint="dense models can; `serve --weights int8` rounds this one as it is loaded",
+        )
+
+
 def attention_traits(arch: Architecture, longest: int) -> list[str]:
     """Say what attention does beyond a softmax over all tokens before.
 
@@ -119,6 +154,7 @@ def attention_traits(arch: Architecture, longest: int) -> list[str]:
         The traits in words; none where causal attention is all.
     """
     traits = {
+        f"latent attention (kv_lora_rank = {arch.kv_lora_rank})": arch.kv_lora_rank > 0,
         f"sliding windows of {arch.sliding_window} tokens": 0 < arch.sliding_window < longest,
         f"attention_softcap = {arch.attention_softcap:g}": arch.attention_softcap > 0,
     }

@@ -13,7 +13,7 @@ from steelyard.cost.resident import (
 )
 from steelyard.cost.roofline import Machine
 from steelyard.cost.weights import WeightType
-from steelyard.nn.traits import unserved_traits
+from steelyard.nn.traits import beyond_kernels, unserved_traits
 from steelyard.plan.rates import Load, Use, decode_rate, training_rate
 from steelyard.serve.weight_choice import (
     ServingLoad,
@@ -41,9 +41,11 @@ def own_choice(
 
     Returns:
         What the server would choose, with the forecasts of all types; None where the package has no
-        engine for the model, or its kernels were not calibrated there.
+        engine for the model, its kernels do not run it, or they were not calibrated there.
     """
     if machine.engine is None or load.use != "serve" or not has_engine(arch, "fp32", "serve"):
+        return None
+    if beyond_kernels(arch):  # other products run those, of which there are no rates
         return None
     return choose_weights(
         arch,
@@ -122,13 +124,13 @@ def own_memory(
         measured: rooflines of the machine by number format.
 
     Returns:
-        Bytes per kind; None where the package has no engine for the model, or the machine is not a
-        calibrated CPU.
+        Bytes per kind; None where the package has no engine for the model, its kernels do not run
+        it, or the machine is not a calibrated CPU.
     """
     machine = next(iter(measured.values()), None)
     if machine is None or not machine.engine_process_bytes:
         return None
-    if not has_engine(arch, weights, load.use):
+    if not has_engine(arch, weights, load.use) or beyond_kernels(arch):
         return None
     if load.use == "serve":
         return resident_serving_memory(

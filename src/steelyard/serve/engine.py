@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from steelyard.cost.eager import matrix_elements
+from steelyard.catalog.parameters import count_parameters
 from steelyard.errors import ConfigError
 from steelyard.nn.transformer import Transformer
 from steelyard.serve.driver import Clock, Driver, WallClock
@@ -72,13 +72,15 @@ def default_config(
     block_bytes = slot_bytes(arch, kept) * 16
     num_blocks = (pool_bytes or chosen_pool_bytes(model, kept, max_model_len)) // block_bytes
     longest = max_model_len or min(arch.max_positions, num_blocks * 16)
+    # What a token is multiplied with: of experts those it visits.
+    visited = count_parameters(arch).active_non_embedding + arch.vocab_size * arch.hidden_size
     return SchedulerConfig(
         num_blocks=num_blocks,
         max_model_len=max(longest, 2),
         token_budget=token_budget,
         max_num_seqs=min(64, token_budget),
         swap_s_per_block=block_bytes / _COPY_BYTES_PER_S,
-        prefill_s_per_token=2 * matrix_elements(arch) / _PREFILL_FLOPS_PER_S,
+        prefill_s_per_token=2 * visited / _PREFILL_FLOPS_PER_S,
     )
 
 

@@ -18,6 +18,7 @@ from steelyard.cost.step_time import step_features
 from steelyard.cost.weights import WEIGHT_LOSSES, WEIGHT_TYPES, StoredWidth, WeightLoss
 from steelyard.errors import CalibrationError, SteelyardError
 from steelyard.native import switched_off
+from steelyard.nn.traits import beyond_kernels
 from steelyard.quantity import Forecast
 from steelyard.serve.options import EngineOptions
 
@@ -240,6 +241,10 @@ def with_weights(
         arch = from_huggingface(folder / "config.json")
     except SteelyardError:
         return options, None, ""  # who loads the model says what is wrong with it
+    beyond = beyond_kernels(arch)
+    if beyond:
+        note = f"weights as stored: no rates of products forecast {' and '.join(beyond)}"
+        return options, None, note
     choice = choose_weights(
         arch,
         calibration.engine,

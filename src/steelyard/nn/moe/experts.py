@@ -15,7 +15,7 @@ from steelyard.nn.parts.linear import linear
 from steelyard.nn.parts.noise import Noise
 from steelyard.nn.parts.norm import make_norm
 
-__all__ = ["ExpertLoad", "MixtureOfExperts"]
+__all__ = ["ExpertLoad", "MixtureOfExperts", "with_shared"]
 
 _EVAL_SHARE = 0.25
 """Share of all tokens that an expert with a capacity takes outside of training. Source: Artetxe et
@@ -110,16 +110,13 @@ class MixtureOfExperts(nn.Module):
             routing.experts, len(self.up), self._capacity(len(rows)), self._skipped(routing)
         )
         self._record(routing, dispatch)
-        return self.with_shared(rows, self._visit(rows, routing, dispatch)).view_as(hidden)
+        added = self._visit(rows, routing, dispatch)
+        return with_shared(rows, added, self.form, self.shared).view_as(hidden)
 
-    def with_shared(self, rows: Tensor, added: Tensor) -> Tensor:
-        """Return [N, C] that routed experts add to rows [N, C], with what shared ones do."""
-        if self.shared_up is None or self.shared_down is None:
-            return added
-        shared = self.shared_down(activate(self.form, self.shared_up(rows)))
-        if self.shared_gate is not None:
-            shared = shared * self.shared_gate(rows).sigmoid()
-        return added + shared
+    @property
+    def shared(self) -> tuple[nn.Module | None, ...]:
+        """Input map, output map and gate of the experts that every token visits."""
+        return self.shared_up, self.shared_down, self.shared_gate
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the last choices out of copies: their graph cannot be copied."""
@@ -171,3 +168,25 @@ class MixtureOfExperts(nn.Module):
         """Return the products of sorted rows with their experts' matrices, in the rows' type."""
         bias = None if bias is None else bias.to(rows.dtype)
         return grouped_linear(rows, weights.to(rows.dtype), bias, dispatch)
+
+
+def with_shared(
+    rows: Tensor, added: Tensor, form: str, shared: tuple[nn.Module | None, ...]
+) -> Tensor:
+    """Add what shared experts do to what routed ones add.
+
+    Args:
+        rows: [N, C].
+        added: [N, C] of routed experts.
+        form: `mlp` of the architecture.
+        shared: input map, output map and gate; the first two None without shared experts, the gate
+            None without one.
+
+    Returns:
+        [N, C].
+    """
+    up, down, gate = shared
+    if up is None or down is None:
+        return added
+    found = down(activate(form, up(rows)))
+    return added + (found if gate is None else found * gate(rows).sigmoid())

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from steelyard.nn.moe.dispatch import sort_by_expert
-from steelyard.nn.moe.experts import MixtureOfExperts
+from steelyard.nn.moe.experts import MixtureOfExperts, with_shared
 from steelyard.nn.moe.routers import Router, Routing
 from steelyard.nn.parts.activation import activate
 from steelyard.nn.parts.linear import linear
@@ -54,10 +54,8 @@ class SeparateExperts(nn.Module):
         rows = hidden.flatten(0, -2)
         numbers = None if tokens is None else tokens.expand(hidden.shape[:-1]).flatten()
         routing: Routing = cast(Router, self.router)(rows.float(), numbers)
-        added = self._visit(rows, routing)
-        return MixtureOfExperts.with_shared(cast(MixtureOfExperts, self), rows, added).view_as(
-            hidden
-        )
+        shared = self.shared_up, self.shared_down, self.shared_gate
+        return with_shared(rows, self._visit(rows, routing), self.form, shared).view_as(hidden)
 
     def _visit(self, rows: Tensor, routing: Routing) -> Tensor:
         """Return the weighted results of all visits."""

@@ -20,7 +20,7 @@ from steelyard.nn.quantizing.stack import (
     quantize_stack,
     uniform,
 )
-from steelyard.nn.traits import refuse_unserved
+from steelyard.nn.traits import refuse_beyond_kernels, refuse_unserved
 from steelyard.nn.transformer import Transformer
 from steelyard.parallel import torch_threads
 from steelyard.quantity import Check, Measurement
@@ -76,6 +76,7 @@ def quantize(
         continue_or_clear(stage, source, options)
         model = checkpoint.load(source, dtype=None)
         refuse_unserved(model.architecture)
+        refuse_beyond_kernels(model.architecture, "quantized")
         # These refusals come before the first minute of work, not at its end.
         refuse_small_disk(model, stage, len(options.methods))
         text = read_tokens(options.calibrate, source)

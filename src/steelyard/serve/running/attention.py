@@ -132,15 +132,15 @@ class StepAttention:
         self.pool.write(layer, self.blocks, self.offsets, key, value)
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
         if self.num_decodes:
-            self._decode(layer, query[: self.num_decodes], out)
+            self.decode(layer, query[: self.num_decodes], out)
         window, softcap = self.arch.window_of(layer), self.arch.attention_softcap
         for chunk in self.chunks:
             q = query[chunk.rows].transpose(0, 1)
             if softcap or 0 < window < chunk.context:
-                k, v = self._seen(layer, chunk, window, key, value)
+                k, v = self.seen(layer, chunk, window, key, value)
                 found = attend_tail(q[None], k[None], v[None], window=window, softcap=softcap)
             else:
-                k, v = self._seen(layer, chunk, 0, key, value)
+                k, v = self.seen(layer, chunk, 0, key, value)
                 grouped = q.shape[0] != k.shape[0]
                 found = F.scaled_dot_product_attention(
                     q[None],
@@ -153,10 +153,21 @@ class StepAttention:
             out[chunk.rows] = found[0].transpose(0, 1)
         return out
 
-    def _seen(
+    def seen(
         self, layer: int, chunk: _Chunk, window: int, key: Tensor, value: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return keys and values [KV, S, D] of a chunk's context, of windows from their blocks."""
+        """Return what a chunk attends.
+
+        Args:
+            layer: its index.
+            chunk: one of `chunks`.
+            window: tokens that each token attends; 0 for all.
+            key: of the whole step, [T, KV, D].
+            value: of the whole step, [T, KV, D].
+
+        Returns:
+            Keys and values [KV, S, D] of the chunk's context, of windows from their blocks on.
+        """
         if chunk.is_whole and key.dtype == self.pool.kv.dtype:
             # The whole context is in this step: no need to read it back from the pool. Where the
             # pool rounds, each chunk reads what later ones will, however the prompt was cut.
@@ -169,8 +180,14 @@ class StepAttention:
         end = chunk.context - skipped * size
         return k[:, :end], v[:, :end]
 
-    def _decode(self, layer: int, query: Tensor, out: Tensor) -> None:
-        """Fill the decoding rows of `out`."""
+    def decode(self, layer: int, query: Tensor, out: Tensor) -> None:
+        """Attend in the decoding rows.
+
+        Args:
+            layer: its index.
+            query: [S, H, D] of the decoding rows.
+            out: [T, H, D], whose first S rows are filled.
+        """
         limits = {"window": self.arch.window_of(layer), "softcap": self.arch.attention_softcap}
         if not self.compiled:
             parts = self.pool.gather(layer, self.device_tables, query.dtype)

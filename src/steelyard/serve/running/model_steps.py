@@ -14,7 +14,8 @@ from steelyard.nn.traits import attention_traits
 from steelyard.nn.transformer import Transformer
 from steelyard.serve.running.attention import StepAttention
 from steelyard.serve.running.gpu_attention import GPUStepAttention, gpu_kernel_fits
-from steelyard.serve.running.packed_model import packable, packed_model
+from steelyard.serve.running.latent import LatentStepAttention, with_cached_latents
+from steelyard.serve.running.packed_model import packable, packed_model, without_capacity
 from steelyard.serve.running.pool import KVPool
 from steelyard.serve.running.weights import ComputedIn
 from steelyard.serve.scheduling.step import StepPlan
@@ -59,10 +60,16 @@ class ModelSteps:
         # The Triton kernel has neither windows nor caps.
         self._on_gpu = gpu_kernel_fits(pool) and not attention_traits(arch, arch.max_positions)
         self._group = arch.num_heads // arch.num_kv_heads
+        if arch.kv_lora_rank:
+            # Packed products take and give float32.
+            dtype = torch.float32 if compiled else next(model.parameters()).dtype
+            model = with_cached_latents(model, dtype)
         self._model, self.packed_bytes = model, 0
         self.weights: ComputedIn = packable(model, weights) if compiled else weights
         if compiled:
             self._model, self.packed_bytes = packed_model(model, self.weights)
+        elif arch.capacity_factor:
+            self._model = without_capacity(model)
 
     @torch.inference_mode()
     def logits(self, plan: StepPlan, token_ids: np.ndarray) -> Tensor | None:
@@ -79,9 +86,11 @@ class ModelSteps:
         if self._on_gpu:
             attend: Attend = GPUStepAttention(plan, self._pool, self._group)
         else:
-            attend = StepAttention(
+            steps = StepAttention(
                 plan, self._pool, self._arch, compiled=self._compiled, helpers=self._helpers
             )
+            has_latents = self._arch.kv_lora_rank > 0
+            attend = LatentStepAttention(steps, self._model) if has_latents else steps
         tokens, positions = (
             torch.from_numpy(item).to(device) for item in (token_ids, plan.positions)
         )

@@ -9,14 +9,22 @@ from torch import Tensor, nn
 
 from steelyard.errors import SteelyardWarning
 from steelyard.nn.layer import DecoderLayer
+from steelyard.nn.mixers.latent import LatentAttention
+from steelyard.nn.moe.experts import MixtureOfExperts
+from steelyard.nn.moe.separate import SeparateExperts
 from steelyard.nn.stored import StoredLinear
 from steelyard.nn.transformer import Transformer
+from steelyard.serve.running.latent import CachedLatent
 from steelyard.serve.running.linear import PackedLinear, can_pack, require_packing
 from steelyard.serve.running.rounded import RoundedLinear
+from steelyard.serve.running.shallow import shallow
 from steelyard.serve.running.sources import LinearTypes, head_of, release
 from steelyard.serve.running.weights import ComputedIn, chosen_weights
 
-__all__ = ["model_with", "packable", "packed_model"]
+__all__ = ["model_with", "packable", "packed_model", "without_capacity"]
+
+_WITH_MAPS = (DecoderLayer, LatentAttention, CachedLatent, SeparateExperts, nn.ModuleList)
+"""Parts that have linear maps inside."""
 
 
 class _PackedTransformer(Transformer):
@@ -102,7 +110,7 @@ def model_with(
     Returns:
         The model, for inference only, and the bytes that the maps hold.
     """
-    twin = cast(_PackedTransformer, _shallow(model))
+    twin = cast(_PackedTransformer, shallow(model))
     twin.__class__ = _PackedTransformer
     types = LinearTypes(model, weights)
 
@@ -113,7 +121,7 @@ def model_with(
         release(item)
         return made
 
-    twin.layers = nn.ModuleList(_packed_layer(layer, packed) for layer in model.layers)
+    twin.layers = nn.ModuleList(_packed_part(layer, packed) for layer in model.layers)
     for name in ("embedding", "position_embedding"):
         table = getattr(model, name)
         if table is not None:
@@ -123,12 +131,34 @@ def model_with(
     return twin, sum(item.num_bytes for item in twin.modules() if isinstance(item, kind))
 
 
-def _packed_layer(layer: nn.Module, packed: Callable[[nn.Module], nn.Module]) -> DecoderLayer:
-    """Pack a layer's linear maps; norms are shared."""
-    twin = cast(DecoderLayer, _shallow(layer))
-    for name, part in layer.named_children():
-        is_linear = isinstance(part, (nn.Linear, StoredLinear))
-        twin._modules[name] = packed(part) if is_linear else _widened(part)
+def without_capacity(model: Transformer) -> Transformer:
+    """Return a model whose experts take every visit, sharing everything with another.
+
+    Args:
+        model: with experts that were trained with a capacity.
+
+    Returns:
+        The model, for inference only: what a token gets does not depend on those beside it.
+    """
+    twin = cast(Transformer, shallow(model))
+    twin.layers = nn.ModuleList(shallow(layer) for layer in model.layers)
+    for layer in twin.layers:
+        if isinstance(layer.experts, MixtureOfExperts):
+            layer._modules["experts"] = SeparateExperts(layer.experts)
+    return twin
+
+
+def _packed_part(part: nn.Module, packed: Callable[[nn.Module], nn.Module]) -> nn.Module:
+    """Pack the linear maps of a layer or of a part of one; what else it has is shared."""
+    if isinstance(part, (nn.Linear, StoredLinear)):
+        return packed(part)
+    if isinstance(part, MixtureOfExperts):
+        part = SeparateExperts(part)
+    if not isinstance(part, _WITH_MAPS):
+        return _widened(part)
+    twin = shallow(part)
+    for name, inner in part.named_children():
+        twin._modules[name] = _packed_part(inner, packed)
     return twin
 
 
@@ -139,10 +169,3 @@ def _widened(part: nn.Module) -> nn.Module:
         if all(item.dtype.itemsize == 4 for item in part.parameters())
         else (copy.deepcopy(part).float())
     )
-
-
-def _shallow(module: nn.Module) -> nn.Module:
-    """Copy a module so that replacing a part leaves the original alone."""
-    twin = copy.copy(module)
-    twin._modules = dict(module._modules)
-    return twin

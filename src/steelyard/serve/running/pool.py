@@ -14,10 +14,25 @@ from steelyard.errors import CapacityError
 from steelyard.nn.numerics.int8 import quantize_int8
 from steelyard.serve.running.pages import HUGE_PAGE_BYTES, take
 
-__all__ = ["KVPool", "lazy_zeros", "slot_bytes"]
+__all__ = ["KVPool", "cached_shape", "lazy_zeros", "slot_bytes"]
 
 _SCALE_BYTES = 4
 """Bytes of the float32 scale that a key or value head of a token has in eight bits."""
+
+
+def cached_shape(arch: Architecture) -> tuple[int, int, int]:
+    """Return what the pool keeps of a token in a layer.
+
+    Args:
+        arch: architecture of the model.
+
+    Returns:
+        Sides (keys and values; latents of latent attention are both), heads of a side, and numbers
+        of a head.
+    """
+    if arch.kv_lora_rank:
+        return 1, 1, arch.kv_lora_rank + arch.qk_rope_head_dim
+    return 2, arch.num_kv_heads, arch.head_dim
 
 
 def slot_bytes(arch: Architecture, dtype: torch.dtype) -> int:
@@ -30,7 +45,8 @@ def slot_bytes(arch: Architecture, dtype: torch.dtype) -> int:
     Returns:
         Bytes of one slot of the pool.
     """
-    return 2 * arch.num_layers * arch.num_kv_heads * _row(arch.head_dim, dtype) * dtype.itemsize
+    sides, heads, width = cached_shape(arch)
+    return arch.num_layers * sides * heads * _row(width, dtype) * dtype.itemsize
 
 
 def _row(width: int, dtype: torch.dtype) -> int:
@@ -46,6 +62,7 @@ class KVPool:
             values (1), a run of consecutive blocks is one contiguous piece. A block holds its
             tokens head by head, so that a kernel reads B * D values in a row. In int8 each head of
             a block is B * (D + 4) bytes: codes [B, D], then float32 scales [B].
+            Latents (`cached_shape`) have one side in place of two: [L, 1, ...].
         has_scales: whether keys and values are signed bytes, with a scale per head and token.
 
     Source: Dettmers et al. 2022 (arXiv 2208.07339), section 2 (absolute maximum by vector), of
@@ -73,8 +90,8 @@ class KVPool:
             CapacityError: the device has no memory for the pool.
         """
         self.has_scales = dtype == torch.int8
-        row = _row(arch.head_dim, dtype)
-        shape = (arch.num_layers, 2, num_blocks, arch.num_kv_heads, block_size, row)
+        sides, heads, width = cached_shape(arch)
+        shape = (arch.num_layers, sides, num_blocks, heads, block_size, _row(width, dtype))
         try:
             self.kv = lazy_zeros(shape, dtype, device)
         except (OSError, OverflowError, RuntimeError) as error:
@@ -85,7 +102,8 @@ class KVPool:
             raise CapacityError(message, hint="lower num_blocks") from error
         # Taken ahead: pieces of a layer's side, each of so many blocks.
         self._run = max(1, HUGE_PAGE_BYTES // self.kv[0, 0, 0].nbytes)
-        self._pieces_taken, self._sides, self._blocks = 0, 2 * arch.num_layers, num_blocks
+        self._per_layer, self._sides = sides, sides * arch.num_layers
+        self._pieces_taken, self._blocks = 0, num_blocks
         self._is_lazy = device.type == "cpu" and hasattr(mmap, "MADV_HUGEPAGE")
 
     def take_ahead(self, block: int) -> None:
@@ -101,7 +119,7 @@ class KVPool:
         run, side = divmod(self._pieces_taken, self._sides)
         if self._is_lazy and run * self._run < min(block + self._run, self._blocks):
             piece = slice(run * self._run, (run + 1) * self._run)
-            take(self.kv[side // 2, side % 2, piece])
+            take(self.kv[side // self._per_layer, side % self._per_layer, piece])
             self._pieces_taken += 1
 
     @property
@@ -125,7 +143,7 @@ class KVPool:
             .view(torch.uint32 if self.kv.element_size() == 4 else torch.uint16)
             .numpy()
         )
-        return bits[0], bits[1]
+        return bits[0], bits[-1]
 
     def write(
         self, layer: int, blocks: Tensor, offsets: Tensor, key: Tensor, value: Tensor
@@ -139,7 +157,7 @@ class KVPool:
             key: [T, KV, D].
             value: [T, KV, D].
         """
-        for which, numbers in enumerate((key, value)):
+        for which, numbers in enumerate((key, value)[: self._per_layer]):
             if not self.has_scales:
                 self.kv[layer, which][blocks, :, offsets] = numbers.to(self.kv.dtype)
                 continue
@@ -177,7 +195,7 @@ class KVPool:
         else:
             found = self.kv[layer][:, tables].to(dtype)
         found = found.transpose(-4, -3).flatten(-3, -2)
-        return found[0], found[1]
+        return found[0], found[-1]
 
     def copy_blocks(self, copies: np.ndarray) -> None:
         """Copy whole blocks in all layers at once.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from steelyard.errors import BackendError, CapacityError, ConfigError
 from steelyard.native import switched_off
-from steelyard.nn.traits import refuse_unserved
+from steelyard.nn.traits import beyond_kernels, refuse_unserved
 from steelyard.nn.transformer import Transformer
 from steelyard.serve.running.launcher import EngineRunner
 from steelyard.serve.running.model_steps import ModelSteps
@@ -185,6 +185,9 @@ class TorchRunner(EngineRunner):
         from steelyard.serve.running.native import draws, layout, library, steps, trial
 
         if not layout.fits(self.model):
+            beyond = " and ".join(beyond_kernels(self.model.architecture))
+            if beyond:
+                return None, f"native kernels have no {beyond}"
             return None, "native kernels take widths in multiples of 8"
         threads = torch.get_num_threads()
         try:
@@ -235,6 +238,11 @@ def _refuse(
         raise ConfigError(
             f"the model's own forward computes in {weight.dtype}, not in {weights}",
             hint="leave compiled out",
+        )
+    if arch.kv_lora_rank and kv_dtype == torch.int8:
+        raise ConfigError(
+            f"kv_dtype is int8, but {arch.name} keeps latents (kv_lora_rank = {arch.kv_lora_rank})",
+            hint="keep them in float32 or bfloat16",
         )
     if kv_dtype not in (None, torch.float32, torch.bfloat16, torch.int8, weight.dtype):
         raise ConfigError(

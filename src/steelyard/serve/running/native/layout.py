@@ -11,6 +11,7 @@ from steelyard.catalog.architecture import Architecture
 from steelyard.nn.layer import DecoderLayer
 from steelyard.nn.parts.norm import UnitOffsetNorm
 from steelyard.nn.stored import StoredTable
+from steelyard.nn.traits import beyond_kernels
 from steelyard.nn.transformer import Transformer
 from steelyard.parallel import torch_threads
 from steelyard.serve.running.native.maps import LINEARS, PackedMaps
@@ -26,14 +27,14 @@ KV_KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
 
 
 def fits(model: Transformer) -> bool:
-    """Whether the kernels take a model's widths: multiples of 8, at most 65,536.
+    """Whether the kernels take a model: of dense layers, with widths in multiples of 8 to 65,536.
 
     Sums of products of bytes stay within 32 bits up to there.
     """
     arch = model.architecture
     attention = arch.num_heads * arch.head_dim
     widths = (arch.hidden_size, arch.head_dim, arch.intermediate_size, attention)
-    return all(width % 8 == 0 and width <= 1 << 16 for width in widths)
+    return not beyond_kernels(arch) and all(width % 8 == 0 and width <= 1 << 16 for width in widths)
 
 
 class _Norm(Structure):
