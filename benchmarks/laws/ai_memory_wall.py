@@ -1,14 +1,16 @@
-"""How fast peak FLOPS, memory bandwidth and links of accelerators grow.
+"""How fast peak FLOPS outgrow bandwidths, and what that does to models.
 
-Points are those of Gholami et al. 2024 ("AI and Memory Wall", arXiv 2403.14123) and the catalog's
-own chips. Only the trends are here. Operation counts, measured arithmetic intensity, the memory of
-training and bound labels belong to the rooms `cost` and `catalog`, and to their benchmarks.
+Points and tables are those of Gholami et al. 2024 ("AI and Memory Wall", arXiv 2403.14123) and the
+catalog's own chips. Trends are fitted; operation counts and training memory are compared with torch
+and with the paper's tables; times are predicted from a calibration of this machine and measured.
 """
 
 import numpy as np
 import polars as pl
 from benchmarks.common import Check
 from benchmarks.laws._shared import shared
+from benchmarks.laws._wall_counts import count_checks
+from benchmarks.laws._wall_measured import measured_checks
 
 from steelyard import laws
 from steelyard.laws import Fit
@@ -26,7 +28,7 @@ _H100_YEAR = 2022.0
 
 
 def run(quick: bool) -> list[Check]:
-    """Fit the published points and the catalog; `quick` only takes fewer bootstraps."""
+    """Fit, count and measure; `quick` takes fewer bootstraps, shorter probes and two lengths."""
     bootstraps = 1000 if quick else 10000
     points = pl.read_csv(shared("memory-wall") / "hw_trend_points.csv")
     trends = {}
@@ -58,6 +60,8 @@ def run(quick: bool) -> list[Check]:
         *checks,
         Check("1 published factors inside the 95 % bootstrap intervals", inside, 3, "higher"),
         *_catalog(),
+        *count_checks(),
+        *measured_checks(quick),
     ]
 
 
