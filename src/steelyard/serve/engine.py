@@ -32,8 +32,7 @@ from steelyard.serve.traces import TraceRequest, make_request
 
 __all__ = ["LLM", "default_config"]
 
-# Both rates are assumed, not measured: they only weigh swapping against computing again where
-# preemption is "auto".
+# Both rates are assumed: they only weigh swapping against computing again ("auto" preemption).
 _COPY_BYTES_PER_S = 4e9
 """Rate at which one thread copies blocks in memory."""
 _PREFILL_FLOPS_PER_S = 50e9

@@ -129,7 +129,7 @@ def best_interval(
     found = [wasted(item) for item in grid]
     best = int(np.argmin(found))
     near = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
-    refined = minimize_scalar(wasted, bounds=near, method="bounded", options={"xatol": 1e-6})
+    refined: Any = minimize_scalar(wasted, bounds=near, method="bounded", options={"xatol": 1e-6})
     if refined.fun < found[best]:
         return math.exp(float(refined.x)), -float(refined.fun)
     return math.exp(float(grid[best])), -float(found[best])
