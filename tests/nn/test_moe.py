@@ -259,3 +259,18 @@ def test_sparse_clip_is_torchs_with_one_expert_and_counts_experts_for_less():
     assert clip().item() == pytest.approx(wanted, rel=1e-5)
     with pytest.raises(ConfigError, match="max_norm"):
         SparseClip(model.parameters(), max_norm=0)
+
+
+def test_a_bias_moves_towards_experts_that_are_asked_rarely_and_groups_are_few():
+    router = mixture_of(WIDE["sigmoid"]).router.train()
+    rows = rows_of(64)[0]
+    router.bias[:4] += 9.0  # the first two of four groups win everywhere
+    before = router.bias.clone()
+    routing = router(rows, None)
+    assert routing.experts.max() < 4
+    assert (router.bias[4:] > before[4:]).all()
+    assert router.bias[:4].sum() < before[:4].sum()
+    kept = router.eval().bias.clone()
+    gates = router(rows, None).gates
+    assert torch.equal(router.bias, kept)
+    torch.testing.assert_close(gates.sum(1), torch.full((64,), 1.5))

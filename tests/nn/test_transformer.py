@@ -129,7 +129,6 @@ def test_rotation_depends_on_the_distance_only_and_its_gradient_is_exact():
         ({"kv_lora_rank": 16}, "latent attention"),
         ({"kind": "encoder-decoder"}, "encoder-decoder"),
         ({"num_token_types": 2, "pooler": True}, "num_token_types.*pooler"),
-        ({"num_experts": 8, "router_bias": True}, "router_bias"),
         ({"num_kv_heads": 4}, "multiple"),
     ],
 )

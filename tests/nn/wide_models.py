@@ -34,4 +34,16 @@ WIDE = {
     "hash": _experts(router="hash", num_dense_layers=1),
     "reinforce": _experts(router="reinforce"),
     "shared": _experts(experts_per_token=3, num_shared_experts=2),
+    "sigmoid": _experts(
+        num_experts=8,
+        experts_per_token=3,
+        router="sigmoid",
+        router_bias=True,
+        gate_scale=1.5,
+        num_expert_groups=4,
+        groups_per_token=2,
+        num_shared_experts=1,
+        shared_expert_gate=True,
+    ),
+    "latent": _wide(num_kv_heads=6, kv_lora_rank=16, qk_rope_head_dim=4, v_head_dim=12),
 }

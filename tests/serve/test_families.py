@@ -7,8 +7,9 @@ import pytest
 import torch
 from tests.family_models import golden, write_folder
 
-from steelyard.errors import ConfigError, SteelyardWarning
+from steelyard.errors import BackendError, ConfigError, SteelyardWarning
 from steelyard.nn import checkpoint
+from steelyard.nn.traits import beyond_kernels
 from steelyard.serve import Request, SamplingParams, Scheduler, SchedulerConfig
 from steelyard.serve.running.embed import embed
 from steelyard.serve.running.runner import TorchRunner
@@ -84,6 +85,10 @@ def serve(model, prompts, count, *, config=CONFIG, **kernels):
 @pytest.mark.parametrize("kernels", KERNELS)
 def test_the_engine_computes_what_transformers_does(family, kernels):
     _, entry, model = family
+    if kernels.get("native") and beyond_kernels(model.architecture):
+        with pytest.raises(BackendError, match="no experts"):
+            TorchRunner(model, CONFIG, **kernels)
+        return
     prompts = [PROMPT[: place + 1] for place in GOLDEN["positions"]]
     outputs, rows = serve(model, prompts, len(entry["greedy"]), **kernels)
     assert outputs[str(len(PROMPT))] == entry["greedy"]
@@ -103,7 +108,9 @@ def test_embeddings_are_of_the_models_own_attention(family):
     torch.testing.assert_close(torch.as_tensor(found), hidden[[39, 8]], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("family", ["mistral", "gemma2", "gemma3_text", "smollm3"], indirect=True)
+@pytest.mark.parametrize(
+    "family", ["mistral", "gemma2", "gemma3_text", "smollm3", "deepseek_v3"], indirect=True
+)
 def test_bounded_caches_refuse_attention_they_do_not_know(family):
     _, _, model = family
     with pytest.raises(ConfigError, match="does not know"):

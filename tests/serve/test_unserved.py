@@ -14,7 +14,6 @@ from steelyard.serve.build import make_engine
 from steelyard.serve.options import EngineOptions
 
 TRAITS = {
-    "softmax": "mixture of experts",
     "xpos": "xpos",
     "retention": "retention",
     "dilated": "dilated",
@@ -33,13 +32,11 @@ def test_an_engine_names_what_it_does_not_run(name):
 
 @pytest.mark.parametrize("cache", ["full", "sinks"])
 def test_a_folder_of_such_a_model_is_refused_too(cache, tmp_path):
-    checkpoint.save(build(WIDE["cosine"]), tmp_path)
-    with pytest.raises(ConfigError, match="tiny cannot be served: num_experts = 4"):
+    checkpoint.save(build(WIDE["relative"]), tmp_path)
+    with pytest.raises(ConfigError, match="tiny cannot be served: position = 'relative'"):
         make_engine(tmp_path, EngineOptions(cache=cache))
 
 
 def test_a_plan_knows_that_there_is_no_engine():
-    assert not has_engine(WIDE["softmax"], "fp32", "serve")
-    assert has_engine(
-        dataclasses.replace(WIDE["softmax"], num_experts=0, subln=False), "fp32", "serve"
-    )
+    assert not has_engine(WIDE["subln"], "fp32", "serve")
+    assert has_engine(dataclasses.replace(WIDE["subln"], subln=False), "fp32", "serve")
