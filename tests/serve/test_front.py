@@ -308,11 +308,15 @@ def test_a_swapping_server_is_measured_by_the_load_client(server, capsys):
     before = server.metric("steelyard_swaps")
     words = ["--concurrency", "16", "--num-requests", "16", "--output-tokens", "90", "--sigma", "0"]
     words += ["--input-tokens", "30", "--vocab-size", "97", "--no-record", "--json"]
-    with pytest.raises(SystemExit) as ended:
-        main(["serve", "bench", server.url, *words])
-    assert ended.value.code == 0
-    level = json.loads(capsys.readouterr().out)["levels"][0]
-    assert (level["requests"], level["output_tokens"]) == (16, 16 * 90)
+    # On a busy machine requests may come so slowly that all fit at once: then nothing is swapped.
+    for _ in range(8):
+        with pytest.raises(SystemExit) as ended:
+            main(["serve", "bench", server.url, *words])
+        assert ended.value.code == 0
+        level = json.loads(capsys.readouterr().out)["levels"][0]
+        assert (level["requests"], level["output_tokens"]) == (16, 16 * 90)
+        if server.metric("steelyard_swaps") > before:
+            break
     assert server.metric("steelyard_swaps") > before
     server.assert_idle()
 

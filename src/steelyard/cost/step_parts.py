@@ -196,7 +196,8 @@ def _stage_parts(
     parts = {name: steps * share * value for name, value in waits.items()}
     parts["compute_s"] = steps * compute_s
     parts["product_s"] = steps * (share * products_s + busy.head * once["end_product_s"])
-    parts["bubble_s"] = filling_s + steady_s
+    # A difference of equal sums may round below zero.
+    parts["bubble_s"] = np.maximum(filling_s + steady_s, 0.0)
     return parts | {f"stage_{name}": value for name, value in busy._asdict().items()}, compute_s
 
 

@@ -153,10 +153,14 @@ def _update_step(arch: Architecture, machine: Machine, layout: Layout, cost: Any
     """Show the time of the optimizer's pass over its states."""
     return ChainStep(
         name="update_time",
-        formula="4 x passes x parameters / (stages x tensor x shards) / memory_bandwidth",
+        formula=(
+            "4 x passes x (layer_parameters / stages + table_parameters) / (tensor x shards) "
+            "/ memory_bandwidth"
+        ),
         numbers={
             "passes": ADAMW_PASSES[machine.fused],
-            "parameters": sum(parameter_count(arch)),
+            "layer_parameters": parameter_count(arch)[0],
+            "table_parameters": parameter_count(arch)[1],
             "stages": float(layout.pipeline),
             "tensor": float(layout.tensor),
             "shards": float(layout.shards("optimizer")),
