@@ -5,7 +5,10 @@ packed matrices row by row. The peer decodes the same folder in a batch of equal
 """
 
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 from benchmarks.common import Check, alternate, ratio
@@ -67,7 +70,8 @@ def run(quick: bool) -> list[Check]:
 def _checks(name: str, model: Transformer, steps: int, rounds: int) -> list[Check]:
     """Time our engine, the same with the naive loop, and the peer."""
     ours, naive = (Ours(model, concurrency=_SEQUENCES) for _ in range(2))
-    for module in naive.llm.runner._steps._model.modules():
+    steps_of = cast(Any, naive.llm.runner)._steps
+    for module in steps_of._model.modules():
         if isinstance(module, SeparateExperts):
             module.__class__ = _OneByOne
     rivals = {"ours": ours, "one by one": naive}
@@ -111,6 +115,8 @@ def _step_seconds(
         )
         for row in range(_SEQUENCES)
     ]
-    work = {name: lambda rival=rival: rival.run(trace) for name, rival in rivals.items()}
+    work: dict[str, Callable[[], object]] = {
+        name: partial(rival.run, trace) for name, rival in rivals.items()
+    }
     seconds = alternate(work, rounds=rounds, rest_s=0.1)
     return {name: [sample / steps for sample in samples] for name, samples in seconds.items()}

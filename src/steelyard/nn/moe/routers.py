@@ -108,6 +108,9 @@ def _within_groups(scores: Tensor, arch: Architecture, strongest: int) -> Tensor
         scores: [N, E].
         arch: says how many groups there are, and how many a row visits.
         strongest: experts of a group whose scores are summed to compare groups.
+
+    Returns:
+        [N, E].
     """
     if not arch.num_expert_groups:
         return scores
