@@ -26,6 +26,14 @@ COMMON = {
     "vocab_size": 131,
     "max_position_embeddings": 96,
 }
+EXPERTS = {"moe_intermediate_size": 32, "num_experts_per_tok": 3}
+LATENT = (
+    COMMON
+    | EXPERTS
+    | {"num_key_value_heads": 8, "kv_lora_rank": 48, "q_lora_rank": 40, "qk_nope_head_dim": 16}
+    | {"qk_rope_head_dim": 8, "v_head_dim": 24, "n_shared_experts": 2, "first_k_dense_replace": 1}
+    | {"routed_scaling_factor": 1.7}
+)
 CONFIGS = {
     "Llama": COMMON | {"tie_word_embeddings": False, "rope_theta": 500.0},
     "LlamaBias": COMMON | {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True},
@@ -44,6 +52,12 @@ CONFIGS = {
     | {"embedding_multiplier": 6.0, "attention_multiplier": 0.2}
     | {"residual_multiplier": 0.4, "logits_scaling": 3.0},
     "Olmo2": COMMON | {"num_key_value_heads": 8},
+    "Mixtral": COMMON | {"num_local_experts": 6, "num_experts_per_tok": 3},
+    "Qwen2Moe": COMMON | EXPERTS | {"num_experts": 6, "shared_expert_intermediate_size": 64},
+    "Qwen3Moe": COMMON | EXPERTS | {"num_experts": 6, "norm_topk_prob": True, "head_dim": 16},
+    "DeepseekV2": LATENT | {"n_routed_experts": 6, "topk_method": "greedy", "q_lora_rank": None},
+    "DeepseekV3": LATENT
+    | {"n_routed_experts": 8, "n_group": 4, "topk_group": 2, "num_nextn_predict_layers": 0},
     "GPT2": {"n_embd": 64, "n_layer": 3, "n_head": 4, "vocab_size": 131, "n_positions": 96},
     "OPT": {k: v for k, v in COMMON.items() if "intermediate" not in k and "key_value" not in k}
     | {"ffn_dim": 112, "word_embed_proj_dim": 64},

@@ -44,7 +44,7 @@ def read_scaling(config: dict[str, Any], where: str, width: int) -> RotaryScalin
                 factor=float(fields["factor"]), low=low, high=high, original_positions=original
             )
         if kind == "yarn":
-            return _yarn(fields, int(config["max_position_embeddings"]))
+            return _yarn(fields, int(config["max_position_embeddings"]), width)
         # The first Phi-3 files call it "su".
         if kind in ("longrope", "su"):
             return _long_rope(fields, int(config["max_position_embeddings"]), width)
@@ -59,10 +59,11 @@ def read_scaling(config: dict[str, Any], where: str, width: int) -> RotaryScalin
     )
 
 
-def _yarn(fields: dict[str, Any], positions: int) -> RotaryScaling:
+def _yarn(fields: dict[str, Any], positions: int, width: int) -> RotaryScaling:
     """Read YaRN, with the two weights that DeepSeek gives its magnitude."""
-    if fields.get("truncate", True) is not True:
-        raise ValueError("truncate = true")
+    # Two columns would have one wavelength, between which and the next nothing is blended.
+    if fields.get("truncate", True) is not True or width < 4:
+        raise ValueError("truncate = true and at least 4 turned columns")
     factor = float(fields["factor"])
     weight, of_scores = (float(fields.get(name) or 0.0) for name in ("mscale", "mscale_all_dim"))
     magnitude = yarn_magnitude(factor)

@@ -110,7 +110,7 @@ def _within_groups(scores: Tensor, arch: Architecture, strongest: int) -> Tensor
         strongest: experts of a group whose scores are summed to compare groups.
 
     Returns:
-        Scores, [N, E].
+        [N, E].
     """
     if not arch.num_expert_groups:
         return scores
