@@ -17,11 +17,12 @@ from typing import Any, Literal, TypeVar
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.calibration import Calibration
+from steelyard.catalog.faults import faults
 from steelyard.catalog.hardware import Accelerator, Cluster, Site
 from steelyard.catalog.stored import THIS_MACHINE, accelerator_of, cluster_of, load_calibration
 from steelyard.catalog.validate import validate
 from steelyard.config import convert
-from steelyard.errors import CatalogError, ConfigError
+from steelyard.errors import CatalogError, ConfigError, merged
 from steelyard.files import user_dir
 from steelyard.units import parse
 
@@ -109,6 +110,8 @@ def record(kind: Kind | str, name: str) -> Record:
         kind: "architectures", "accelerators", "clusters" or "sites".
         name: as `names` lists it; case and punctuation other than dots do not matter.
             "this-machine" is the stored calibration, as an accelerator and as a cluster of one.
+            "mine.toml" is the only record of that kind in a file of one's own, "mine.toml#NAME" one
+            of several.
 
     Returns:
         The record.
@@ -117,14 +120,22 @@ def record(kind: Kind | str, name: str) -> Record:
         CatalogError: no record has this name (near names are listed), the record is broken (file
             and field are named), or this machine is not calibrated.
     """
+    if ".toml" in name:
+        return _from_file(_known_kind(kind), name)
     found = _match(_known_kind(kind), name)
     if found is None and kind in _MEASURED and _plain(name) == _plain(THIS_MACHINE):
         return _MEASURED[kind](_calibration())
     if found is None:
         raise CatalogError(f"no {kind.removesuffix('s')} named {name!r}", hint=_near(kind, name))
     made = _build(kind, found, user_folder(), _signature(user_folder()))
+    return _with_part(made)
+
+
+def _with_part(made: Record) -> Record:
+    """Refuse a cluster of accelerators that nobody knows."""
     part = made.accelerator if isinstance(made, Cluster) else THIS_MACHINE
-    if part != THIS_MACHINE and _match("accelerators", part) is None:
+    is_known = part == THIS_MACHINE or ".toml#" in part or _match("accelerators", part)
+    if not is_known:
         raise CatalogError(
             f"cluster {made.name}: accelerator {part!r} is not in the catalog",
             hint=_near("accelerators", part),
@@ -171,7 +182,8 @@ def site_of(where: Cluster) -> Site:
     Raises:
         CatalogError: the site's record is broken.
     """
-    return site(where.site if _match("sites", where.site) else WORLD_AVERAGE)
+    is_known = ".toml#" in where.site or _match("sites", where.site)
+    return site(where.site if is_known else WORLD_AVERAGE)
 
 
 def _calibration() -> Calibration:
@@ -235,15 +247,64 @@ def _build(kind: str, name: str, folder: Path, signature: tuple[Any, ...]) -> Re
 
     The signature is part of the key: a record is kept until a user file changes.
     """
-    table = _merged(kind, folder, signature)[name]
+    return _made(kind, name, _merged(kind, folder, signature)[name])
+
+
+def _made(kind: str, name: str, table: _Table) -> Record:
+    """Convert and check one table; hardware that is wrong hears of all its faults at once."""
     where = f"{table.file}: [{kind}.{name}]"
+    given = {"name": name} | dict(table.values)
     try:
-        values = {field: _in_si(field, value, where) for field, value in table.values.items()}
-        made = convert({"name": name} | values, KINDS[kind], where=where)
-    except ConfigError as error:
+        values = {field: _in_si(field, value, where) for field, value in given.items()}
+        made = convert(values, KINDS[kind], where=where)
+        validate(made, where=where)
+    except (ConfigError, CatalogError) as error:
+        if kind != "architectures":
+            found = faults(
+                given, KINDS[kind], where=where, read=lambda field, item: _in_si(field, item, where)
+            )
+            if len(found) > 1:
+                raise merged(found) from error
         raise CatalogError(str(error), hint=error.hint) from error
-    validate(made, where=where)
     return made
+
+
+def _from_file(kind: str, name: str) -> Record:
+    """Return a record of a file of the user's, whose cluster may name parts that stand beside it.
+
+    Args:
+        kind: kind of record.
+        name: path of the file, with "#NAME" behind it where it holds several.
+
+    Returns:
+        The record; a cluster's accelerator and site of the same file are named by their path.
+
+    Raises:
+        CatalogError: the file cannot be read, or holds no such record, or a broken one.
+    """
+    path, _, wanted = name.partition("#")
+    content = _read(Path(path))
+    tables = content.get(kind, {})
+    if not wanted and len(tables) == 1:
+        wanted = next(iter(tables))
+    if wanted not in tables:
+        one = kind.removesuffix("s")
+        raise CatalogError(
+            f"{path} holds {f'no {one} named {wanted!r}' if wanted else f'{len(tables)} {kind}'}",
+            hint=f"name one as {path}#NAME: {', '.join(tables)}"
+            if tables
+            else f"add [{kind}.NAME]",
+        )
+    made = _made(kind, wanted, _over(None, tables[wanted]))
+    if not isinstance(made, Cluster):
+        return made
+    parts = {"accelerator": "accelerators", "site": "sites"}
+    beside = {
+        field: f"{path}#{getattr(made, field)}"
+        for field, part in parts.items()
+        if getattr(made, field) in content.get(part, {})
+    }
+    return _with_part(dataclasses.replace(made, **beside))
 
 
 def _in_si(field: str, value: Any, where: str) -> Any:

@@ -286,8 +286,8 @@ def validate(record: Architecture | Accelerator | Cluster | Site, *, where: str)
         ),
         "source": (bool(record.source), "; say where the facts stand"),
     }
-    _check(record, where, stated)
     if isinstance(record, Architecture):
+        _check(record, where, stated)
         validate_architecture(record, where=where)
     else:
-        _check(record, where, _hardware_rules(record))
+        _check(record, where, stated | _hardware_rules(record))
