@@ -55,9 +55,9 @@ def test_a_file_says_what_it_lacks(tmp_path):
 def test_all_faults_are_listed_at_once(tmp_path):
     path = tmp_path / "bad.toml"
     broken = _LAB.replace("num_nodes = 4", "num_nodes = -4\npue = 0.3").replace("= 8", '= "eight"')
-    path.write_text(broken.replace("accelerator =", "acelerator =").replace("GB/s", "GBit"))
+    path.write_text(broken.replace("accelerator =", "acceleratr =").replace("GB/s", "GBit"))
     with pytest.raises(SteelyardError, match="6 things are wrong") as caught:
         catalog.cluster(str(path))
     said = str(caught.value)
-    for part in ("'acelerator'", "'accelerators_per_node'", "100 GBit", "missing", "-4", "'pue'"):
+    for part in ("'acceleratr'", "'accelerators_per_node'", "100 GBit", "missing", "-4", "'pue'"):
         assert part in said
