@@ -158,6 +158,25 @@ def test_a_blind_allocation_is_refused():
         laws.allocate(flat, 1e20)
 
 
+def test_a_law_that_falls_and_rises_again_is_not_blind():
+    # Many parameters overfit few unique tokens: the largest run loses more than the smallest.
+    generator = np.random.default_rng(2)
+    points = {
+        "parameters": np.exp(generator.uniform(np.log(1e7), np.log(1e10), 80)),
+        "tokens": np.exp(generator.uniform(np.log(2e9), np.log(2e10), 80)),
+        "unique_tokens": np.exp(generator.uniform(np.log(1e8), np.log(4e8), 80)),
+    }
+    size, tokens, unique = points.values()
+    passes = tokens / unique - 1
+    loss = 1.8 + 480 / size**0.35 + 2000 / tokens**0.37 + 0.004 * passes**0.6 * size / unique
+    fit = laws.fit(laws.data.overfitting_penalty(), points, loss, bootstrap=Bootstrap(count=0))
+    ends = {name: np.full(2, np.median(column)) for name, column in points.items()}
+    ends["parameters"] = np.array([1e7, 1e10])
+    assert np.diff(fit.predict(ends, extrapolate=True).value) > 0
+    chosen = laws.data.allocate_repeated(fit, 1e19, 2e8, extrapolate=True)
+    assert 1e7 < chosen.best.parameters.value < 3e9
+
+
 def test_an_optimum_beside_the_runs_widens_and_says_so():
     points = _runs(count=80)
     far = points["tokens"] > 100 * points["parameters"]
