@@ -2,7 +2,7 @@
 
 import csv
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from steelyard.cost.layout import Layout
 from steelyard.cost.roofline import Machine
 from steelyard.cost.step import StepCost, training_step
 
-__all__ = ["PublishedRun", "published_runs"]
+__all__ = ["PublishedRun", "PublishedStep", "network_bytes_per_s", "published_runs"]
 
 _FILE = (
     Path(__file__).parents[3]
@@ -35,11 +35,33 @@ _ZERO = {"none": 0, "zero2": 2, "zero3": 3, "fsdp": 3, "fsdp2": 3}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PublishedStep:
+    """The step that a row measured.
+
+    Attributes:
+        arch: shape of the model.
+        micro_batch: sequences per micro-batch.
+        sequence_length: tokens per sequence.
+        accumulation: micro-batches per step.
+        layout: how the row lies over its accelerators.
+        flash_attention: whether attention is fused, by the row's year.
+    """
+
+    arch: Architecture
+    micro_batch: int
+    sequence_length: int
+    accumulation: float
+    layout: Layout
+    flash_attention: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PublishedRun:
     """One row with its forecast.
 
     Attributes:
         source: group of rows.
+        step: what it measured.
         chip: accelerator as the row names it.
         accelerators: how many.
         forecast: forecast tokens per second and accelerator.
@@ -48,6 +70,7 @@ class PublishedRun:
     """
 
     source: str
+    step: PublishedStep
     chip: str
     accelerators: int
     forecast: float
@@ -68,6 +91,11 @@ def published_runs() -> tuple[list[PublishedRun], int]:
     return [run for row in rows if (run := _run(row)) is not None], len(rows)
 
 
+def network_bytes_per_s(chip: str) -> float:
+    """Return the network's rate of a node of eight of a chip, as rows name it."""
+    return _CHIPS[chip][1]
+
+
 def _run(row: dict[str, str]) -> PublishedRun | None:
     """Forecast one row; None where it is of another kind or lacks something."""
     is_dense = row["active_params_b"] in ("", row["params_b"])
@@ -77,12 +105,16 @@ def _run(row: dict[str, str]) -> PublishedRun | None:
     # The ablation changes the model from row to row.
     if row["source"] == "megascale-ablation" or not all(row[name] for name in _NEEDED):
         return None
-    cost = _cost(row)
-    if cost is None:
+    step = _step(row)
+    if step is None:
         return None
+    # The fields are the arguments of the cost model.
+    settings = {item.name: getattr(step, item.name) for item in fields(step)}
+    cost = training_step(settings.pop("arch"), machine=_machine(row["chip"]), **settings)
     accelerators = int(row["gpus"])
     return PublishedRun(
         source=row["source"],
+        step=step,
         chip=row["chip"],
         accelerators=accelerators,
         forecast=cost.tokens / cost.time_s / accelerators,
@@ -109,8 +141,8 @@ def _whole(row: dict[str, str], name: str, default: int) -> int:
     return int(float(row[name])) if row[name] else default
 
 
-def _cost(row: dict[str, str]) -> StepCost | None:
-    """Cost the row's step; None where its batch does not divide."""
+def _step(row: dict[str, str]) -> PublishedStep | None:
+    """Read the row's step; None where its batch does not divide."""
     tensor, pipeline, context = (_whole(row, name, 1) for name in ("tp", "pp", "cp"))
     micro = _whole(row, "micro_batch", 1)
     data = int(row["gpus"]) // (tensor * pipeline * context)
@@ -122,9 +154,8 @@ def _cost(row: dict[str, str]) -> StepCost | None:
     stage = _ZERO.get(row["sharding"], 1) if data > 1 else 0
     # Under a pipeline gradients add up over all micro-batches before they are scattered.
     stage = min(stage, 1) if pipeline > 1 else stage
-    return training_step(
-        _architecture(row),
-        machine=_machine(row["chip"]),
+    return PublishedStep(
+        arch=_architecture(row),
         micro_batch=micro,
         sequence_length=int(row["seq_len"]),
         accumulation=steps,
