@@ -134,7 +134,13 @@ def _peer_layout(layouts: dict[str, NDArray[np.int64]], index: int) -> dict[str,
 
 
 def _asked(
-    chip: str, arch: Architecture, layout: Layout, micro: int, steps: int, length: int, fused: bool
+    chip: str,
+    arch: Architecture,
+    layout: Layout,
+    micro: int,
+    steps: float,
+    length: int,
+    fused: bool,
 ) -> dict[str, Any]:
     """Return a step as the peer reads it."""
     return {
