@@ -181,7 +181,6 @@ def _search(
         global_batch=batch,
         sequence_length=sequence_length,
         reserve_fraction=reserve_fraction,
-        where=cluster.name,
     )
 
 

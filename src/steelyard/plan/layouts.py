@@ -202,7 +202,6 @@ def fitting_layouts(
     counts: list[int],
     global_batch: int,
     sequence_length: int,
-    where: str,
     reserve_fraction: float = 0.12,
 ) -> LayoutSearch:
     """Evaluate every layout, and refuse where none exists or none fits in memory.
@@ -213,7 +212,6 @@ def fitting_layouts(
         counts: numbers of accelerators to try.
         global_batch: target sequences per step.
         sequence_length: tokens per sequence.
-        where: name of the cluster, for the message.
         reserve_fraction: share of memory kept for the runtime, buffers and fragmentation.
 
     Returns:
@@ -235,14 +233,13 @@ def fitting_layouts(
         raise InfeasibleError(
             f"batch: no split of {max(counts)} accelerators divides {global_batch} sequences and "
             f"{arch.num_layers} layers",
-            hint="use fewer accelerators, a larger batch or a longer training run",
+            hint="use fewer accelerators, a larger batch, or a longer run where it sets the batch",
         )
     if not search.fits.any():
         least = float(search.memory_bytes.min())
         raise InfeasibleError(
-            f"memory: {arch.name} needs at least {pretty(least, 'byte')} per accelerator on "
-            f"{where}, and {machine.name} offers {pretty(search.limit_bytes, 'byte')} "
-            f"after the reserve",
+            f"memory: {arch.name} needs at least {pretty(least, 'byte')} on each of {max(counts)} "
+            f"{machine.name}, which offer {pretty(search.limit_bytes, 'byte')} after the reserve",
             hint=f"use about {np.ceil(least / search.limit_bytes):.0f} times as many accelerators, "
             "ones with more memory, or a smaller model or budget",
         )

@@ -8,16 +8,12 @@ import numpy as np
 from steelyard.catalog.stored import THIS_MACHINE
 from steelyard.cli.output import Switch, print_json
 from steelyard.cli.plan.exporting import Engine, export_text
-from steelyard.config import to_plain
-from steelyard.cost.bill import bill
-from steelyard.cost.flops import model_flops_per_token
-from steelyard.cost.roofline import Machine
-from steelyard.errors import ConfigError, InfeasibleError
-from steelyard.plan.advice import LayoutAdvice, advise
-from steelyard.plan.layouts import search_layouts
+from steelyard.errors import ConfigError, SteelyardError, merged
+from steelyard.plan.advice import LayoutAdvice
 from steelyard.plan.machines import Machines, machines_of
-from steelyard.plan.shapes import learning_rate, model_of
-from steelyard.plan.types import Plan, layout_words
+from steelyard.plan.run_advice import advise_run, plan_of
+from steelyard.plan.shapes import model_of
+from steelyard.plan.types import layout_words
 from steelyard.runs.pareto import pareto
 from steelyard.runs.report import Cell, Chart, Column, Report, Section, Table, Text
 from steelyard.units import parse, pretty
@@ -79,73 +75,50 @@ def layout(
             "this-machine has one accelerator: there is nothing to lay out",
             hint="ask `steelyard plan train --cluster this-machine` instead",
         )
-    if top < 1:
-        raise ConfigError(f"--top is {top}, but must be at least 1")
+    _check_least(
+        ("--top", top, 1),
+        ("--global-batch", global_batch, 0),
+        ("--sequence-length", sequence_length, 1),
+    )
     machines = machines_of(
         cluster=cluster, accelerator=accelerator, count=count, nodes=nodes, dtype=dtype
     )
-    advice, run_tokens = _advice(machines, model, sequence_length, global_batch, tokens)
+    arch, _ = model_of(model, sequence_length=sequence_length)
+    advice = advise_run(
+        arch,
+        machines,
+        tokens=parse(tokens, "token", where="--tokens") if tokens else 0.0,
+        global_batch=global_batch,
+        sequence_length=sequence_length,
+    )
     asked = advice.probes()[0] if measured else None
     if asked:
         advice = advice.answered(parse(measured, "s", where="--measured"))
     if export:
-        made = _plan(advice, machines, run_tokens)
+        made = plan_of(advice, machines)
         print(export_text(made, export, per_node=machines.cluster.accelerators_per_node), end="")
         return
-    report = _report(advice, machines, run_tokens, top, asked.name if asked else "")
+    report = _report(advice, machines, top, asked.name if asked else "")
     if chart:
         report.write_html(chart)
     if json:
-        print_json(_plain(advice, run_tokens, top))
+        print_json(_plain(advice, top))
     else:
         report.print()
 
 
-def _advice(
-    machines: Machines, model: str, sequence_length: int, global_batch: int, tokens: str
-) -> tuple[LayoutAdvice, float]:
-    """Search the layouts, and return the advice and the run's tokens."""
-    arch, _ = model_of(model, sequence_length=sequence_length)
-    machine = Machine.from_accelerator(
-        machines.accelerator, dtype=machines.dtype, cluster=machines.cluster
-    )
-    count = machines.cluster.num_accelerators
-    batch = global_batch or max(1, round(2**22 / sequence_length))
-    search = search_layouts(
-        arch, machine, counts=[count], global_batch=batch, sequence_length=sequence_length
-    )
-    if not len(search.fits):
-        raise InfeasibleError(
-            f"batch: no split of {count} accelerators divides {batch} sequences and "
-            f"{arch.num_layers} layers",
-            hint="change --global-batch or --nodes",
-        )
-    if not search.fits.any():
-        least = float(search.memory_bytes.min())
-        raise InfeasibleError(
-            f"memory: {arch.name} needs at least {pretty(least, 'byte')} on each of {count} "
-            f"{machine.name}, and {pretty(search.limit_bytes, 'byte')} are there after the reserve",
-            hint=f"use about {np.ceil(least / search.limit_bytes):.0f} times as many --nodes, or "
-            "accelerators with more memory",
-        )
-    flops = model_flops_per_token(arch, sequence_length)
-    run_tokens = parse(tokens, "token", where="--tokens") if tokens else 20 * flops / 6
-    duration_s = run_tokens / float(search.tokens_per_s[search.best(search.fits)])
-    costs = bill(
-        duration_s=duration_s,
-        num_accelerators=count,
-        accelerator=machines.accelerator,
-        site=machines.site,
-        pue=machines.cluster.pue,
-        duration_relative=machine.time_relative,
-    )
-    spent = {item.quantity: item.value for item in costs.forecasts}.get("run.cost", float("nan"))
-    return advise(search, arch, machine, run_usd=spent), run_tokens
+def _check_least(*options: tuple[str, int, int]) -> None:
+    """Refuse options below their least value, all at once."""
+    wrong: list[SteelyardError] = [
+        ConfigError(f"{name} is {value}, but must be at least {least}")
+        for name, value, least in options
+        if value < least
+    ]
+    if wrong:
+        raise merged(wrong)
 
 
-def _report(
-    advice: LayoutAdvice, machines: Machines, run_tokens: float, top: int, answered: str
-) -> Report:
+def _report(advice: LayoutAdvice, machines: Machines, top: int, answered: str) -> Report:
     """Lay the ranking out."""
     count = machines.cluster.num_accelerators
     sections = [
@@ -154,11 +127,11 @@ def _report(
         Section("How sure", [Text(words) for words in _doubt(advice)]),
         Section("Charts", [_pareto(advice)]),
     ]
-    days = run_tokens / float(advice.search.tokens_per_s[advice.chosen])
     head = f"{count} x {machines.accelerator.name} of {machines.cluster.name}"
     return Report(
         f"{advice.arch.name} on {head}",
-        f"{pretty(run_tokens, 'token')} take {pretty(days, 's')} with the first one; simulated",
+        f"{pretty(advice.run_tokens, 'token')} take {pretty(advice.run_s, 's')} with the first "
+        "one; simulated",
         sections,
     )
 
@@ -243,7 +216,7 @@ def _pareto(advice: LayoutAdvice) -> Chart:
     return Chart(spec, "Those on the line are beaten by none in both. Simulated.")
 
 
-def _plain(advice: LayoutAdvice, run_tokens: float, top: int) -> dict[str, Any]:
+def _plain(advice: LayoutAdvice, top: int) -> dict[str, Any]:
     """Return the ranking as JSON values."""
     middle, low, high = advice.interval()
     regret, probe = advice.regret, advice.probes()[0]
@@ -260,25 +233,5 @@ def _plain(advice: LayoutAdvice, run_tokens: float, top: int) -> dict[str, Any]:
         "lost_share": regret.lost_s,
         "lost_usd": None if np.isnan(regret.lost_usd) else regret.lost_usd,
         "probe": {"name": probe.name, "forecast_s": probe.forecast_s, "spread": probe.spread},
-        "tokens": run_tokens,
+        "tokens": advice.run_tokens,
     }
-
-
-def _plan(advice: LayoutAdvice, machines: Machines, run_tokens: float) -> Plan:
-    """Return the first layout as a plan, for exports."""
-    choice = advice.search.choice(advice.chosen)
-    length = advice.search.sequence_length
-    batch = choice["data"] * choice["micro_batch"] * choice["accumulation"]
-    flops = run_tokens * model_flops_per_token(advice.arch, length)
-    return Plan(
-        choice=choice
-        | {
-            "architecture": to_plain(advice.arch),
-            "sequence_length": length,
-            "steps": max(1, round(run_tokens / (batch * length))),
-            "learning_rate": float(f"{learning_rate(flops):.3g}"),
-            "dtype": machines.dtype,
-            "accelerator": machines.cluster.accelerator,
-        },
-        forecasts=[],
-    )
