@@ -95,6 +95,7 @@ class LayoutAdvice:
         """Return what could be measured, the most telling for the chosen candidate first."""
         target = self.regret.chosen
         parts = _part_probes(self.arch, self.machine, self.search, self.chosen)
+        # A part that the chosen one does not have tells nothing of its time, however wide it is.
         shown = [item for item in parts if self.doubt.shares[target][PARTS.index(item.part)] > 0]
         return probes_of(self.doubt, target, self.seconds, names=self.words, parts=shown)
 
@@ -144,6 +145,7 @@ def advise(
     Returns:
         The advice.
     """
+    # What does not fit stands last, beyond the candidates that are kept.
     rate = np.where(search.fits, search.tokens_per_s, -np.inf)
     order = np.argsort(-rate, kind="stable")[: min(most, int(search.fits.sum()))]
     shares = part_shares(search.cost)[order]
@@ -164,6 +166,7 @@ def _part_probes(
     """List the parts of a candidate's step that can be measured alone."""
     choice = search.choice(place)
     tokens, hidden = choice["micro_batch"] * search.sequence_length, arch.hidden_size
+    # A gated MLP multiplies by its two first matrices at once, side by side.
     width = (2 if arch.is_gated else 1) * arch.intermediate_size // choice["tensor"]
     rate = float(machine.matmul_rate(tokens, width, hidden))
     found = [

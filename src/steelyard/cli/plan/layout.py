@@ -91,6 +91,7 @@ def layout(
         global_batch=global_batch,
         sequence_length=sequence_length,
     )
+    # Named before it is answered: afterwards another measurement is the most telling one.
     asked = advice.probes()[0] if measured else None
     if asked:
         advice = advice.answered(parse(measured, "s", where="--measured"))
@@ -140,6 +141,7 @@ def _ranking(advice: LayoutAdvice, top: int) -> Table:
     """Make the table of the fastest layouts."""
     search, regret = advice.search, advice.regret
     middle, low, high = advice.interval()
+    # An answer may have changed the order of the search: rank by expected times.
     places = np.argsort(middle, kind="stable")[:top].tolist()
     mfu = np.broadcast_to(search.cost.mfu, search.fits.shape)
     rows: list[list[Cell]] = []
@@ -176,8 +178,10 @@ def _parts(advice: LayoutAdvice) -> Table:
 def _doubt(advice: LayoutAdvice) -> list[str]:
     """Say how often the choice loses, what that costs, and what to measure."""
     regret, words = advice.regret, []
+    # A single candidate that fits loses to none.
     if regret.runner_up >= 0:
         lost = f"{100 * regret.lost_s:.1f} % of the time"
+        # An unknown price makes the money NaN, which is not above 0.
         money = f", {pretty(regret.lost_usd, 'USD')} of the run" if regret.lost_usd > 0 else ""
         words.append(
             f"The first one is fastest in {100 * float(regret.wins[regret.chosen]):.0f} %, "
@@ -186,6 +190,7 @@ def _doubt(advice: LayoutAdvice) -> list[str]:
         )
     probe = advice.probes()[0]
     before = float(advice.doubt.spread[regret.chosen])
+    # 1.2816 standard deviations either side hold 80 % of a normal distribution.
     widths = [f"{100 * (np.exp(1.2816 * spread) - 1):.0f} %" for spread in (before, probe.spread)]
     words.append(
         f"Measure {probe.name} (forecast {pretty(probe.forecast_s, 's')}): the step's interval "
@@ -231,6 +236,7 @@ def _plain(advice: LayoutAdvice, top: int) -> dict[str, Any]:
             for place in np.argsort(middle, kind="stable")[:top].tolist()
         ],
         "lost_share": regret.lost_s,
+        # JSON has no NaN: null says that the price is not known.
         "lost_usd": None if np.isnan(regret.lost_usd) else regret.lost_usd,
         "probe": {"name": probe.name, "forecast_s": probe.forecast_s, "spread": probe.spread},
         "tokens": advice.run_tokens,

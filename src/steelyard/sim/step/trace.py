@@ -18,7 +18,7 @@ def chrome_trace(timeline: StepTimeline) -> dict[str, Any]:
     it.
 
     Args:
-        timeline: of a step.
+        timeline: timeline of a step.
 
     Returns:
         Plain values for JSON; times in microseconds.
@@ -59,7 +59,7 @@ def lanes_chart(
     """Draw the compute stream of each device, a bar per task coloured by operation.
 
     Args:
-        timeline: of a step.
+        timeline: timeline of a step.
         title: heading of the chart.
 
     Returns:
