@@ -70,11 +70,7 @@ def layout(
         export: print what an engine is started with, in place of the ranking.
         json: print the ranking as JSON.
     """
-    if THIS_MACHINE in (cluster, accelerator):
-        raise ConfigError(
-            "this-machine has one accelerator: there is nothing to lay out",
-            hint="ask `steelyard plan train --cluster this-machine` instead",
-        )
+    _refuse_one(cluster, accelerator)
     _check_least(
         ("--top", top, 1),
         ("--global-batch", global_batch, 0),
@@ -106,6 +102,15 @@ def layout(
         print_json(_plain(advice, top))
     else:
         report.print()
+
+
+def _refuse_one(*names: str) -> None:
+    """Refuse this machine, which has one accelerator."""
+    if THIS_MACHINE in names:
+        raise ConfigError(
+            "this-machine has one accelerator: there is nothing to lay out",
+            hint="ask `steelyard plan train --cluster this-machine` instead",
+        )
 
 
 def _check_least(*options: tuple[str, int, int]) -> None:
