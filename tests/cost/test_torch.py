@@ -1,6 +1,7 @@
 """FLOPs and saved activations against what PyTorch itself counts."""
 
 import contextlib
+import gc
 import itertools
 from typing import Any, Literal, get_args
 
@@ -12,11 +13,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.cost import operators
-from steelyard.cost.eager import eager_training_memory
+from steelyard.cost.eager import TURNED_LOGITS, eager_training_memory
 from steelyard.cost.resident import resident_serving_memory
+from steelyard.nn.parts import token_loss
 from steelyard.nn.transformer import build
 from steelyard.serve.running.runner import TorchRunner
 from steelyard.serve.scheduling.config import SchedulerConfig
+from steelyard.train.trainer import next_token_loss
 
 Kind = Literal["fp32", "bf16"]
 GPT = {
@@ -100,6 +103,7 @@ def test_saved_activations_equal_what_autograd_keeps(changes, dtype):
 
 def most_allocated(work) -> int:
     """Return the most bytes that torch's allocator gave out at once, beyond those at the start."""
+    gc.collect()  # what earlier tests left would be freed in between
     with torch.profiler.profile(profile_memory=True) as found:
         work()
     events: list[Any] = found.profiler.kineto_results.events()  # pyright: ignore[reportOptionalMemberAccess]
@@ -120,12 +124,11 @@ def test_the_peak_of_a_step_is_what_the_allocator_gives_out(
 ):
     torch.set_num_threads(1)
     arch = small(**changes, vocab_size=2048)
-    model, tokens = build(arch), torch.randint(0, arch.vocab_size, (batch, length))
+    model, tokens = build(arch), torch.randint(0, arch.vocab_size, (batch, length + 1))
 
     def loss():
         with passes(dtype):
-            logits = model(tokens)
-        return F.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten())
+            return next_token_loss(model, tokens)
 
     def steps():
         for _ in range(accumulation):
@@ -136,6 +139,10 @@ def test_the_peak_of_a_step_is_what_the_allocator_gives_out(
     )
     measured = most_allocated(steps) + forecast.weights + forecast.optimizer
     assert measured == pytest.approx(forecast.total, rel=0.04)
+
+
+def test_both_sides_turn_as_many_logits_at_once():
+    assert token_loss._ELEMENTS["cpu"] == TURNED_LOGITS
 
 
 GEMMA = {

@@ -1,4 +1,4 @@
-"""Peak memory of a plain eager PyTorch trainer: what autograd really saves, tensor by tensor."""
+"""Peak memory of the trainer on eager PyTorch: what autograd really saves, tensor by tensor."""
 
 from typing import Any, Literal
 
@@ -13,6 +13,8 @@ __all__ = ["eager_training_memory", "matrix_elements", "saved_bytes_per_token"]
 
 _FULL, _HALF = 4.0, 2.0
 """Bytes of a float32 and of a bfloat16."""
+TURNED_LOGITS = 1 << 19
+"""Logits that `nn.parts.token_loss` turns at once on a CPU."""
 
 
 def matrix_elements(arch: Architecture) -> float:
@@ -70,7 +72,7 @@ def eager_training_memory(
     accumulation: ArrayLike = 1,
     dtype: Literal["fp32", "bf16"] = "fp32",
 ) -> MemoryBreakdown:
-    """Forecast the peak memory of a plain trainer with fp32 weights and AdamW.
+    """Forecast the peak memory of this package's trainer with fp32 weights and AdamW.
 
     What the process held before is left out. The peak is the larger of two moments: the start of
     the backward pass, when all activations live with what surrounds the logits; and its end, when
@@ -114,18 +116,28 @@ def eager_training_memory(
 def _workspace(arch: Architecture, tokens: Any, dtype: str, accumulates: Any) -> tuple[Any, Any]:
     """Return the bytes around the logits at the backward pass's start, and the table's at its end.
 
-    In float32 the logits' log-softmax and the gradients of both live at once; then the gradient of
-    the logits with that of the head.
+    Logits become the errors of their shares where they stand, and live until the head's gradient is
+    made. Divided or capped logits take a log-softmax in float32 instead, whose result lives with
+    the gradients of both.
     """
     logits = tokens * arch.vocab_size
     table = float(arch.vocab_size * arch.hidden_size)
+    is_plain = arch.logit_divisor == 1.0 and not arch.logit_softcap
     if dtype == "fp32":
         head = _FULL * logits + _FULL * table
+    elif is_plain:
+        # The gradient of the head is made in bfloat16 and widened, when the errors are gone.
+        head = np.maximum(_HALF * logits + _HALF * table, (_HALF + _FULL) * table)
     else:
-        # The gradient of the head is made in bfloat16 and widened.
         head = _HALF * logits + (_HALF + _FULL) * table
-    # A tied table gets two gradients and, where neither may be written to, their sum.
-    tied = (2 if dtype == "fp32" else 1) * _FULL * table if arch.tied_embeddings else 0.0
+    # A tied table gets two gradients and, where neither may be written to, their sum; a plain head
+    # takes the table's rows into its own.
+    tied = (2 if dtype == "fp32" else 1) * _FULL * table
+    tied *= arch.tied_embeddings and not is_plain
     # What is added to an earlier micro-batch's gradient is made beside it.
     added = np.where(accumulates, _FULL * table, 0.0)
-    return np.maximum(3 * _FULL * logits, head), tied + added
+    # While logits are turned there is a piece of them in float32, and two where they are narrow.
+    turned = _FULL * np.minimum(logits, TURNED_LOGITS)
+    plain = _FULL * logits + turned if dtype == "fp32" else _HALF * logits + 2 * turned
+    softmax = plain if is_plain else 3 * _FULL * logits
+    return np.maximum(softmax, head), tied + added

@@ -23,6 +23,8 @@ from steelyard.nn.mixers.sequences import (
 from steelyard.nn.multiway import MultiwayLayer
 from steelyard.nn.parts.linear import linear
 from steelyard.nn.parts.norm import make_norm
+from steelyard.nn.parts.token_loss import token_losses
+from steelyard.nn.parts.token_table import TokenTable
 from steelyard.nn.positions.bias import alibi_bias, relative_buckets
 from steelyard.nn.positions.xpos import decay_scales, spread_decayed
 from steelyard.nn.rotary import RotaryScaling, rotary_tables, spread
@@ -122,7 +124,7 @@ class Transformer(nn.Module):
             )
         self.scaling = scaling
         self.identity = ""
-        self.embedding = _table(arch.vocab_size, arch.hidden_size)
+        self.embedding = TokenTable(arch.vocab_size, arch.hidden_size)
         learned = arch.position == "learned"
         self.position_embedding = (
             _table(arch.max_positions + arch.position_offset, arch.hidden_size) if learned else None
@@ -262,9 +264,20 @@ class Transformer(nn.Module):
 
     def head(self, hidden: Tensor) -> Tensor:
         """Return logits [..., V] of hidden states [..., C]."""
-        return self.finish(
-            F.linear(hidden, self.embedding.weight if self.output is None else self.output.weight)
-        )
+        return self.finish(F.linear(hidden, self.head_weight))
+
+    @property
+    def has_plain_head(self) -> bool:
+        """Whether losses need no logits: none are divided or capped, and the head is not cut."""
+        arch = self.architecture
+        plain = arch.logit_divisor == 1.0 and not arch.logit_softcap and self.part == "decoder"
+        # A weight that is cut over processes is no parameter but a tensor of another type.
+        return plain and type(self.head_weight) is nn.Parameter
+
+    @property
+    def head_weight(self) -> Tensor:
+        """Weight of the head [V, C]: the token table where it is tied."""
+        return self.embedding.weight if self.output is None else self.output.weight
 
     def finish(self, logits: Tensor) -> Tensor:
         """Return products [..., V] of hidden states and the head as logits: divided and capped."""
@@ -281,6 +294,7 @@ class Transformer(nn.Module):
         segments: Tensor | None = None,
         memory: Tensor | None = None,
         memory_seen: Tensor | None = None,
+        targets: Tensor | None = None,
     ) -> Tensor:
         """Return next-token logits, of an encoder its last hidden states.
 
@@ -294,9 +308,10 @@ class Transformer(nn.Module):
                 attend their own segment alone, and positions begin anew in each.
             memory: [B, S, C] of an encoder, for the decoder of an encoder-decoder.
             memory_seen: bool [B, 1, T, S] of the memory that a token may attend; None for all.
+            targets: int64 [B, T]; with them a decoder of `has_plain_head` returns losses.
 
         Returns:
-            Logits [B, T, V], or hidden states [B, T, C].
+            Logits [B, T, V], of an encoder hidden states [B, T, C], or losses [B, T].
 
         Raises:
             ConfigError: the sequence is longer than the positions the model knows, or it cannot
@@ -318,7 +333,13 @@ class Transformer(nn.Module):
         if segments is not None:
             positions, attend = segment_positions(segments), self._attend_segments(segments)
         sides = SideInputs(tokens, memory, split, memory_seen)
+        if targets is not None and self.output is None and tokens.device.type == "cpu":
+            with self.embedding.lending() as lent:
+                hidden = self.run(tokens, positions, attend, sides=sides)
+            return token_losses(hidden, lent[0], targets)
         hidden = self.run(tokens, positions, attend, sides=sides)
+        if targets is not None:
+            return token_losses(hidden, self.head_weight, targets)
         return hidden if self.part == "encoder" else self.head(hidden)
 
     def _attend_blocks(self, block: int) -> Attend:

@@ -61,23 +61,27 @@ class TokenBatches:
 
 def next_token_loss(module: nn.Module, tokens: Batch) -> Tensor:
     """Return the mean cross-entropy of predicting each of tokens [B, T + 1] from those before."""
-    return _cross_entropy(module, tokens, "mean")
+    return _losses(module, tokens).mean()
 
 
 def routed_loss(module: nn.Module, tokens: Batch) -> tuple[Tensor, Tensor]:
     """Return the same of a mixture of experts, and what its routers add to it in training."""
-    losses = _cross_entropy(module, tokens, "none")
+    losses = _losses(module, tokens)
     return losses.mean(), auxiliary_loss(module, losses.detach())
 
 
-def _cross_entropy(module: nn.Module, tokens: Batch, reduction: str) -> Tensor:
-    """Return the cross-entropy of predicted tokens, each [B T] or their mean."""
+def _losses(module: nn.Module, tokens: Batch) -> Tensor:
+    """Return the cross-entropy of each predicted token, [B T]."""
     assert isinstance(tokens, Tensor)
-    logits = module(tokens[:, :-1])
+    read, wanted = tokens[:, :-1], tokens[:, 1:]
+    is_plain = isinstance(module, Transformer) and module.has_plain_head
+    # torch.compile fuses logits and loss by itself.
+    if is_plain and not torch.compiler.is_compiling():
+        return module(read, targets=wanted).flatten()
     # Logits go to float32 first: a log-softmax over a vocabulary in bfloat16 loses what a small
     # step of the loss consists of.
-    logits, wanted = logits.flatten(0, 1).float(), tokens[:, 1:].flatten()
-    return F.cross_entropy(logits, wanted, reduction=reduction)
+    logits = module(read).flatten(0, 1).float()
+    return F.cross_entropy(logits, wanted.flatten(), reduction="none")
 
 
 def open_session(

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from steelyard.errors import ConfigError
+from steelyard.nn.parts.token_loss import share_errors, token_losses
+from steelyard.nn.parts.token_table import lend
 from steelyard.train.measure.outer_products import Factors, squared_norms
 
 __all__ = ["NORMS", "ExampleNorms"]
@@ -64,6 +66,7 @@ class ExampleNorms(TorchFunctionMode):
         self._uses: dict[str, _Uses] = defaultdict(_Uses)
         self._squared: dict[str, Tensor] = {}
         self._examples = 0
+        self._lent: list[Tensor] = []
         self._watchers: dict[Callable[..., Any], Callable[..., None]] = {
             F.linear: self._watch_linear,
             F.embedding: self._watch_embedding,
@@ -72,6 +75,8 @@ class ExampleNorms(TorchFunctionMode):
             F.group_norm: self._watch_group_norm,
             F.conv1d: self._watch_convolution,
             F.conv2d: self._watch_convolution,
+            token_losses: self._watch_losses,
+            lend: self._watch_lent,
         }
 
     def start(self, examples: int) -> None:
@@ -83,6 +88,8 @@ class ExampleNorms(TorchFunctionMode):
         self._uses.clear()
         self._squared.clear()
         self._examples = examples
+        while self._lent:
+            del self._names[id(self._lent.pop())]
 
     def squared(self) -> dict[str, Tensor]:
         """Reduce what the backward pass left.
@@ -119,7 +126,7 @@ class ExampleNorms(TorchFunctionMode):
         """Call a function of torch and watch its output if it may have a watched parameter."""
         output = func(*args, **(kwargs or {}))
         watch = self._watchers.get(func)
-        if watch is not None and output.requires_grad:
+        if watch is not None and _first(output).requires_grad:
             watch(output, *args, **(kwargs or {}))
         return output
 
@@ -151,6 +158,29 @@ class ExampleNorms(TorchFunctionMode):
             return Factors(self._tokens(ids)[..., 0], self._tokens(back))
 
         self._expect_matrix(output, weight, factors)
+
+    def _watch_losses(
+        self, output: Tensor, hidden: Tensor, weight: Tensor, targets: Tensor
+    ) -> None:
+        """Watch losses, which a head made of hidden states."""
+        del targets
+        entered = hidden.detach()
+
+        def factors(back: Tensor) -> Factors:
+            errors = self._tokens(share_errors(output)) * back[..., None]
+            return Factors(errors, self._tokens(entered))
+
+        self._expect_matrix(output, weight, factors)
+
+    def _watch_lent(self, output: tuple[Tensor, Tensor], weight: Tensor, tokens: Tensor) -> None:
+        """Watch a look-up in a table whose weight is the head's by another name."""
+        rows, head = output
+        name = self._names.get(id(weight))
+        if name is not None:
+            # Kept until the next pass, so that nothing else gets its id.
+            self._lent.append(head)
+            self._names[id(head)] = name
+        self._watch_embedding(rows, tokens, weight)
 
     def _watch_convolution(
         self,
@@ -309,6 +339,11 @@ class ExampleNorms(TorchFunctionMode):
         """Sum values [B, ..., C] over all but the first and the last `axes` axes, [B, C]."""
         values = self._rows(values)
         return values.flatten(-axes).reshape(len(values), -1, values.shape[-axes:].numel()).sum(1)
+
+
+def _first(output: Any) -> Tensor:
+    """Return the output of a function, the first one where it has several."""
+    return output[0] if isinstance(output, tuple) else output
 
 
 def _full(values: Tensor) -> Tensor:
