@@ -134,7 +134,7 @@ def test_chunks_hide_the_traffic_of_a_layer_up_to_the_first_and_last():
     ]
     assert layer_time_s(segments) == 13
     assert layer_time_s(segments, num_chunks=4) == pytest.approx(9 + 2 * 0.5)
-    assert layer_time_s(segments, num_chunks=4, contention=0.25) == pytest.approx(11 + 2 * 0.5)
+    assert layer_time_s(segments, num_chunks=4, contention=0.25) == pytest.approx(10 + 2 * 0.5)
     back = transposed(segments, [2.0, 1.0, 2.0])
     assert [item.kind for item in back] == ["gather", "plain", "scatter"]
     assert layer_time_s(back) == 21

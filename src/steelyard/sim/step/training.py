@@ -1,6 +1,7 @@
 """The step of a decoder on a cluster, simulated: each overlap is a switch."""
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,11 @@ from steelyard.cost.memory import activation_bytes_per_layer
 from steelyard.cost.operators import OperatorTable, operators
 from steelyard.cost.roofline import Machine, operator_times_s
 from steelyard.errors import ConfigError, require
+from steelyard.sim.step.beside import traffic_beside_s
 from steelyard.sim.step.layers import Segment, layer_time_s, transposed
-from steelyard.sim.step.longest_path import longest_path, replica_times
+from steelyard.sim.step.longest_path import OrderedGraph
 from steelyard.sim.step.stages import StageTimes
+from steelyard.sim.step.stragglers import Stragglers
 from steelyard.sim.step.timeline import Array, StepTimeline
 from steelyard.sim.taskgraph.lowering import StepOverlap, pipeline_graph
 from steelyard.sim.taskgraph.schedules import (
@@ -34,6 +37,8 @@ _LEADING = ("qkv", "gate", "query_down", "query_up", "latent_down", "latent_up",
 """Products that read what is gathered over the tensor-parallel group."""
 _TRAILING = ("output", "mlp_down")
 """Products whose results are summed over the group."""
+_SECOND = ("mlp_norm", "mlp_residual")
+"""What a block in parallel does without."""
 _ENDS = ("embedding", "final_norm", "head", "loss")
 
 
@@ -83,11 +88,14 @@ class TrainingStep:
         overlap: what communicates beside the kernels.
         tensor_chunks: pieces in which products and their tensor-parallel traffic overlap, 1 for not
             at all.
-        contention: share by which kernels slow down that run beside tensor-parallel traffic.
+        contention: seconds by which kernels lengthen for each second of traffic beside them, which
+            takes multiprocessors and memory bandwidth.
         parallel_block: attention and MLP read the same norm, so that a layer gathers and scatters
-            once instead of twice.
+            once instead of twice, and has one norm and one residual fewer.
         recompute: whether the backward pass runs the forward pass again.
         load_s: seconds of reading a step's data.
+        gradient_wire_bytes: bytes of one gradient on the wire between replicas; 0 for the machine's
+            dtype.
         links: rates of the traffic; the machine's when not given.
 
     Source: Jiang et al. 2024, arXiv 2402.15627, section 3.
@@ -109,6 +117,7 @@ class TrainingStep:
     parallel_block: bool = False
     recompute: bool = False
     load_s: float = 0.0
+    gradient_wire_bytes: float = 0.0
     links: Links | None = None
 
     def __post_init__(self) -> None:
@@ -145,38 +154,65 @@ class TrainingStep:
 
     def graph(self) -> TaskGraph:
         """Return the tasks of one replica."""
-        made: PipelineSchedule
-        if self.num_chunks > 1:
-            made = interleaved(self.pipeline, self.num_micro_batches, self.num_chunks)
-        else:
-            made = _SCHEDULES[self.schedule](self.pipeline, self.num_micro_batches)
-        return pipeline_graph(made, overlap=self.overlap, data_parallel=self.data > 1)
+        return self._ordered().graph
 
     def simulate(self) -> StepTimeline:
         """Return when each task of a replica runs."""
+        ordered = self._ordered()
+        start, finish = ordered.times(self.durations_s()[:, None])
+        return StepTimeline(ordered.graph, start[:, 0], finish[:, 0])
+
+    def durations_s(self) -> Array:
+        """Return the seconds of each task of `graph`, kernels slowed by the traffic beside them."""
         graph = self.graph()
-        return longest_path(graph, self.times().durations_s(graph))
+        alone = self.times().durations_s(graph)
+        return alone + self.contention * traffic_beside_s(graph, alone)
 
     def straggling_s(self, slowdown: Array) -> float:
         """Return the seconds of a step in which some ranks are slow.
 
         Args:
-            slowdown: [data, pipeline] factors of the kernels' time, 1 for none; a tensor-parallel
-                group is as slow as its slowest member.
+            slowdown: [replicas, pipeline] factors of the kernels' time, 1 for none; a
+                tensor-parallel group is as slow as its slowest member. Replicas that are alike need
+                to be there only once.
 
         Returns:
             Seconds until the last replica has ended.
         """
-        graph = self.graph()
-        seconds = np.repeat(self.times().durations_s(graph)[:, None], self.data, axis=1)
-        kernels = [
-            (place, task.device)
-            for place, task in enumerate(graph.tasks)
-            if task.kind == "compute" and task.op != "load"
-        ]
-        for place, device in kernels:
-            seconds[place] *= slowdown[:, device]
-        return float(replica_times(graph, seconds)[1].max())
+        ordered = self._ordered()
+        unlike = np.unique(np.asarray(slowdown, dtype=float), axis=0)
+        is_kernel = [task.kind == "compute" and task.op != "load" for task in ordered.graph.tasks]
+        device = [task.device for task in ordered.graph.tasks]
+        factors = np.where(np.array(is_kernel)[:, None], unlike.T[device], 1.0)
+        return float(ordered.times(self.durations_s()[:, None] * factors)[1].max())
+
+    def mean_straggling_s(self, stragglers: Stragglers) -> float:
+        """Return the mean seconds of a step on a cluster that has slow machines somewhere.
+
+        Args:
+            stragglers: how many, and how slow.
+
+        Returns:
+            Mean over the draws; replicas wait for the slowest of them.
+        """
+        drawn = stragglers.patterns(
+            tensor=self.tensor,
+            data=self.data,
+            pipeline=self.pipeline,
+            per_machine=self.machine.accelerators_per_node,
+        )
+        return sum(share * self.straggling_s(pattern) for pattern, share in drawn)
+
+    def _ordered(self) -> OrderedGraph:
+        """Return the tasks of one replica with their order."""
+        return _ordered_graph(
+            self.schedule,
+            self.pipeline,
+            self.num_micro_batches,
+            self.num_chunks,
+            self.overlap,
+            self.data > 1,
+        )
 
     def times(self) -> StageTimes:
         """Return the seconds and bytes of each stage's tasks."""
@@ -191,7 +227,9 @@ class TrainingStep:
         # The products of both gradients are alike; what is no product belongs to the inputs'.
         again_s = forward_s if self.recompute else 0.0
         weights = self._weights(stages)
-        share = (self.data - 1) / self.data * self.machine.dtype_bytes / links.data_bytes_per_s
+        # Each member of a ring sends all parts but one.
+        share = (self.data - 1) / self.data / links.data_bytes_per_s
+        width = self.machine.dtype_bytes
         tokens = self.micro_batch * self.sequence_length
         hidden = self.machine.dtype_bytes * tokens * self.arch.hidden_size / self.tensor
         kept = activation_bytes_per_layer(
@@ -209,8 +247,8 @@ class TrainingStep:
             backward_input_s=backward_s - weight_s + again_s + ends * ends_backward_s,
             backward_weight_s=np.full(stages, weight_s),
             transfer_s=hidden / links.pipeline_bytes_per_s if self.pipeline > 1 else 0.0,
-            gather_s=weights * share,
-            scatter_s=weights * share,
+            gather_s=weights * share * width,
+            scatter_s=weights * share * (self.gradient_wire_bytes or width),
             update_s=self._update_s(float(weights.sum())),
             load_s=self.load_s,
             activation_bytes=np.full(stages, layers * float(kept)),
@@ -272,6 +310,24 @@ class TrainingStep:
         return passes * width * own / self.machine.memory_bytes_per_s
 
 
+@lru_cache(maxsize=16)
+def _ordered_graph(
+    schedule: str,
+    pipeline: int,
+    num_micro_batches: int,
+    num_chunks: int,
+    overlap: StepOverlap,
+    data_parallel: bool,
+) -> OrderedGraph:
+    """Make the tasks of one replica; steps that differ in their times alone share them."""
+    made: PipelineSchedule
+    if num_chunks > 1:
+        made = interleaved(pipeline, num_micro_batches, num_chunks)
+    else:
+        made = _SCHEDULES[schedule](pipeline, num_micro_batches)
+    return OrderedGraph.of(pipeline_graph(made, overlap=overlap, data_parallel=data_parallel))
+
+
 def _base(name: str) -> str:
     """Return the operator of the forward pass that one of the backward pass belongs to."""
     return name.partition(".")[0]
@@ -294,7 +350,10 @@ def _segments(
         else:
             groups.append((kind, [name]))
     if is_parallel:
-        # Both halves read one norm: what leads them is one product, and what ends them another.
+        # Both halves read one norm: what leads them is one product, and what ends them another. The
+        # second norm and the second residual are not there.
+        per_layer = {name: per_layer[name] for name in per_layer if _base(name) not in _SECOND}
+        groups = [(kind, [name for name in names if name in per_layer]) for kind, names in groups]
         merged = {
             kind: [name for item, names in groups if item == kind for name in names]
             for kind in ("gather", "plain", "scatter")
