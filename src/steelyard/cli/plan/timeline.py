@@ -1,5 +1,6 @@
 """`steelyard plan timeline`: one step of training, simulated device by device."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from steelyard.plan.timeline import StepReport, other_schedules, plan_timeline
 from steelyard.runs.report import Cell, Column, Report, Section, Table
 from steelyard.runs.save import save_chart
 from steelyard.sim.step import lanes_chart, write_chrome_trace
+from steelyard.sim.step.stragglers import Stragglers
 from steelyard.sim.step.training import TrainingStep
 from steelyard.sim.taskgraph import StepOverlap
 from steelyard.units import pretty
@@ -25,6 +27,9 @@ __all__ = ["timeline"]
 _MOST_PASSES = 300_000
 _MOST_BARS = 20_000
 _ROWS = 16
+
+_OVERLAPS = ("tensor", "pipeline", "data", "loader")
+_TENSOR_CHUNKS = 4
 
 ScheduleName = Literal["1f1b", "gpipe", "zero-bubble"]
 
@@ -43,7 +48,14 @@ def timeline(
     sequence_length: int = 2048,
     schedule: ScheduleName = "1f1b",
     recompute: Switch = False,
-    blocking: Switch = False,
+    overlap: str = "pipeline,data,loader",
+    contention: float = 0.0,
+    load_s: float = 0.0,
+    parallel_block: Switch = False,
+    window: int = 0,
+    eager: Switch = False,
+    stragglers: float = 0.0,
+    slowdown: float = 0.1,
     dtype: str = "",
     trace: Path | None = None,
     chart: Path | None = None,
@@ -67,7 +79,16 @@ def timeline(
         sequence_length: tokens per sequence.
         schedule: order of the passes: 1f1b, gpipe or zero-bubble.
         recompute: run each forward pass again before its backward pass.
-        blocking: let kernels wait for transfers, gathers and reading data.
+        overlap: what runs beside the kernels instead of between them, separated by commas: tensor
+            (a layer's products in chunks), pipeline, data, loader; or none.
+        contention: seconds by which kernels lengthen for each second of traffic beside them.
+        load_s: seconds of reading a step's data.
+        parallel_block: attention and MLP read the same norm, and share their traffic.
+        window: tokens that a token attends, itself included, 0 for the model's own; MFU does not
+            count what is skipped.
+        eager: norms and activations are not fused.
+        stragglers: share of machines that are slow, such as 0.005; the mean step is shown.
+        slowdown: by which share longer their kernels take.
         dtype: number format of the products; bf16 on published accelerators when empty.
         trace: file of the timeline for chrome://tracing and ui.perfetto.dev.
         chart: file for the picture of the timeline, .html, .svg, .png or .json.
@@ -85,15 +106,23 @@ def timeline(
         "sequence_length": sequence_length,
     }
     _check_sizes(sizes, chart)
+    arch = catalog.architecture_by_name(model)
+    machine = _machine(cluster, accelerator, tensor * pipeline * data, dtype)
+    beside = _overlap(overlap)
+    slow = Stragglers(share=stragglers, slowdown=slowdown)
     step = TrainingStep(
-        arch=catalog.architecture_by_name(model),
-        machine=_machine(cluster, accelerator, tensor * pipeline * data, dtype),
+        arch=replace(arch, sliding_window=window, full_attention_every=0) if window else arch,
+        machine=replace(machine, fused=False) if eager else machine,
         schedule=schedule,
-        overlap=StepOverlap(pipeline=not blocking, data=not blocking, loader=not blocking),
+        overlap=StepOverlap(**{name: name in beside for name in _OVERLAPS[1:]}),
+        tensor_chunks=_TENSOR_CHUNKS if "tensor" in beside else 1,
+        contention=contention,
+        parallel_block=parallel_block,
+        load_s=load_s,
         recompute=recompute,
         **sizes,
     )
-    made = plan_timeline(step)
+    made = plan_timeline(step, slow if stragglers else None)
     title = f"{model}: one step of {step.num_accelerators:,} x {step.machine.name}"
     if trace is not None:
         write_chrome_trace(made.timeline, trace)
@@ -103,6 +132,18 @@ def timeline(
         print_json(_plain(step, made))
     else:
         _print(step, made, title)
+
+
+def _overlap(text: str) -> frozenset[str]:
+    """Return what --overlap names."""
+    names = frozenset(text.replace(" ", "").split(",")) - {""}
+    unknown = sorted(names - {*_OVERLAPS, "none"})
+    if unknown or not names or ("none" in names and len(names) > 1):
+        raise ConfigError(
+            f"--overlap is {text!r}, but must be none, or some of {', '.join(_OVERLAPS)}",
+            hint="separate them by commas, such as --overlap tensor,pipeline,data,loader",
+        )
+    return names - {"none"}
 
 
 def _check_sizes(sizes: dict[str, int], chart: Path | None) -> None:
@@ -162,6 +203,7 @@ def _plain(step: TrainingStep, made: StepReport) -> dict[str, object]:
         "idle": made.idle.tolist(),
         "activation_bytes": made.activation_bytes.tolist(),
         "path_s": made.path_s,
+        "straggling_s": made.straggling_s,
         "closed": {
             "time_s": made.cost.time_s,
             "mfu": made.cost.mfu,
@@ -188,6 +230,12 @@ def _print(step: TrainingStep, made: StepReport, title: str) -> None:
         ["memory of the fullest", "", pretty(cost.memory.total, "byte")],
         ["memory of an accelerator", "", pretty(step.machine.memory_bytes, "byte")],
     ]
+    if made.straggling_s is not None:
+        slow_mfu = step.mfu(made.straggling_s)
+        rows += [
+            ["mean step with slow machines", pretty(made.straggling_s, "s"), ""],
+            ["MFU with slow machines", f"{slow_mfu:.1%}", ""],
+        ]
     both = Table(columns=[Column(""), *_right("simulated", "closed form")], rows=rows)
     path = Table(
         columns=[Column("on the critical path"), *_right("time", "share")],

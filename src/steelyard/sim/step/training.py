@@ -1,7 +1,6 @@
 """The step of a decoder on a cluster, simulated: each overlap is a switch."""
 
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -9,30 +8,22 @@ import numpy as np
 from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.parameters import count_parameters
 from steelyard.cost.collectives import group_bandwidth
+from steelyard.cost.flops import model_flops_per_token
 from steelyard.cost.layout import Layout
 from steelyard.cost.memory import activation_bytes_per_layer
 from steelyard.cost.operators import OperatorTable, operators
 from steelyard.cost.roofline import Machine, operator_times_s
 from steelyard.errors import ConfigError, require
-from steelyard.sim.step.beside import traffic_beside_s
 from steelyard.sim.step.layers import Segment, layer_time_s, transposed
-from steelyard.sim.step.longest_path import OrderedGraph
+from steelyard.sim.step.replica import SCHEDULES, ReplicaTasks, replica_tasks
 from steelyard.sim.step.stages import StageTimes
 from steelyard.sim.step.stragglers import Stragglers
 from steelyard.sim.step.timeline import Array, StepTimeline
-from steelyard.sim.taskgraph.lowering import StepOverlap, pipeline_graph
-from steelyard.sim.taskgraph.schedules import (
-    PipelineSchedule,
-    gpipe,
-    interleaved,
-    one_forward_one_backward,
-    zero_bubble,
-)
+from steelyard.sim.taskgraph.lowering import StepOverlap
 from steelyard.sim.taskgraph.tasks import TaskGraph
 
 __all__ = ["Links", "TrainingStep"]
 
-_SCHEDULES = {"gpipe": gpipe, "1f1b": one_forward_one_backward, "zero-bubble": zero_bubble}
 _LEADING = ("qkv", "gate", "query_down", "query_up", "latent_down", "latent_up", "mlp_up")
 """Products that read what is gathered over the tensor-parallel group."""
 _TRAILING = ("output", "mlp_down")
@@ -94,8 +85,6 @@ class TrainingStep:
             once instead of twice, and has one norm and one residual fewer.
         recompute: whether the backward pass runs the forward pass again.
         load_s: seconds of reading a step's data.
-        gradient_wire_bytes: bytes of one gradient on the wire between replicas; 0 for the machine's
-            dtype.
         links: rates of the traffic; the machine's when not given.
 
     Source: Jiang et al. 2024, arXiv 2402.15627, section 3.
@@ -117,13 +106,17 @@ class TrainingStep:
     parallel_block: bool = False
     recompute: bool = False
     load_s: float = 0.0
-    gradient_wire_bytes: float = 0.0
     links: Links | None = None
 
     def __post_init__(self) -> None:
         sizes = ("sequence_length", "micro_batch", "num_micro_batches", "tensor", "pipeline")
         sizes += ("data", "num_chunks", "tensor_chunks")
-        require(self, **{name: (getattr(self, name) >= 1, "at least 1") for name in sizes})
+        shares = dict.fromkeys(("contention", "load_s"), "0 or more")
+        require(
+            self,
+            **{name: (getattr(self, name) >= 1, "at least 1") for name in sizes},
+            **{name: (getattr(self, name) >= 0, allowed) for name, allowed in shares.items()},
+        )
         if self.arch.kind != "decoder" or self.arch.num_experts:
             raise ConfigError(
                 f"{self.arch.name} is no dense decoder, and only their steps are simulated",
@@ -141,10 +134,10 @@ class TrainingStep:
                 f"{self.arch.num_layers} layers do not divide by {stages} stages",
                 hint="choose ranks x chunks among the divisors of the layers",
             )
-        if self.schedule not in _SCHEDULES or (self.schedule != "1f1b" and self.num_chunks > 1):
+        if self.schedule not in SCHEDULES or (self.schedule != "1f1b" and self.num_chunks > 1):
             raise ConfigError(
                 f"schedule {self.schedule!r} with {self.num_chunks} chunks per rank is not known",
-                hint=f"{', '.join(_SCHEDULES)}; several chunks with 1f1b alone",
+                hint=f"{', '.join(SCHEDULES)}; several chunks with 1f1b alone",
             )
 
     @property
@@ -152,21 +145,38 @@ class TrainingStep:
         """Accelerators that the step stands for."""
         return self.tensor * self.pipeline * self.data
 
+    @property
+    def tokens(self) -> int:
+        """Tokens of a step."""
+        return self.sequence_length * self.micro_batch * self.num_micro_batches * self.data
+
+    def mfu(self, time_s: float) -> float:
+        """Return the MFU of a step that takes so long; what windows skip is not counted.
+
+        Args:
+            time_s: seconds of the step.
+
+        Returns:
+            Share of the peak of all accelerators.
+        """
+        work = model_flops_per_token(self.arch, self.sequence_length, windows=True)
+        return self.tokens * work / (time_s * self.num_accelerators * self.machine.peak_flops_per_s)
+
     def graph(self) -> TaskGraph:
         """Return the tasks of one replica."""
-        return self._ordered().graph
+        return self._tasks().ordered.graph
 
     def simulate(self) -> StepTimeline:
         """Return when each task of a replica runs."""
-        ordered = self._ordered()
+        ordered = self._tasks().ordered
         start, finish = ordered.times(self.durations_s()[:, None])
         return StepTimeline(ordered.graph, start[:, 0], finish[:, 0])
 
     def durations_s(self) -> Array:
         """Return the seconds of each task of `graph`, kernels slowed by the traffic beside them."""
-        graph = self.graph()
-        alone = self.times().durations_s(graph)
-        return alone + self.contention * traffic_beside_s(graph, alone)
+        tasks = self._tasks()
+        alone = self.times().durations_s(tasks.ordered.graph)
+        return alone + self.contention * tasks.beside.seconds(alone)
 
     def straggling_s(self, slowdown: Array) -> float:
         """Return the seconds of a step in which some ranks are slow.
@@ -179,12 +189,10 @@ class TrainingStep:
         Returns:
             Seconds until the last replica has ended.
         """
-        ordered = self._ordered()
+        tasks = self._tasks()
         unlike = np.unique(np.asarray(slowdown, dtype=float), axis=0)
-        is_kernel = [task.kind == "compute" and task.op != "load" for task in ordered.graph.tasks]
-        device = [task.device for task in ordered.graph.tasks]
-        factors = np.where(np.array(is_kernel)[:, None], unlike.T[device], 1.0)
-        return float(ordered.times(self.durations_s()[:, None] * factors)[1].max())
+        factors = np.where(tasks.is_kernel[:, None], unlike.T[tasks.device], 1.0)
+        return float(tasks.ordered.times(self.durations_s()[:, None] * factors)[1].max())
 
     def mean_straggling_s(self, stragglers: Stragglers) -> float:
         """Return the mean seconds of a step on a cluster that has slow machines somewhere.
@@ -203,9 +211,9 @@ class TrainingStep:
         )
         return sum(share * self.straggling_s(pattern) for pattern, share in drawn)
 
-    def _ordered(self) -> OrderedGraph:
+    def _tasks(self) -> ReplicaTasks:
         """Return the tasks of one replica with their order."""
-        return _ordered_graph(
+        return replica_tasks(
             self.schedule,
             self.pipeline,
             self.num_micro_batches,
@@ -227,9 +235,7 @@ class TrainingStep:
         # The products of both gradients are alike; what is no product belongs to the inputs'.
         again_s = forward_s if self.recompute else 0.0
         weights = self._weights(stages)
-        # Each member of a ring sends all parts but one.
-        share = (self.data - 1) / self.data / links.data_bytes_per_s
-        width = self.machine.dtype_bytes
+        share = (self.data - 1) / self.data * self.machine.dtype_bytes / links.data_bytes_per_s
         tokens = self.micro_batch * self.sequence_length
         hidden = self.machine.dtype_bytes * tokens * self.arch.hidden_size / self.tensor
         kept = activation_bytes_per_layer(
@@ -247,8 +253,8 @@ class TrainingStep:
             backward_input_s=backward_s - weight_s + again_s + ends * ends_backward_s,
             backward_weight_s=np.full(stages, weight_s),
             transfer_s=hidden / links.pipeline_bytes_per_s if self.pipeline > 1 else 0.0,
-            gather_s=weights * share * width,
-            scatter_s=weights * share * (self.gradient_wire_bytes or width),
+            gather_s=weights * share,
+            scatter_s=weights * share,
             update_s=self._update_s(float(weights.sum())),
             load_s=self.load_s,
             activation_bytes=np.full(stages, layers * float(kept)),
@@ -308,24 +314,6 @@ class TrainingStep:
         passes, width = 7, 4.0
         own = weights / self.pipeline / self.data
         return passes * width * own / self.machine.memory_bytes_per_s
-
-
-@lru_cache(maxsize=16)
-def _ordered_graph(
-    schedule: str,
-    pipeline: int,
-    num_micro_batches: int,
-    num_chunks: int,
-    overlap: StepOverlap,
-    data_parallel: bool,
-) -> OrderedGraph:
-    """Make the tasks of one replica; steps that differ in their times alone share them."""
-    made: PipelineSchedule
-    if num_chunks > 1:
-        made = interleaved(pipeline, num_micro_batches, num_chunks)
-    else:
-        made = _SCHEDULES[schedule](pipeline, num_micro_batches)
-    return OrderedGraph.of(pipeline_graph(made, overlap=overlap, data_parallel=data_parallel))
 
 
 def _base(name: str) -> str:
