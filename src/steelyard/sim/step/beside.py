@@ -72,5 +72,7 @@ def _collectives(graph: TaskGraph) -> Iterator[tuple[int, int, float]]:
     for place, task in enumerate(graph.tasks):
         if task.axis == "data" and task.stream != "compute" and task.stage >= graph.num_devices:
             passes = beside[task.op, task.stage]
-            few = passes[: graph.num_devices] if task.op == "gather" else passes[-graph.num_devices :]
+            few = (
+                passes[: graph.num_devices] if task.op == "gather" else passes[-graph.num_devices :]
+            )
             yield from ((item, place, 1 / len(few)) for item in few)
