@@ -88,14 +88,18 @@ def run(quick: bool) -> list[Check]:
     print(f"window that MFU and tokens per second of 256 accelerators imply: {simulator.window}")
     small = [item for item in table if item.accelerators == 256]
     most = 5 if quick else 15
-    shares = _fit(simulator, small, ablation, most)
-    few = _fit(simulator, small, [], most)
-    for label, found in (("all rows of 256", shares), ("table 2's rows of 256", few)):
-        print(f"fitted on {label}: " + ", ".join(map("{} {:.3f}".format, _FITTED, found)))
+    fits = {
+        "levels": _fit(simulator, small, ablation, most=most),
+        "steps": _fit(simulator, small, ablation, most=most, by_step=True),
+        "table 2": _fit(simulator, small, [], most=most),
+    }
+    print("shares reached: " + ", ".join(_FITTED))
+    for name, found in fits.items():
+        print(f"fitted to {name:8s}" + "".join(f"{share:8.3f}" for share in found))
     return [
-        *_ablation(simulator, ablation, shares, few),
-        *_others(simulator, table, shares),
-        _speed(simulator, shares),
+        *_others(simulator, table, fits),
+        *_ablation(simulator, ablation, fits),
+        _speed(simulator, fits["levels"]),
     ]
 
 
@@ -190,24 +194,32 @@ def _machine() -> Machine:
     return Machine.from_accelerator(catalog.accelerator(cluster.accelerator), cluster=cluster)
 
 
-def _fit(simulator: _Simulator, small: list[_Run], ablation: list[_Run], most: int) -> Array:
-    """Fit the four shares to levels of table 2 and to steps of table 3.
+def _fit(
+    simulator: _Simulator,
+    small: list[_Run],
+    ablation: list[_Run],
+    *,
+    most: int,
+    by_step: bool = False,
+) -> Array:
+    """Fit the four shares to MFU of table 2, and to levels or steps of table 3.
 
     A deviation from the typical share by e weighs as much as one point of MFU where table 3 is left
     out, as two rows do not tell four numbers, and a tenth of that otherwise.
     """
     weight = 0.1 if ablation else 1.0
-    wanted = [item.mfu for item in small]
-    increments = np.diff([item.mfu for item in ablation])
+    start = np.log(_TYPICAL)
+
+    def targets(levels: list[float], steps: list[float]) -> Array:
+        return np.concatenate([levels, np.diff(steps) if by_step else steps])
+
+    wanted = targets([item.mfu for item in small], [item.mfu for item in ablation])
 
     def off(logs: Array) -> Array:
         shares = np.exp(logs)
-        levels = [simulator.mfu(item, shares) for item in small]
-        found = np.diff([simulator.mfu(item, shares) for item in ablation])
-        prior = weight * (logs - np.log(_TYPICAL))
-        return np.concatenate([np.subtract(levels, wanted), found - increments, prior])
+        found = ([simulator.mfu(item, shares) for item in rows] for rows in (small, ablation))
+        return np.concatenate([targets(*found) - wanted, weight * (logs - start)])
 
-    start = np.log(_TYPICAL)
     # The simulation has corners, so that a difference must reach beyond them.
     made: Any = least_squares(
         off, start, diff_step=0.02, bounds=(np.log(0.05), 0.0), max_nfev=most, xtol=1e-4
@@ -215,31 +227,29 @@ def _fit(simulator: _Simulator, small: list[_Run], ablation: list[_Run], most: i
     return np.exp(made.x)
 
 
-def _ablation(
-    simulator: _Simulator, ablation: list[_Run], shares: Array, few: Array
-) -> list[Check]:
+def _ablation(simulator: _Simulator, ablation: list[_Run], fits: dict[str, Array]) -> list[Check]:
     """Replay table 3, step by step."""
-    levels = {
-        "published": [item.mfu for item in ablation],
-        "simulated": [simulator.mfu(item, shares) for item in ablation],
-        "table 3 not fitted": [simulator.mfu(item, few) for item in ablation],
-    }
+    levels = {"published": np.array([item.mfu for item in ablation])}
+    for name, shares in fits.items():
+        levels[name] = np.array([simulator.mfu(item, shares) for item in ablation])
     steps = {name: np.diff(found) for name, found in levels.items()}
-    print("MFU in % of 256 accelerators, batch of 256: " + ", ".join(levels))
+    print("\nMFU in %, 256 accelerators, batch of 256: " + ", ".join(levels))
     print(f"{'Megatron-LM':18s}" + "".join(f"{found[0]:8.1f}" for found in levels.values()))
     for place, name in enumerate([*_STEPS, "LAMB, batch x 3"]):
         print(f"+ {name:16s}" + "".join(f"{found[place]:+8.2f}" for found in steps.values()))
     print(f"{'sum':18s}" + "".join(f"{found.sum():+8.2f}" for found in steps.values()))
     published = steps.pop("published")
-    checks = []
-    for label, found in steps.items():
-        off = float(abs(found.sum() - published.sum()))
-        checks += [
-            Check(f"2 increments of another sign, {label}", float((found <= 0).sum()), 0, "lower"),
-            Check(f"2 pairs out of order of 28, {label}", _swapped(found, published), 0, "lower"),
-            Check(f"2 sum off by points, {label}", off, 3, "lower"),
-        ]
-    return checks
+    return [
+        check
+        for name, found in steps.items()
+        for check in (
+            Check(f"2 increments of another sign, {name}", float((found <= 0).sum()), 0, "lower"),
+            Check(f"2 pairs out of order of 28, {name}", _swapped(found, published), 0, "lower"),
+            Check(
+                f"2 sum off by points, {name}", abs(float((found - published).sum())), 3, "lower"
+            ),
+        )
+    ]
 
 
 def _swapped(found: Array, published: Array) -> float:
@@ -248,26 +258,33 @@ def _swapped(found: Array, published: Array) -> float:
     return float((ours != theirs).sum() / 2)
 
 
-def _others(simulator: _Simulator, table: list[_Run], shares: Array) -> list[Check]:
+def _others(simulator: _Simulator, table: list[_Run], fits: dict[str, Array]) -> list[Check]:
     """Compare the rows above 256 accelerators, none of which was fitted."""
-    off: dict[str, list[float]] = {"Megatron-LM": [], "MegaScale": []}
-    even: list[float] = []
-    largest: dict[str, float] = {}
-    print("MFU in %: published, simulated, simulated without slow machines")
-    for item in table:
-        name = "MegaScale" if item.steps else "Megatron-LM"
-        found, without = (simulator.mfu(item, shares, even=each) for each in (False, True))
-        print(f"{name:12s}{item.accelerators:7d}{item.mfu:7.1f}{found:7.1f}{without:7.1f}")
-        if item.accelerators > 256:
-            off[name].append(abs(found - item.mfu))
-            even.append(abs(without - item.mfu))
-        largest[name] = found
-    ratio = largest["MegaScale"] / largest["Megatron-LM"]
-    print(f"without slow machines the worst row would be off by {max(even):.1f} points")
-    return [
-        *(Check(f"1 worst MFU off by points, {name}", max(off[name]), 3, "lower") for name in off),
-        Check("1 MegaScale over Megatron-LM at 12,288, off by", abs(ratio - 1.34), 0.1, "lower"),
-    ]
+    found = {name: [simulator.mfu(item, shares) for item in table] for name, shares in fits.items()}
+    found["even"] = [simulator.mfu(item, fits["levels"], even=True) for item in table]
+    print("\nMFU in %: published, " + ", ".join(fits) + ", levels without slow machines")
+    for place, item in enumerate(table):
+        ours = "".join(f"{each[place]:8.1f}" for each in found.values())
+        print(f"{_system(item):12s}{item.accelerators:7d}{item.mfu:8.1f}{ours}")
+    checks = []
+    for name in fits:
+        off: dict[str, float] = {"Megatron-LM": 0.0, "MegaScale": 0.0}
+        largest: dict[str, float] = {}
+        for item, ours in zip(table, found[name], strict=True):
+            system = _system(item)
+            if item.accelerators > 256:
+                off[system] = max(off[system], abs(ours - item.mfu))
+            largest[system] = ours
+        ratio = largest["MegaScale"] / largest["Megatron-LM"]
+        checks += [
+            *(Check(f"1 worst MFU, points, {who}, {name}", off[who], 3, "lower") for who in off),
+            Check(f"1 ratio at 12,288, off by, {name}", abs(ratio - 1.34), 0.1, "lower"),
+        ]
+    return checks
+
+
+def _system(run: _Run) -> str:
+    return "MegaScale" if run.steps else "Megatron-LM"
 
 
 def _speed(simulator: _Simulator, shares: Array) -> Check:

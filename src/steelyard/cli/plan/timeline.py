@@ -105,7 +105,14 @@ def timeline(
         "micro_batch": micro_batch,
         "sequence_length": sequence_length,
     }
-    _check_sizes(sizes, chart)
+    rules = {
+        "--window": (window, window >= 0, "0 or more"),
+        "--contention": (contention, contention >= 0, "0 or more"),
+        "--load-s": (load_s, load_s >= 0, "0 or more"),
+        "--stragglers": (stragglers, 0 <= stragglers <= 1, "from 0 to 1"),
+        "--slowdown": (slowdown, slowdown >= 0, "0 or more"),
+    }
+    _check_sizes(sizes, rules, chart)
     arch = catalog.architecture_by_name(model)
     machine = _machine(cluster, accelerator, tensor * pipeline * data, dtype)
     beside = _overlap(overlap)
@@ -146,13 +153,16 @@ def _overlap(text: str) -> frozenset[str]:
     return names - {"none"}
 
 
-def _check_sizes(sizes: dict[str, int], chart: Path | None) -> None:
-    """Refuse sizes below 1, and pipelines too large to simulate or to draw."""
+def _check_sizes(
+    sizes: dict[str, int], rules: dict[str, tuple[float, bool, str]], chart: Path | None
+) -> None:
+    """Refuse sizes below 1, broken rules, and pipelines too large to simulate or to draw."""
     options = {f"--{name.removeprefix('num_').replace('_', '-')}": sizes[name] for name in sizes}
+    rules = {name: (size, size >= 1, "at least 1") for name, size in options.items()} | rules
     wrong: list[SteelyardError] = [
-        ConfigError(f"{name} is {size}, but must be at least 1", hint=f"change {name}")
-        for name, size in options.items()
-        if size < 1
+        ConfigError(f"{name} is {value}, but must be {allowed}", hint=f"change {name}")
+        for name, (value, is_good, allowed) in rules.items()
+        if not is_good
     ]
     passes = sizes["pipeline"] * sizes["num_chunks"] * sizes["num_micro_batches"]
     if passes > _MOST_PASSES:
