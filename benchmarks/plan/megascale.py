@@ -4,8 +4,9 @@ A model of 175 billion parameters, tensor 8 x pipeline 8 in 6 chunks, micro-batc
 machines of eight A100 (taken to be the accelerator: its peak reproduces the MFU): arXiv:2402.15627,
 tables 2 and 3. Four numbers are fitted, all on rows of 256 accelerators: the share of the peak that
 products reach, and the shares of their links that tensor-, pipeline- and data-parallel traffic
-reach. The targets are both systems' MFU of table 2 and the eight steps of table 3, so that check 2
-is in part the fit's own; the steps are simulated again with table 3 left out of the fit.
+reach. The bars are held by the fit to every MFU of 256 accelerators in both tables ("levels"); its
+replay of table 3 is in part the fit's own, so that a fit to table 2's two rows and typical shares
+replays it as well ("table 2"). A fit to table 3's increments ("steps") is printed beside them.
 
 Assumed, and the same for all rows:
 - Traffic beside kernels costs them a fifth of its seconds: NCCL holds some 20 of 108
@@ -90,9 +91,10 @@ def run(quick: bool) -> list[Check]:
     most = 5 if quick else 15
     fits = {
         "levels": _fit(simulator, small, ablation, most=most),
-        "steps": _fit(simulator, small, ablation, most=most, by_step=True),
         "table 2": _fit(simulator, small, [], most=most),
     }
+    if not quick:
+        fits["steps"] = _fit(simulator, small, ablation, most=most, by_step=True)
     print("shares reached: " + ", ".join(_FITTED))
     for name, found in fits.items():
         print(f"fitted to {name:8s}" + "".join(f"{share:8.3f}" for share in found))
@@ -238,18 +240,17 @@ def _ablation(simulator: _Simulator, ablation: list[_Run], fits: dict[str, Array
     for place, name in enumerate([*_STEPS, "LAMB, batch x 3"]):
         print(f"+ {name:16s}" + "".join(f"{found[place]:+8.2f}" for found in steps.values()))
     print(f"{'sum':18s}" + "".join(f"{found.sum():+8.2f}" for found in steps.values()))
-    published = steps.pop("published")
-    return [
-        check
-        for name, found in steps.items()
-        for check in (
-            Check(f"2 increments of another sign, {name}", float((found <= 0).sum()), 0, "lower"),
-            Check(f"2 pairs out of order of 28, {name}", _swapped(found, published), 0, "lower"),
-            Check(
-                f"2 sum off by points, {name}", abs(float((found - published).sum())), 3, "lower"
-            ),
-        )
-    ]
+    published = steps["published"]
+    checks = []
+    for name, label in (("levels", ""), ("table 2", ", table 3 not fitted")):
+        off = float(abs((steps[name] - published).sum()))
+        signs, swaps = float((steps[name] <= 0).sum()), _swapped(steps[name], published)
+        checks += [
+            Check(f"2 increments of another sign{label}", signs, 0, "lower"),
+            Check(f"2 pairs of increments out of order, of 28{label}", swaps, 0, "lower"),
+            Check(f"2 sum of increments off by points{label}", off, 3, "lower"),
+        ]
+    return checks
 
 
 def _swapped(found: Array, published: Array) -> float:
@@ -266,21 +267,18 @@ def _others(simulator: _Simulator, table: list[_Run], fits: dict[str, Array]) ->
     for place, item in enumerate(table):
         ours = "".join(f"{each[place]:8.1f}" for each in found.values())
         print(f"{_system(item):12s}{item.accelerators:7d}{item.mfu:8.1f}{ours}")
-    checks = []
-    for name in fits:
-        off: dict[str, float] = {"Megatron-LM": 0.0, "MegaScale": 0.0}
-        largest: dict[str, float] = {}
-        for item, ours in zip(table, found[name], strict=True):
-            system = _system(item)
-            if item.accelerators > 256:
-                off[system] = max(off[system], abs(ours - item.mfu))
-            largest[system] = ours
-        ratio = largest["MegaScale"] / largest["Megatron-LM"]
-        checks += [
-            *(Check(f"1 worst MFU, points, {who}, {name}", off[who], 3, "lower") for who in off),
-            Check(f"1 ratio at 12,288, off by, {name}", abs(ratio - 1.34), 0.1, "lower"),
-        ]
-    return checks
+    off: dict[str, float] = {"Megatron-LM": 0.0, "MegaScale": 0.0}
+    largest: dict[str, float] = {}
+    for item, ours in zip(table, found["levels"], strict=True):
+        system = _system(item)
+        if item.accelerators > 256:
+            off[system] = max(off[system], abs(ours - item.mfu))
+        largest[system] = ours
+    ratio = largest["MegaScale"] / largest["Megatron-LM"]
+    return [
+        *(Check(f"1 worst MFU off by points, {who}", off[who], 3, "lower") for who in off),
+        Check("1 MegaScale over Megatron-LM at 12,288, off by", abs(ratio - 1.34), 0.1, "lower"),
+    ]
 
 
 def _system(run: _Run) -> str:
