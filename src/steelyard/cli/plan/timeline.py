@@ -1,6 +1,5 @@
 """`steelyard plan timeline`: one step of training, simulated device by device."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,6 +8,7 @@ import numpy as np
 from steelyard import catalog
 from steelyard.cli.laws.options import chart_file
 from steelyard.cli.output import Switch, print_json
+from steelyard.cli.plan.step_options import StepOptions
 from steelyard.cli.plan.train import check_one
 from steelyard.cost.roofline import Machine
 from steelyard.errors import ConfigError, SteelyardError, merged
@@ -17,9 +17,7 @@ from steelyard.plan.timeline import StepReport, other_schedules, plan_timeline
 from steelyard.runs.report import Cell, Column, Report, Section, Table
 from steelyard.runs.save import save_chart
 from steelyard.sim.step import lanes_chart, write_chrome_trace
-from steelyard.sim.step.stragglers import Stragglers
 from steelyard.sim.step.training import TrainingStep
-from steelyard.sim.taskgraph import StepOverlap
 from steelyard.units import pretty
 
 __all__ = ["timeline"]
@@ -27,9 +25,6 @@ __all__ = ["timeline"]
 _MOST_PASSES = 300_000
 _MOST_BARS = 20_000
 _ROWS = 16
-
-_OVERLAPS = ("tensor", "pipeline", "data", "loader")
-_TENSOR_CHUNKS = 4
 
 ScheduleName = Literal["1f1b", "gpipe", "zero-bubble"]
 
@@ -48,14 +43,7 @@ def timeline(
     sequence_length: int = 2048,
     schedule: ScheduleName = "1f1b",
     recompute: Switch = False,
-    overlap: str = "pipeline,data,loader",
-    contention: float = 0.0,
-    load_s: float = 0.0,
-    parallel_block: Switch = False,
-    window: int = 0,
-    eager: Switch = False,
-    stragglers: float = 0.0,
-    slowdown: float = 0.1,
+    options: StepOptions | None = None,
     dtype: str = "",
     trace: Path | None = None,
     chart: Path | None = None,
@@ -79,16 +67,7 @@ def timeline(
         sequence_length: tokens per sequence.
         schedule: order of the passes: 1f1b, gpipe or zero-bubble.
         recompute: run each forward pass again before its backward pass.
-        overlap: what runs beside the kernels instead of between them, separated by commas: tensor
-            (a layer's products in chunks), pipeline, data, loader; or none.
-        contention: seconds by which kernels lengthen for each second of traffic beside them.
-        load_s: seconds of reading a step's data.
-        parallel_block: attention and MLP read the same norm, and share their traffic.
-        window: tokens that a token attends, itself included, 0 for the model's own; MFU does not
-            count what is skipped.
-        eager: norms and activations are not fused.
-        stragglers: share of machines that are slow, such as 0.005; the mean step is shown.
-        slowdown: by which share longer their kernels take.
+        options: overlaps, the model's block and slow machines.
         dtype: number format of the products; bf16 on published accelerators when empty.
         trace: file of the timeline for chrome://tracing and ui.perfetto.dev.
         chart: file for the picture of the timeline, .html, .svg, .png or .json.
@@ -105,64 +84,42 @@ def timeline(
         "micro_batch": micro_batch,
         "sequence_length": sequence_length,
     }
-    rules = {
-        "--window": (window, window >= 0, "0 or more"),
-        "--contention": (contention, contention >= 0, "0 or more"),
-        "--load-s": (load_s, load_s >= 0, "0 or more"),
-        "--stragglers": (stragglers, 0 <= stragglers <= 1, "from 0 to 1"),
-        "--slowdown": (slowdown, slowdown >= 0, "0 or more"),
-    }
-    _check_sizes(sizes, rules, chart)
-    arch = catalog.architecture_by_name(model)
-    machine = _machine(cluster, accelerator, tensor * pipeline * data, dtype)
-    beside = _overlap(overlap)
-    slow = Stragglers(share=stragglers, slowdown=slowdown)
+    chosen = options or StepOptions()
+    chosen.check()
+    _check_sizes(sizes, chart)
     step = TrainingStep(
-        arch=replace(arch, sliding_window=window, full_attention_every=0) if window else arch,
-        machine=replace(machine, fused=False) if eager else machine,
         schedule=schedule,
-        overlap=StepOverlap(**{name: name in beside for name in _OVERLAPS[1:]}),
-        tensor_chunks=_TENSOR_CHUNKS if "tensor" in beside else 1,
-        contention=contention,
-        parallel_block=parallel_block,
-        load_s=load_s,
         recompute=recompute,
         **sizes,
+        **chosen.settings(
+            catalog.architecture_by_name(model),
+            _machine(cluster, accelerator, tensor * pipeline * data, dtype),
+        ),
     )
-    made = plan_timeline(step, slow if stragglers else None)
+    made = plan_timeline(step, chosen.slow_machines())
     title = f"{model}: one step of {step.num_accelerators:,} x {step.machine.name}"
-    if trace is not None:
-        write_chrome_trace(made.timeline, trace)
-    if chart is not None:
-        save_chart(lanes_chart(made.timeline, title), chart)
+    _save(made, title, trace, chart)
     if json:
         print_json(_plain(step, made))
     else:
         _print(step, made, title)
 
 
-def _overlap(text: str) -> frozenset[str]:
-    """Return what --overlap names."""
-    names = frozenset(text.replace(" ", "").split(",")) - {""}
-    unknown = sorted(names - {*_OVERLAPS, "none"})
-    if unknown or not names or ("none" in names and len(names) > 1):
-        raise ConfigError(
-            f"--overlap is {text!r}, but must be none, or some of {', '.join(_OVERLAPS)}",
-            hint="separate them by commas, such as --overlap tensor,pipeline,data,loader",
-        )
-    return names - {"none"}
+def _save(made: StepReport, title: str, trace: Path | None, chart: Path | None) -> None:
+    """Write the files that were asked for."""
+    if trace is not None:
+        write_chrome_trace(made.timeline, trace)
+    if chart is not None:
+        save_chart(lanes_chart(made.timeline, title), chart)
 
 
-def _check_sizes(
-    sizes: dict[str, int], rules: dict[str, tuple[float, bool, str]], chart: Path | None
-) -> None:
-    """Refuse sizes below 1, broken rules, and pipelines too large to simulate or to draw."""
+def _check_sizes(sizes: dict[str, int], chart: Path | None) -> None:
+    """Refuse sizes below 1, and pipelines too large to simulate or to draw."""
     options = {f"--{name.removeprefix('num_').replace('_', '-')}": sizes[name] for name in sizes}
-    rules = {name: (size, size >= 1, "at least 1") for name, size in options.items()} | rules
     wrong: list[SteelyardError] = [
-        ConfigError(f"{name} is {value}, but must be {allowed}", hint=f"change {name}")
-        for name, (value, is_good, allowed) in rules.items()
-        if not is_good
+        ConfigError(f"{name} is {size}, but must be at least 1", hint=f"change {name}")
+        for name, size in options.items()
+        if size < 1
     ]
     passes = sizes["pipeline"] * sizes["num_chunks"] * sizes["num_micro_batches"]
     if passes > _MOST_PASSES:
@@ -242,10 +199,8 @@ def _print(step: TrainingStep, made: StepReport, title: str) -> None:
     ]
     if made.straggling_s is not None:
         slow_mfu = step.mfu(made.straggling_s)
-        rows += [
-            ["mean step with slow machines", pretty(made.straggling_s, "s"), ""],
-            ["MFU with slow machines", f"{slow_mfu:.1%}", ""],
-        ]
+        rows.append(["mean step with slow machines", pretty(made.straggling_s, "s"), ""])
+        rows.append(["MFU with slow machines", f"{slow_mfu:.1%}", ""])
     both = Table(columns=[Column(""), *_right("simulated", "closed form")], rows=rows)
     path = Table(
         columns=[Column("on the critical path"), *_right("time", "share")],
@@ -254,12 +209,26 @@ def _print(step: TrainingStep, made: StepReport, title: str) -> None:
             for op, value in made.path_s.items()
         ],
     )
+    subtitle = (
+        f"{made.timeline.graph.name}: {step.num_micro_batches} micro-batches over {step.pipeline} "
+        f"ranks, {step.tensor} x tensor, {step.data} x data"
+    )
+    sections = [
+        Section("Simulated beside closed forms", [both]),
+        Section("Ranks", [_ranks(step, made)]),
+        Section("What sets the time", [path]),
+    ]
+    Report(title, subtitle, sections).print()
+
+
+def _ranks(step: TrainingStep, made: StepReport) -> Table:
+    """Tabulate the ranks of the pipeline, with what other schedules would take below."""
     other = other_schedules(step)
     caption = "; ".join(f"{name} would take {pretty(value, 's')}" for name, value in other.items())
     # Of a long pipeline, ranks are shown that are equally far apart, both ends among them.
     last = step.pipeline - 1
     shown = np.unique(np.linspace(0, last, min(_ROWS, step.pipeline)).round().astype(int))
-    ranks = Table(
+    return Table(
         columns=[Column("rank", align="right"), *_right("idle", "most activations")],
         rows=[
             [
@@ -271,16 +240,6 @@ def _print(step: TrainingStep, made: StepReport, title: str) -> None:
         ],
         caption=caption,
     )
-    subtitle = (
-        f"{made.timeline.graph.name}: {step.num_micro_batches} micro-batches over {step.pipeline} "
-        f"ranks, {step.tensor} x tensor, {step.data} x data"
-    )
-    sections = [
-        Section("Simulated beside closed forms", [both]),
-        Section("Ranks", [ranks]),
-        Section("What sets the time", [path]),
-    ]
-    Report(title, subtitle, sections).print()
 
 
 def _right(*names: str) -> list[Column]:

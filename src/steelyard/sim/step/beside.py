@@ -49,7 +49,9 @@ class TrafficBeside(NamedTuple):
             0 for all tasks but passes.
         """
         weights = self.shares * duration_s[self.traffic]
-        return np.bincount(self.passes, weights=weights, minlength=len(duration_s))
+        found = np.zeros(len(duration_s))
+        np.add.at(found, self.passes, weights)
+        return found
 
 
 def _hops(graph: TaskGraph) -> Iterator[tuple[int, int, float]]:
