@@ -13,9 +13,15 @@ from steelyard.cost.layout import Layout
 from steelyard.cost.roofline import Machine
 from steelyard.cost.step import StepCost, training_step
 
-__all__ = ["PublishedRun", "PublishedStep", "network_bytes_per_s", "published_runs"]
+__all__ = [
+    "ROWS_FILE",
+    "PublishedRun",
+    "PublishedStep",
+    "network_bytes_per_s",
+    "published_runs",
+]
 
-_FILE = (
+ROWS_FILE = (
     Path(__file__).parents[3]
     / "shared"
     / "data"
@@ -85,9 +91,9 @@ def published_runs() -> tuple[list[PublishedRun], int]:
         The runs, half of them by a hash of the row's id to fit on, and the number of all rows.
         Nothing where the file is missing.
     """
-    if not _FILE.exists():
+    if not ROWS_FILE.exists():
         return [], 0
-    rows = list(csv.DictReader(_FILE.read_text().splitlines()))
+    rows = list(csv.DictReader(ROWS_FILE.read_text().splitlines()))
     return [run for row in rows if (run := _run(row)) is not None], len(rows)
 
 

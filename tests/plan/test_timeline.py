@@ -67,6 +67,36 @@ def test_the_command_prints_both_and_writes_trace_and_picture(capsys, tmp_path):
     assert plain["closed"]["time_s"] == pytest.approx(plain["time_s"], rel=0.05)
 
 
+def test_each_switch_changes_the_step(capsys):
+    where = ("--model", "megascale-175b", "--cluster", "MegaScale", *PIPELINE, "--chunks", "6")
+    where += ("--data", "4", "--load-s", "0.2", "--json")
+
+    def seconds(*switches):
+        assert run(*where, *switches) == 0
+        plain = json.loads(capsys.readouterr().out)
+        return plain["time_s"], plain["straggling_s"]
+
+    switches = ("--eager", "--overlap", "none")
+    spent = [seconds(*switches)[0]]
+    for more in (("--parallel-block",), ("--window", "704")):
+        switches += more
+        spent.append(seconds(*switches)[0])
+    for names in (
+        "tensor",
+        "tensor,pipeline",
+        "tensor,pipeline,data",
+        "tensor,pipeline,data,loader",
+    ):
+        switches = (*switches[:2], names, *switches[3:])
+        spent.append(seconds(*switches)[0])
+    spent.append(seconds(*switches[1:])[0])
+    assert spent == sorted(spent, reverse=True) and len(set(spent)) == len(spent)
+    paid, mean = seconds(*switches[1:], "--contention", "0.2", "--stragglers", "0.5")
+    assert spent[-1] < paid < mean
+    assert run(*where[:-1], "--stragglers", "0.005", "--slowdown", "0.3") == 0
+    assert "MFU with slow machines" in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -81,6 +111,13 @@ def test_the_command_prints_both_and_writes_trace_and_picture(capsys, tmp_path):
             ["--chart would have 40,000 bars"],
         ),
         (("--accelerator", "L40S", "--chart", "a.pdf"), ["a.pdf"]),
+        (("--accelerator", "L40S", "--overlap", "none,data"), ["'none,data'", "must be none, or"]),
+        (("--accelerator", "L40S", "--overlap", "nothing"), ["'nothing'", "tensor, pipeline"]),
+        (("--accelerator", "L40S", "--window", "-1"), ["--window is -1"]),
+        (
+            ("--accelerator", "L40S", "--stragglers", "2", "--contention", "-1", "--load-s", "-1"),
+            ["--stragglers is 2", "--contention is -1", "--load-s is -1"],
+        ),
         (
             ("--accelerator", "L40S", "--chunks", "2", "--schedule", "gpipe"),
             ["'gpipe' with 2 chunks"],

@@ -16,7 +16,8 @@ from steelyard.sim import taskgraph
 from steelyard.sim.step import StageTimes, chrome_trace, lanes_chart, simulate, write_chrome_trace
 from steelyard.sim.step.layers import Segment, layer_time_s, transposed
 from steelyard.sim.step.longest_path import longest_path, replica_times
-from steelyard.sim.step.training import TrainingStep
+from steelyard.sim.step.stragglers import Stragglers
+from steelyard.sim.step.training import Links, TrainingStep
 from steelyard.sim.taskgraph import GraphTask, StepOverlap, TaskGraph
 
 SLOW = StepOverlap(pipeline=False, data=False, loader=False)
@@ -135,7 +136,7 @@ def test_chunks_hide_the_traffic_of_a_layer_up_to_the_first_and_last():
     ]
     assert layer_time_s(segments) == 13
     assert layer_time_s(segments, num_chunks=4) == pytest.approx(9 + 2 * 0.5)
-    assert layer_time_s(segments, num_chunks=4, contention=0.25) == pytest.approx(11 + 2 * 0.5)
+    assert layer_time_s(segments, num_chunks=4, contention=0.25) == pytest.approx(10 + 2 * 0.5)
     back = transposed(segments, [2.0, 1.0, 2.0])
     assert [item.kind for item in back] == ["gather", "plain", "scatter"]
     assert layer_time_s(back) == 21
@@ -174,6 +175,88 @@ def test_one_slow_rank_holds_all_replicas_up():
     slow = even.copy()
     slow[3, 7] = 1.1  # the last rank has the head and sets the pace
     assert 1.05 < step.straggling_s(slow) / step.straggling_s(even) < 1.1 + 1e-9
+
+
+def test_traffic_beside_kernels_costs_what_runs_beside_and_no_more():
+    free, paid = (megascale(contention=share, num_chunks=2, data=16) for share in (0.0, 0.2))
+    ops = [task.op for task in free.graph().tasks]
+    longer = paid.durations_s() - free.durations_s()
+    of_rank = np.array([task.device for task in free.graph().tasks]) == 3
+    seconds = dict.fromkeys(("send_activation", "send_gradient", "gather", "scatter"), 0.0)
+    for op, value, here in zip(ops, free.durations_s(), of_rank, strict=True):
+        if here and op in seconds:
+            seconds[op] += value
+    # Of two chunks, the first one's weights are gathered and scattered beside nothing.
+    beside = seconds["send_activation"] + seconds["send_gradient"]
+    beside += (seconds["gather"] + seconds["scatter"]) / 2
+    assert longer[of_rank].sum() == pytest.approx(0.2 * beside, rel=1e-6)
+    assert {op for op, value in zip(ops, longer, strict=True) if value} == {"forward", "backward"}
+    alone = megascale(contention=0.2, num_chunks=2, data=16, overlap=SLOW)
+    np.testing.assert_array_equal(alone.durations_s(), replace(alone, contention=0.0).durations_s())
+
+
+def test_slow_machines_hold_up_more_accelerators_more():
+    slow = Stragglers(share=0.005, slowdown=0.1, draws=40)
+    shares = []
+    for data in (4, 192):
+        step = megascale(num_chunks=2, data=data)
+        shares.append(step.mean_straggling_s(slow) / step.simulate().time_s - 1)
+    assert 0 < shares[0] < 0.04 < 0.07 < shares[1] < 0.1
+    step = megascale(num_chunks=2, data=4)
+    even = step.simulate().time_s
+    assert step.mean_straggling_s(replace(slow, share=0.0)) == pytest.approx(even)
+    every = step.mean_straggling_s(replace(slow, share=1.0))
+    assert 1.09 < every / even < 1.1
+
+
+@pytest.mark.parametrize(("tensor", "per_machine"), [(8, 8), (2, 8), (16, 8), (3, 8), (1, 1)])
+def test_slow_machines_fall_on_the_ranks_that_stand_on_them(tensor, per_machine):
+    slow = Stragglers(share=0.2, slowdown=0.5, draws=30, seed=3)
+    found = slow.patterns(tensor=tensor, data=3, pipeline=2, per_machine=per_machine)
+    assert sum(share for _, share in found) == pytest.approx(1)
+    rng, expected = np.random.default_rng(3), {}
+    for _ in range(30):
+        machines = rng.random(-(-6 * tensor // per_machine)) < 0.2
+        accelerators = np.repeat(machines, per_machine)[: 6 * tensor]
+        groups = accelerators.reshape(2, 3, tensor).any(axis=2)
+        key = tuple(sorted({tuple(row) for row in (1 + 0.5 * groups.T).tolist()}))
+        expected[key] = expected.get(key, 0) + 1
+    drawn = {tuple(map(tuple, rows.tolist())): round(share * 30) for rows, share in found}
+    assert drawn == expected
+
+
+@pytest.mark.parametrize("how", [{"share": 1.5}, {"slowdown": -0.1}, {"draws": 0}])
+def test_impossible_stragglers_are_refused(how):
+    with pytest.raises(ConfigError, match=next(iter(how))):
+        Stragglers(**how)
+
+
+def test_a_block_in_parallel_does_without_half_of_its_traffic_and_a_norm():
+    free = {"tensor_bytes_per_s": 1e18, "pipeline_bytes_per_s": 1e18, "data_bytes_per_s": 1e18}
+    times = {}
+    for rate in (1e18, 225e9):
+        links = Links(**(free | {"tensor_bytes_per_s": rate}))
+        for is_parallel in (False, True):
+            step = megascale(parallel_block=is_parallel, links=links).times()
+            times[rate, is_parallel] = float(step.forward_s[0])
+    # Two layers on a stage, 44 MB in each gather and scatter of a layer.
+    transfer_s = 2 * 2048 * 12288 * 7 / 8 / 225e9
+    saved = times[225e9, False] - times[225e9, True]
+    norm_s = times[1e18, False] - times[1e18, True]
+    assert saved == pytest.approx(2 * 2 * transfer_s + norm_s, rel=1e-6)
+    assert 0 < norm_s < 1e-4
+
+
+def test_mfu_does_not_count_what_a_window_skips():
+    step = megascale()
+    windowed = replace(step, arch=replace(step.arch, sliding_window=512))
+    whole = 6 * step.tokens * (96 * 12 * 12288**2 + 50257 * 12288)
+    attention = 12 * step.tokens * 96 * 12288 * 2048
+    peak = step.num_accelerators * step.machine.peak_flops_per_s
+    assert step.mfu(10.0) == pytest.approx((whole + attention) / peak / 10)
+    pairs = sum(min(place, 512) for place in range(1, 2049)) / sum(range(1, 2049))
+    assert windowed.mfu(10.0) == pytest.approx((whole + pairs * attention) / peak / 10)
+    assert windowed.simulate().time_s < step.simulate().time_s
 
 
 def test_a_step_of_one_accelerator_is_its_kernels():
@@ -258,4 +341,5 @@ def test_a_step_of_12288_accelerators_with_stragglers_takes_less_than_10_s():
     step = megascale()
     start = time.perf_counter()
     step.straggling_s(np.random.default_rng(0).uniform(1, 1.1, (192, 8)))
+    step.mean_straggling_s(Stragglers())
     assert time.perf_counter() - start < 10

@@ -4,6 +4,7 @@ from typing import Literal
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.parameters import attention_matrices, router_matrices
+from steelyard.cost.windows import attended_pairs
 from steelyard.errors import ConfigError
 
 __all__ = [
@@ -45,17 +46,21 @@ def active_matrix_parameters(arch: Architecture) -> int:
 
 
 def attention_flops(
-    arch: Architecture, tokens: float, *, convention: AttentionConvention = "full"
+    arch: Architecture,
+    tokens: float,
+    *,
+    convention: AttentionConvention = "full",
+    windows: bool = False,
 ) -> float:
     """Count the FLOPs of scores and weighted values of one sequence in one forward pass.
-
-    Sliding windows are not counted off, so beyond a window this is an upper bound.
 
     Args:
         arch: architecture that is run; an encoder-decoder has two stacks and cross-attention on
             equally long sides.
         tokens: length of the sequence.
         convention: "full" counts 4 L d n^2, "causal" half of it, "paper" a quarter.
+        windows: whether the share of pairs that sliding windows skip is taken off; without it the
+            count is an upper bound beyond a window.
 
     Returns:
         FLOPs, a multiply-add counting two.
@@ -67,11 +72,18 @@ def attention_flops(
         raise ConfigError(f"attention convention {convention!r} is not one of {', '.join(_SHARE)}")
     layers = arch.num_layers * (3 if arch.kind == "encoder-decoder" else 1)
     width = arch.num_heads * (arch.head_dim + arch.value_dim)
-    return _SHARE[convention] * 2.0 * layers * width * tokens**2
+    whole = _SHARE[convention] * 2.0 * layers * width * tokens**2
+    if not windows:
+        return whole
+    return whole * float(attended_pairs(arch, tokens, tokens)) / (tokens * (tokens + 1) / 2)
 
 
 def forward_flops(
-    arch: Architecture, tokens: float, *, convention: AttentionConvention = "full"
+    arch: Architecture,
+    tokens: float,
+    *,
+    convention: AttentionConvention = "full",
+    windows: bool = False,
 ) -> float:
     """Count the FLOPs of one forward pass over one sequence.
 
@@ -81,6 +93,7 @@ def forward_flops(
         arch: architecture that is run.
         tokens: length of the sequence.
         convention: how attention is counted, as in `attention_flops`.
+        windows: whether what sliding windows skip is taken off.
 
     Returns:
         FLOPs, a multiply-add counting two.
@@ -89,12 +102,16 @@ def forward_flops(
     2024).
     """
     return 2.0 * active_matrix_parameters(arch) * tokens + attention_flops(
-        arch, tokens, convention=convention
+        arch, tokens, convention=convention, windows=windows
     )
 
 
 def model_flops_per_token(
-    arch: Architecture, sequence_length: int, *, convention: AttentionConvention = "full"
+    arch: Architecture,
+    sequence_length: int,
+    *,
+    convention: AttentionConvention = "full",
+    windows: bool = False,
 ) -> float:
     """Count the model FLOPs of training on one token, the numerator of MFU.
 
@@ -105,10 +122,12 @@ def model_flops_per_token(
         arch: architecture that is trained; of an MoE model only visited experts count.
         sequence_length: tokens attended, at least 1.
         convention: how attention is counted; "full" is the usual MFU.
+        windows: whether what sliding windows skip is taken off.
 
     Returns:
         FLOPs per token.
 
     Source: Chowdhery et al. 2022 (PaLM), appendix B.
     """
-    return 3.0 * forward_flops(arch, sequence_length, convention=convention) / sequence_length
+    once = forward_flops(arch, sequence_length, convention=convention, windows=windows)
+    return 3.0 * once / sequence_length

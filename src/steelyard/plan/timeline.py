@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from steelyard.cost.layout import Layout
 from steelyard.cost.step import StepCost, training_step
+from steelyard.sim.step.stragglers import Stragglers
 from steelyard.sim.step.timeline import StepTimeline
 from steelyard.sim.step.training import TrainingStep
 
@@ -26,8 +27,9 @@ class StepReport:
         idle: share of the step in which each rank runs no kernel, [pipeline].
         activation_bytes: most bytes of activations that each rank holds, [pipeline].
         path_s: seconds of each operation on the path that sets the step's time.
-        cost: the same step by closed forms.
-        mfu: model FLOP utilization of the simulated step.
+        cost: the same step by closed forms, which know neither contention nor stragglers.
+        mfu: model FLOP utilization of the simulated step; what sliding windows skip is not counted.
+        straggling_s: mean seconds of the step where some machines are slow, None if not asked for.
     """
 
     timeline: StepTimeline
@@ -36,6 +38,7 @@ class StepReport:
     path_s: dict[str, float]
     cost: StepCost
     mfu: float
+    straggling_s: float | None = None
 
     @property
     def time_s(self) -> float:
@@ -48,11 +51,12 @@ class StepReport:
         return float((self.cost.bubble_s + self.cost.data_s) / self.cost.time_s)
 
 
-def plan_timeline(step: TrainingStep) -> StepReport:
+def plan_timeline(step: TrainingStep, stragglers: Stragglers | None = None) -> StepReport:
     """Simulate a step, and evaluate the closed forms for the same layout.
 
     Args:
         step: model, machine and layout.
+        stragglers: slow machines, none when not given.
 
     Returns:
         Both.
@@ -72,7 +76,8 @@ def plan_timeline(step: TrainingStep) -> StepReport:
         activation_bytes=timeline.peak_bytes(step.times().size_bytes),
         path_s={op: float(value) for op, value in path.most_common() if value},
         cost=cost,
-        mfu=float(cost.mfu * cost.time_s / timeline.time_s),
+        mfu=step.mfu(timeline.time_s),
+        straggling_s=step.mean_straggling_s(stragglers) if stragglers else None,
     )
 
 
@@ -96,6 +101,7 @@ def _closed(step: TrainingStep) -> StepCost:
         sequence_length=step.sequence_length,
         accumulation=step.num_micro_batches,
         layout=layout,
+        reductions=1.0 if step.parallel_block else 2.0,
     )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from steelyard import catalog
 from steelyard.cli.laws.options import chart_file
 from steelyard.cli.output import Switch, print_json
+from steelyard.cli.plan.step_options import StepOptions
 from steelyard.cli.plan.train import check_one
 from steelyard.cost.roofline import Machine
 from steelyard.errors import ConfigError, SteelyardError, merged
@@ -17,7 +18,6 @@ from steelyard.runs.report import Cell, Column, Report, Section, Table
 from steelyard.runs.save import save_chart
 from steelyard.sim.step import lanes_chart, write_chrome_trace
 from steelyard.sim.step.training import TrainingStep
-from steelyard.sim.taskgraph import StepOverlap
 from steelyard.units import pretty
 
 __all__ = ["timeline"]
@@ -43,7 +43,7 @@ def timeline(
     sequence_length: int = 2048,
     schedule: ScheduleName = "1f1b",
     recompute: Switch = False,
-    blocking: Switch = False,
+    options: StepOptions | None = None,
     dtype: str = "",
     trace: Path | None = None,
     chart: Path | None = None,
@@ -67,7 +67,7 @@ def timeline(
         sequence_length: tokens per sequence.
         schedule: order of the passes: 1f1b, gpipe or zero-bubble.
         recompute: run each forward pass again before its backward pass.
-        blocking: let kernels wait for transfers, gathers and reading data.
+        options: overlaps, the model's block and slow machines.
         dtype: number format of the products; bf16 on published accelerators when empty.
         trace: file of the timeline for chrome://tracing and ui.perfetto.dev.
         chart: file for the picture of the timeline, .html, .svg, .png or .json.
@@ -84,25 +84,33 @@ def timeline(
         "micro_batch": micro_batch,
         "sequence_length": sequence_length,
     }
+    chosen = options or StepOptions()
+    chosen.check()
     _check_sizes(sizes, chart)
     step = TrainingStep(
-        arch=catalog.architecture_by_name(model),
-        machine=_machine(cluster, accelerator, tensor * pipeline * data, dtype),
         schedule=schedule,
-        overlap=StepOverlap(pipeline=not blocking, data=not blocking, loader=not blocking),
         recompute=recompute,
         **sizes,
+        **chosen.settings(
+            catalog.architecture_by_name(model),
+            _machine(cluster, accelerator, tensor * pipeline * data, dtype),
+        ),
     )
-    made = plan_timeline(step)
+    made = plan_timeline(step, chosen.slow_machines())
     title = f"{model}: one step of {step.num_accelerators:,} x {step.machine.name}"
-    if trace is not None:
-        write_chrome_trace(made.timeline, trace)
-    if chart is not None:
-        save_chart(lanes_chart(made.timeline, title), chart)
+    _save(made, title, trace, chart)
     if json:
         print_json(_plain(step, made))
     else:
         _print(step, made, title)
+
+
+def _save(made: StepReport, title: str, trace: Path | None, chart: Path | None) -> None:
+    """Write the files that were asked for."""
+    if trace is not None:
+        write_chrome_trace(made.timeline, trace)
+    if chart is not None:
+        save_chart(lanes_chart(made.timeline, title), chart)
 
 
 def _check_sizes(sizes: dict[str, int], chart: Path | None) -> None:
@@ -162,6 +170,7 @@ def _plain(step: TrainingStep, made: StepReport) -> dict[str, object]:
         "idle": made.idle.tolist(),
         "activation_bytes": made.activation_bytes.tolist(),
         "path_s": made.path_s,
+        "straggling_s": made.straggling_s,
         "closed": {
             "time_s": made.cost.time_s,
             "mfu": made.cost.mfu,
@@ -188,6 +197,10 @@ def _print(step: TrainingStep, made: StepReport, title: str) -> None:
         ["memory of the fullest", "", pretty(cost.memory.total, "byte")],
         ["memory of an accelerator", "", pretty(step.machine.memory_bytes, "byte")],
     ]
+    if made.straggling_s is not None:
+        slow_mfu = step.mfu(made.straggling_s)
+        rows.append(["mean step with slow machines", pretty(made.straggling_s, "s"), ""])
+        rows.append(["MFU with slow machines", f"{slow_mfu:.1%}", ""])
     both = Table(columns=[Column(""), *_right("simulated", "closed form")], rows=rows)
     path = Table(
         columns=[Column("on the critical path"), *_right("time", "share")],
@@ -196,12 +209,26 @@ def _print(step: TrainingStep, made: StepReport, title: str) -> None:
             for op, value in made.path_s.items()
         ],
     )
+    subtitle = (
+        f"{made.timeline.graph.name}: {step.num_micro_batches} micro-batches over {step.pipeline} "
+        f"ranks, {step.tensor} x tensor, {step.data} x data"
+    )
+    sections = [
+        Section("Simulated beside closed forms", [both]),
+        Section("Ranks", [_ranks(step, made)]),
+        Section("What sets the time", [path]),
+    ]
+    Report(title, subtitle, sections).print()
+
+
+def _ranks(step: TrainingStep, made: StepReport) -> Table:
+    """Tabulate the ranks of the pipeline, with what other schedules would take below."""
     other = other_schedules(step)
     caption = "; ".join(f"{name} would take {pretty(value, 's')}" for name, value in other.items())
     # Of a long pipeline, ranks are shown that are equally far apart, both ends among them.
     last = step.pipeline - 1
     shown = np.unique(np.linspace(0, last, min(_ROWS, step.pipeline)).round().astype(int))
-    ranks = Table(
+    return Table(
         columns=[Column("rank", align="right"), *_right("idle", "most activations")],
         rows=[
             [
@@ -213,16 +240,6 @@ def _print(step: TrainingStep, made: StepReport, title: str) -> None:
         ],
         caption=caption,
     )
-    subtitle = (
-        f"{made.timeline.graph.name}: {step.num_micro_batches} micro-batches over {step.pipeline} "
-        f"ranks, {step.tensor} x tensor, {step.data} x data"
-    )
-    sections = [
-        Section("Simulated beside closed forms", [both]),
-        Section("Ranks", [ranks]),
-        Section("What sets the time", [path]),
-    ]
-    Report(title, subtitle, sections).print()
 
 
 def _right(*names: str) -> list[Column]:

@@ -38,7 +38,7 @@ def layer_graph(
     Args:
         segments: segments of a layer in the order they run.
         num_chunks: pieces of each product with a transfer; 1 for no overlap.
-        contention: share by which kernels slow down that run beside a transfer.
+        contention: seconds by which kernels lengthen for each second of a transfer beside them.
 
     Returns:
         The graph of streams "compute" and "tensor", and the seconds of each task.
@@ -58,12 +58,15 @@ def layer_graph(
         seconds.append(duration_s)
         return (len(tasks) - 1,)
 
-    slowed = 1 + (contention if num_chunks > 1 else 0.0)
+    lost = contention if num_chunks > 1 else 0.0
     for item in segments:
         if item.kind == "plain":
             ended = add("compute", ended, item.compute_s)
             continue
-        kernel_s, transfer_s = item.compute_s / num_chunks * slowed, item.transfer_s / num_chunks
+        transfer_s = item.transfer_s / num_chunks
+        kernel_s = item.compute_s / num_chunks
+        # A chunk's kernels run beside one transfer, and no longer beside it than they last.
+        kernel_s += lost * min(transfer_s, kernel_s)
         before, made = ended, ()
         for _ in range(num_chunks):
             if item.kind == "gather":

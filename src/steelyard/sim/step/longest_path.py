@@ -1,6 +1,7 @@
 """The same times as the event loop's, as longest paths in numba, for many replicas at once."""
 
 from collections import defaultdict
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,7 +13,7 @@ from steelyard.sim.step.timeline import Array, StepTimeline
 from steelyard.sim.taskgraph.order import topological
 from steelyard.sim.taskgraph.tasks import TaskGraph
 
-__all__ = ["longest_path", "replica_times"]
+__all__ = ["OrderedGraph", "longest_path", "replica_times"]
 
 
 def longest_path(graph: TaskGraph, duration_s: ArrayLike) -> StepTimeline:
@@ -45,18 +46,73 @@ def replica_times(graph: TaskGraph, duration_s: ArrayLike) -> tuple[Array, Array
     Raises:
         ConfigError: tasks wait for one another, streams share a link, or a duration is wrong.
     """
-    _refuse_shared(graph)
-    durations = durations_of(graph, duration_s)
-    order, before, node = topological(graph)
-    if len(order) < len(set(node)):
-        from steelyard.sim.taskgraph.checks import check
+    return OrderedGraph.of(graph).times(duration_s)
 
-        check(graph)
-    counts = np.cumsum([0, *map(len, before)])
-    edges = np.array([item for items in before for item in items], dtype=np.int64)
-    meets = np.array([task.kind == "collective" and task.axis == "data" for task in graph.tasks])
-    start, finish = _relax(np.array(order, dtype=np.int64), counts, edges, meets, durations)
-    return start[node], finish[node]
+
+@dataclass(frozen=True, kw_only=True)
+class OrderedGraph:
+    """A graph made ready to be timed again and again.
+
+    Attributes:
+        graph: tasks of one replica.
+        order: nodes so that each comes after those it waits for.
+        counts: [T + 1] where the edges of each node begin.
+        edges: nodes that each node waits for.
+        node: [T] node of each task.
+        meets: [T] whether replicas meet in a task.
+    """
+
+    graph: TaskGraph
+    order: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    edges: NDArray[np.int64]
+    node: list[int]
+    meets: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, graph: TaskGraph) -> "OrderedGraph":
+        """Order a graph.
+
+        Args:
+            graph: tasks of one replica; no link may be shared by several streams.
+
+        Returns:
+            The graph with its order.
+
+        Raises:
+            ConfigError: tasks wait for one another, or streams share a link.
+        """
+        _refuse_shared(graph)
+        order, before, node = topological(graph)
+        if len(order) < len(set(node)):
+            from steelyard.sim.taskgraph.checks import check
+
+            check(graph)
+        meets = [task.kind == "collective" and task.axis == "data" for task in graph.tasks]
+        return cls(
+            graph=graph,
+            order=np.array(order, dtype=np.int64),
+            counts=np.cumsum([0, *map(len, before)]),
+            edges=np.array([item for items in before for item in items], dtype=np.int64),
+            node=node,
+            meets=np.array(meets),
+        )
+
+    def times(self, duration_s: ArrayLike) -> tuple[Array, Array]:
+        """Time replicas of the graph, as `replica_times` does.
+
+        Args:
+            duration_s: [T, R] seconds of each task in each replica.
+
+        Returns:
+            Start and finish of each task in each replica, [T, R] seconds.
+
+        Raises:
+            ConfigError: a duration is wrong.
+        """
+        durations = durations_of(self.graph, duration_s)
+        start, finish = _relax(self.order, self.counts, self.edges, self.meets, durations)
+        return start[self.node], finish[self.node]
 
 
 def _refuse_shared(graph: TaskGraph) -> None:

@@ -1,13 +1,13 @@
 """Seconds and bytes of every task of a pipeline, from plain numbers per stage."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from steelyard.errors import ConfigError
 from steelyard.sim.step.timeline import Array
-from steelyard.sim.taskgraph.tasks import Buffer, GraphTask, TaskGraph
+from steelyard.sim.taskgraph.tasks import Buffer, TaskGraph
 
 __all__ = ["StageTimes"]
 
@@ -70,39 +70,37 @@ class StageTimes:
             ConfigError: the graph has more stages, or operations that are not known here.
         """
         known = self._by_op()
-        stages = max((task.stage for task in graph.tasks), default=-1) + 1
+        stages = max((int(item.max()) for _, item in graph.operations.values()), default=-1) + 1
         if stages > len(self.forward_s):
             raise ConfigError(
                 f"the graph has {stages} stages, but times are given for {len(self.forward_s)}",
                 hint="give the times of every stage",
             )
-        unknown = sorted({task.op for task in graph.tasks} - known.keys())
+        unknown = sorted(graph.operations.keys() - known.keys())
         if unknown:
             raise ConfigError(
                 f"no time is known of {', '.join(unknown)}", hint="give durations per task instead"
             )
-        return np.array([known[task.op](task) for task in graph.tasks])
+        found = np.zeros(len(graph.tasks))
+        for op, (places, of_stage) in graph.operations.items():
+            column = np.asarray(known[op])
+            found[places] = column[of_stage] if column.ndim else column
+        return found
 
-    def _by_op(self) -> Mapping[str, Callable[[GraphTask], float]]:
-        """Return what each operation lasts."""
-
-        def of_stage(column: Array | None) -> Callable[[GraphTask], float]:
-            return lambda task: float(column[task.stage]) if column is not None else 0.0
-
-        hop = dict.fromkeys(("send_activation", "send_gradient"), lambda _: self.transfer_s)
-        # A receive ends with the send that it depends on.
-        ends = dict.fromkeys(("recv_activation", "recv_gradient"), lambda _: 0.0)
+    def _by_op(self) -> Mapping[str, Array | float]:
+        """Return what each operation lasts: a number, or one for each stage."""
         return {
-            **hop,
-            **ends,
-            "forward": of_stage(self.forward_s),
-            "backward": of_stage(self.backward_input_s + self.backward_weight_s),
-            "backward_input": of_stage(self.backward_input_s),
-            "backward_weight": of_stage(self.backward_weight_s),
-            "gather": of_stage(self.gather_s),
-            "scatter": of_stage(self.scatter_s),
-            "update": lambda _: self.update_s,
-            "load": lambda _: self.load_s,
+            **dict.fromkeys(("send_activation", "send_gradient"), self.transfer_s),
+            # A receive ends with the send that it depends on.
+            **dict.fromkeys(("recv_activation", "recv_gradient"), 0.0),
+            "forward": self.forward_s,
+            "backward": self.backward_input_s + self.backward_weight_s,
+            "backward_input": self.backward_input_s,
+            "backward_weight": self.backward_weight_s,
+            "gather": 0.0 if self.gather_s is None else self.gather_s,
+            "scatter": 0.0 if self.scatter_s is None else self.scatter_s,
+            "update": self.update_s,
+            "load": self.load_s,
         }
 
     def size_bytes(self, buffer: Buffer) -> float:

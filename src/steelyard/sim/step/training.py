@@ -8,32 +8,28 @@ import numpy as np
 from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.parameters import count_parameters
 from steelyard.cost.collectives import group_bandwidth
+from steelyard.cost.flops import model_flops_per_token
 from steelyard.cost.layout import Layout
 from steelyard.cost.memory import activation_bytes_per_layer
 from steelyard.cost.operators import OperatorTable, operators
 from steelyard.cost.roofline import Machine, operator_times_s
 from steelyard.errors import ConfigError, require
 from steelyard.sim.step.layers import Segment, layer_time_s, transposed
-from steelyard.sim.step.longest_path import longest_path, replica_times
+from steelyard.sim.step.replica import SCHEDULES, ReplicaTasks, replica_tasks
 from steelyard.sim.step.stages import StageTimes
+from steelyard.sim.step.stragglers import Stragglers
 from steelyard.sim.step.timeline import Array, StepTimeline
-from steelyard.sim.taskgraph.lowering import StepOverlap, pipeline_graph
-from steelyard.sim.taskgraph.schedules import (
-    PipelineSchedule,
-    gpipe,
-    interleaved,
-    one_forward_one_backward,
-    zero_bubble,
-)
+from steelyard.sim.taskgraph.lowering import StepOverlap
 from steelyard.sim.taskgraph.tasks import TaskGraph
 
 __all__ = ["Links", "TrainingStep"]
 
-_SCHEDULES = {"gpipe": gpipe, "1f1b": one_forward_one_backward, "zero-bubble": zero_bubble}
 _LEADING = ("qkv", "gate", "query_down", "query_up", "latent_down", "latent_up", "mlp_up")
 """Products that read what is gathered over the tensor-parallel group."""
 _TRAILING = ("output", "mlp_down")
 """Products whose results are summed over the group."""
+_SECOND = ("mlp_norm", "mlp_residual")
+"""What a block in parallel does without."""
 _ENDS = ("embedding", "final_norm", "head", "loss")
 
 
@@ -83,9 +79,10 @@ class TrainingStep:
         overlap: what communicates beside the kernels.
         tensor_chunks: pieces in which products and their tensor-parallel traffic overlap, 1 for not
             at all.
-        contention: share by which kernels slow down that run beside tensor-parallel traffic.
+        contention: seconds by which kernels lengthen for each second of traffic beside them, which
+            takes multiprocessors and memory bandwidth.
         parallel_block: attention and MLP read the same norm, so that a layer gathers and scatters
-            once instead of twice.
+            once instead of twice, and has one norm and one residual fewer.
         recompute: whether the backward pass runs the forward pass again.
         load_s: seconds of reading a step's data.
         links: rates of the traffic; the machine's when not given.
@@ -114,7 +111,12 @@ class TrainingStep:
     def __post_init__(self) -> None:
         sizes = ("sequence_length", "micro_batch", "num_micro_batches", "tensor", "pipeline")
         sizes += ("data", "num_chunks", "tensor_chunks")
-        require(self, **{name: (getattr(self, name) >= 1, "at least 1") for name in sizes})
+        shares = dict.fromkeys(("contention", "load_s"), "0 or more")
+        require(
+            self,
+            **{name: (getattr(self, name) >= 1, "at least 1") for name in sizes},
+            **{name: (getattr(self, name) >= 0, allowed) for name, allowed in shares.items()},
+        )
         if self.arch.kind != "decoder" or self.arch.num_experts:
             raise ConfigError(
                 f"{self.arch.name} is no dense decoder, and only their steps are simulated",
@@ -132,10 +134,10 @@ class TrainingStep:
                 f"{self.arch.num_layers} layers do not divide by {stages} stages",
                 hint="choose ranks x chunks among the divisors of the layers",
             )
-        if self.schedule not in _SCHEDULES or (self.schedule != "1f1b" and self.num_chunks > 1):
+        if self.schedule not in SCHEDULES or (self.schedule != "1f1b" and self.num_chunks > 1):
             raise ConfigError(
                 f"schedule {self.schedule!r} with {self.num_chunks} chunks per rank is not known",
-                hint=f"{', '.join(_SCHEDULES)}; several chunks with 1f1b alone",
+                hint=f"{', '.join(SCHEDULES)}; several chunks with 1f1b alone",
             )
 
     @property
@@ -143,40 +145,82 @@ class TrainingStep:
         """Accelerators that the step stands for."""
         return self.tensor * self.pipeline * self.data
 
+    @property
+    def tokens(self) -> int:
+        """Tokens of a step."""
+        return self.sequence_length * self.micro_batch * self.num_micro_batches * self.data
+
+    def mfu(self, time_s: float) -> float:
+        """Return the MFU of a step that takes so long; what windows skip is not counted.
+
+        Args:
+            time_s: seconds of the step.
+
+        Returns:
+            Share of the peak of all accelerators.
+        """
+        work = model_flops_per_token(self.arch, self.sequence_length, windows=True)
+        return self.tokens * work / (time_s * self.num_accelerators * self.machine.peak_flops_per_s)
+
     def graph(self) -> TaskGraph:
         """Return the tasks of one replica."""
-        made: PipelineSchedule
-        if self.num_chunks > 1:
-            made = interleaved(self.pipeline, self.num_micro_batches, self.num_chunks)
-        else:
-            made = _SCHEDULES[self.schedule](self.pipeline, self.num_micro_batches)
-        return pipeline_graph(made, overlap=self.overlap, data_parallel=self.data > 1)
+        return self._tasks().ordered.graph
 
     def simulate(self) -> StepTimeline:
         """Return when each task of a replica runs."""
-        graph = self.graph()
-        return longest_path(graph, self.times().durations_s(graph))
+        ordered = self._tasks().ordered
+        start, finish = ordered.times(self.durations_s()[:, None])
+        return StepTimeline(ordered.graph, start[:, 0], finish[:, 0])
+
+    def durations_s(self) -> Array:
+        """Return the seconds of each task of `graph`, kernels slowed by the traffic beside them."""
+        tasks = self._tasks()
+        alone = self.times().durations_s(tasks.ordered.graph)
+        return alone + self.contention * tasks.beside.seconds(alone)
 
     def straggling_s(self, slowdown: Array) -> float:
         """Return the seconds of a step in which some ranks are slow.
 
         Args:
-            slowdown: [data, pipeline] factors of the kernels' time, 1 for none; a tensor-parallel
-                group is as slow as its slowest member.
+            slowdown: [replicas, pipeline] factors of the kernels' time, 1 for none; a
+                tensor-parallel group is as slow as its slowest member. Replicas that are alike need
+                to be there only once.
 
         Returns:
             Seconds until the last replica has ended.
         """
-        graph = self.graph()
-        seconds = np.repeat(self.times().durations_s(graph)[:, None], self.data, axis=1)
-        kernels = [
-            (place, task.device)
-            for place, task in enumerate(graph.tasks)
-            if task.kind == "compute" and task.op != "load"
-        ]
-        for place, device in kernels:
-            seconds[place] *= slowdown[:, device]
-        return float(replica_times(graph, seconds)[1].max())
+        tasks = self._tasks()
+        unlike = np.unique(np.asarray(slowdown, dtype=float), axis=0)
+        factors = np.where(tasks.is_kernel[:, None], unlike.T[tasks.device], 1.0)
+        return float(tasks.ordered.times(self.durations_s()[:, None] * factors)[1].max())
+
+    def mean_straggling_s(self, stragglers: Stragglers) -> float:
+        """Return the mean seconds of a step on a cluster that has slow machines somewhere.
+
+        Args:
+            stragglers: how many, and how slow.
+
+        Returns:
+            Mean over the draws; replicas wait for the slowest of them.
+        """
+        drawn = stragglers.patterns(
+            tensor=self.tensor,
+            data=self.data,
+            pipeline=self.pipeline,
+            per_machine=self.machine.accelerators_per_node,
+        )
+        return sum(share * self.straggling_s(pattern) for pattern, share in drawn)
+
+    def _tasks(self) -> ReplicaTasks:
+        """Return the tasks of one replica with their order."""
+        return replica_tasks(
+            self.schedule,
+            self.pipeline,
+            self.num_micro_batches,
+            self.num_chunks,
+            self.overlap,
+            self.data > 1,
+        )
 
     def times(self) -> StageTimes:
         """Return the seconds and bytes of each stage's tasks."""
@@ -294,7 +338,10 @@ def _segments(
         else:
             groups.append((kind, [name]))
     if is_parallel:
-        # Both halves read one norm: what leads them is one product, and what ends them another.
+        # Both halves read one norm: what leads them is one product, and what ends them another. The
+        # second norm and the second residual are not there.
+        per_layer = {name: per_layer[name] for name in per_layer if _base(name) not in _SECOND}
+        groups = [(kind, [name for name in names if name in per_layer]) for kind, names in groups]
         merged = {
             kind: [name for item, names in groups if item == kind for name in names]
             for kind in ("gather", "plain", "scatter")

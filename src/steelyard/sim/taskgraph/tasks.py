@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 __all__ = ["Buffer", "GraphTask", "TaskGraph", "TaskKind"]
 
 TaskKind = Literal["compute", "send", "recv", "collective"]
@@ -102,6 +105,15 @@ class TaskGraph:
             if task.kind == "collective" and task.axis == "pipeline":
                 found[task.axis, task.tag].append(place)
         return tuple(tuple(places) for places in found.values() if len(places) > 1)
+
+    @cached_property
+    def operations(self) -> dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """Places of the tasks of each operation, and their stages."""
+        found: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+        for place, task in enumerate(self.tasks):
+            found[task.op].append((place, task.stage))
+        pairs = {op: np.array(items, dtype=np.int64) for op, items in found.items()}
+        return {op: (items[:, 0], items[:, 1]) for op, items in pairs.items()}
 
     def of_device(self, device: int) -> tuple[GraphTask, ...]:
         """Return a device's tasks in the graph's order: the program that one rank runs."""
