@@ -1,8 +1,9 @@
 """Published training runs beside the forecasts of their throughput."""
 
 import csv
+import math
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from steelyard.cost.layout import Layout
 from steelyard.cost.roofline import Machine
 from steelyard.cost.step import StepCost, training_step
 
-__all__ = ["PublishedRun", "published_runs"]
+__all__ = ["PublishedRun", "fitted_rings", "published_runs"]
 
 _FILE = (
     Path(__file__).parents[3]
@@ -31,6 +32,10 @@ _CHIPS = {
 }
 """Record of the catalog, and network bytes per second of a node of eight."""
 _NEEDED = ("layers", "hidden", "heads", "vocab", "seq_len", "gpus", "micro_batch")
+_DEEPSPEED = "DeepSpeed ZeRO-3"
+_RINGS_FITTED_ON = ("384", "640")
+"""Accelerators of the runs of DeepSpeed that its rings' share is fitted on; they compute four times
+as long for the same traffic as its other two."""
 _ZERO = {"none": 0, "zero2": 2, "zero3": 3, "fsdp": 3, "fsdp2": 3}
 
 
@@ -40,6 +45,7 @@ class PublishedRun:
 
     Attributes:
         source: group of rows.
+        system: software that ran.
         chip: accelerator as the row names it.
         accelerators: how many.
         forecast: forecast tokens per second and accelerator.
@@ -48,6 +54,7 @@ class PublishedRun:
     """
 
     source: str
+    system: str
     chip: str
     accelerators: int
     forecast: float
@@ -65,10 +72,30 @@ def published_runs() -> tuple[list[PublishedRun], int]:
     if not _FILE.exists():
         return [], 0
     rows = list(csv.DictReader(_FILE.read_text().splitlines()))
-    return [run for row in rows if (run := _run(row)) is not None], len(rows)
+    rings = fitted_rings(rows)
+    return [run for row in rows if (run := _run(row, rings)) is not None], len(rows)
 
 
-def _run(row: dict[str, str]) -> PublishedRun | None:
+def fitted_rings(rows: list[dict[str, str]]) -> float:
+    """Fit the share of the network that DeepSpeed's rings reach, on two of its four runs.
+
+    Args:
+        rows: the published rows.
+
+    Returns:
+        The share with the least squares of logarithms of forecast over published.
+    """
+    own = [row for row in rows if row["system"] == _DEEPSPEED and row["gpus"] in _RINGS_FITTED_ON]
+
+    def loss(share: float) -> float:
+        found = [run for row in own if (run := _run(row, share)) is not None]
+        return sum(math.log(run.forecast / run.published) ** 2 for run in found)
+
+    # Steps of 5 %.
+    return min((1.05**-power for power in range(80)), key=loss)
+
+
+def _run(row: dict[str, str], rings: float) -> PublishedRun | None:
     """Forecast one row; None where it is of another kind or lacks something."""
     is_dense = row["active_params_b"] in ("", row["params_b"])
     is_plain = row["task"] in ("", "pre-training") and row["precision"] in ("bf16", "fp16")
@@ -77,12 +104,13 @@ def _run(row: dict[str, str]) -> PublishedRun | None:
     # The ablation changes the model from row to row.
     if row["source"] == "megascale-ablation" or not all(row[name] for name in _NEEDED):
         return None
-    cost = _cost(row)
+    cost = _cost(row, rings if row["system"] == _DEEPSPEED else 1.0)
     if cost is None:
         return None
     accelerators = int(row["gpus"])
     return PublishedRun(
         source=row["source"],
+        system=row["system"],
         chip=row["chip"],
         accelerators=accelerators,
         forecast=cost.tokens / cost.time_s / accelerators,
@@ -109,7 +137,7 @@ def _whole(row: dict[str, str], name: str, default: int) -> int:
     return int(float(row[name])) if row[name] else default
 
 
-def _cost(row: dict[str, str]) -> StepCost | None:
+def _cost(row: dict[str, str], rings: float) -> StepCost | None:
     """Cost the row's step; None where its batch does not divide."""
     tensor, pipeline, context = (_whole(row, name, 1) for name in ("tp", "pp", "cp"))
     micro = _whole(row, "micro_batch", 1)
@@ -124,7 +152,7 @@ def _cost(row: dict[str, str]) -> StepCost | None:
     stage = min(stage, 1) if pipeline > 1 else stage
     return training_step(
         _architecture(row),
-        machine=_machine(row["chip"]),
+        machine=_machine(row["chip"], rings),
         micro_batch=micro,
         sequence_length=int(row["seq_len"]),
         accumulation=steps,
@@ -161,8 +189,8 @@ def _architecture(row: dict[str, str]) -> Architecture:
 
 
 @cache
-def _machine(chip: str) -> Machine:
-    """Return a chip in nodes of eight."""
+def _machine(chip: str, rings: float) -> Machine:
+    """Return a chip in nodes of eight, with the share of the network that rings reach."""
     name, network = _CHIPS[chip]
     accelerator = catalog.accelerator(name)
     node = Cluster(
@@ -175,4 +203,5 @@ def _machine(chip: str) -> Machine:
         scale_up_bytes_per_s=accelerator.scale_up_bytes_per_s,
         injection_bytes_per_s=network,
     )
-    return Machine.from_accelerator(accelerator, cluster=node)
+    plain = Machine.from_accelerator(accelerator, cluster=node)
+    return replace(plain, efficiencies=replace(plain.efficiencies, rings=rings))

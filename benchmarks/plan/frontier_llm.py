@@ -142,12 +142,19 @@ def _throughput() -> list[Check]:
     blind = [
         error for item, error in errors.items() if item.source not in ("llm-foundry", "torchtitan")
     ]
+    wide = [
+        item for item in runs if item.system.startswith("DeepSpeed") and item.accelerators > 1000
+    ]
+    told = {item.accelerators: round(item.forecast / item.published, 3) for item in wide}
+    print(f"DeepSpeed's ZeRO-3 by accelerators, forecast over published: {told}")
+    worst = max(abs(item.forecast / item.published - 1) for item in wide)
     every = list(errors.values())
     print(f"{len(blind)} runs of sources that set nothing: median error {np.median(blind):.1%}")
     return [
         Check("2 held-out runs, median error", float(np.median(every)), 0.10, "lower"),
         Check("2 of them sources that set nothing, median", float(np.median(blind)), 0.10, "lower"),
         Check("2 held-out runs, 90 % error", float(np.percentile(every, 90)), 0.25, "lower"),
+        Check("2 ZeRO-3 over 1,536 and 2,240, worst error", worst, 0.25, "lower"),
     ]
 
 

@@ -73,7 +73,9 @@ def _traffic(
     def layered(size: Array, members: Array, step: Array) -> Array:
         """Time a gather or scatter that happens layer by layer, by the rings libraries use."""
         pieces = np.maximum(GATHERS_PER_LAYER * layers, 1.0)
-        return pieces * all_gather_s(topology, size / pieces, members, step, algorithm="ring")
+        leaves = members * step > machine.accelerators_per_node
+        each = size / pieces / np.where(leaves, machine.efficiencies.rings, 1.0)
+        return pieces * all_gather_s(topology, each, members, step, algorithm="ring")
 
     rest = replicas / gradients
     beyond = stride * gradients
