@@ -1,5 +1,6 @@
 """Optimizer steps over the whole space of layouts."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from steelyard import catalog
 from steelyard.cost import Layout, Machine, training_step
+from steelyard.cost.step import Overlap
 from steelyard.cost.unique import on_unique
 
 
@@ -20,6 +22,7 @@ def cost(machine: Machine, model: str = "gpt3-13b", **given: Any) -> Any:
     shape: dict[str, Any] = {
         "micro_batch": given.pop("micro_batch", 1),
         "accumulation": given.pop("accumulation", 16),
+        "overlap": given.pop("overlap", None),
     }
     arch = catalog.architecture_by_name(model)
     return training_step(
@@ -136,3 +139,17 @@ def test_a_second_copy_has_bits_of_its_own(frontier):
     # Gathers over all are halved by the first, those within a node by the second.
     assert wire.link_bytes[-1] < whole.link_bytes[-1] == kept.link_bytes[-1]
     assert kept.link_bytes[1] < whole.link_bytes[1]
+
+
+def test_rings_over_a_share_of_the_cards_slow_gathers_between_nodes_only(frontier):
+    share = dataclasses.replace(frontier.efficiencies, rings=0.25)
+    slow = dataclasses.replace(frontier, efficiencies=share)
+    none = Overlap(data=0.0)
+    for data, least in ((8, 1.0), (64, 3.0)):
+        quick, slowed = (
+            cost(machine, data=data, zero_stage=3, overlap=none).data_s
+            for machine in (frontier, slow)
+        )
+        assert least <= slowed / quick <= least * 4 / 3
+    # An all-reduce of gradients does not go layer by layer.
+    assert cost(slow, data=64).data_s == cost(frontier, data=64).data_s
