@@ -14,7 +14,7 @@ from steelyard.cost.layout import Layout
 from steelyard.cost.roofline import Machine
 from steelyard.cost.step import StepCost, training_step
 
-__all__ = ["PublishedRun", "fitted_rings", "published_runs"]
+__all__ = ["DEEPSPEED", "PublishedRun", "fitted_rings", "published_runs"]
 
 _FILE = (
     Path(__file__).parents[3]
@@ -32,7 +32,8 @@ _CHIPS = {
 }
 """Record of the catalog, and network bytes per second of a node of eight."""
 _NEEDED = ("layers", "hidden", "heads", "vocab", "seq_len", "gpus", "micro_batch")
-_DEEPSPEED = "DeepSpeed ZeRO-3"
+DEEPSPEED = "DeepSpeed ZeRO-3"
+"""Software of the runs whose rings reach a share of the network."""
 _RINGS_FITTED_ON = ("384", "640")
 """Accelerators of the runs of DeepSpeed that its rings' share is fitted on; they compute four times
 as long for the same traffic as its other two."""
@@ -85,7 +86,7 @@ def fitted_rings(rows: list[dict[str, str]]) -> float:
     Returns:
         The share with the least squares of logarithms of forecast over published.
     """
-    own = [row for row in rows if row["system"] == _DEEPSPEED and row["gpus"] in _RINGS_FITTED_ON]
+    own = [row for row in rows if row["system"] == DEEPSPEED and row["gpus"] in _RINGS_FITTED_ON]
 
     def loss(share: float) -> float:
         found = [run for row in own if (run := _run(row, share)) is not None]
@@ -104,7 +105,7 @@ def _run(row: dict[str, str], rings: float) -> PublishedRun | None:
     # The ablation changes the model from row to row.
     if row["source"] == "megascale-ablation" or not all(row[name] for name in _NEEDED):
         return None
-    cost = _cost(row, rings if row["system"] == _DEEPSPEED else 1.0)
+    cost = _cost(row, rings if row["system"] == DEEPSPEED else 1.0)
     if cost is None:
         return None
     accelerators = int(row["gpus"])

@@ -149,7 +149,7 @@ def search_shards(
         global_batch: sequences of a step; micro-batches of 1, 2, 4 and 8 that divide it are tried.
         sequence_length: tokens per sequence.
         sizes: sizes of groups to try beside 1 and `count`; where the machine's levels end when
-            empty, such as a package of dies and a node.
+            empty, such as a package of dies and a node, as far as these divide `count`.
         wires: bits on the wire to try.
         recompute: what the backward pass computes again.
         overlap: what traffic hides; the defaults when not given.
@@ -210,7 +210,7 @@ def _candidates(
     wires: Sequence[WireBits],
 ) -> Iterator[tuple[Any, ...]]:
     """Yield micro-batch, accumulation, groups of the four states, and bits on the wire."""
-    inner = sizes or [size for size in topology.sizes if size < count]
+    inner = sizes or [size for size in topology.sizes if size < count and count % size == 0]
     wrong = [size for size in inner if size < 1 or count % size]
     if wrong:
         raise ConfigError(
