@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from benchmarks.common import Check
+from benchmarks.plan._frontier import LENGTH, frontier_machine, gpt
 from scipy.optimize import brentq
 
-from steelyard import catalog
 from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.hardware import Level
 from steelyard.catalog.parameters import count_parameters
@@ -25,7 +25,7 @@ from steelyard.plan.sharding import PLAIN, QUANTIZED, ShardChoice, search_shards
 
 PAPER = ["12-zero-topo"]
 
-_LENGTH, _NODE, _DIES, _FEWEST = 2048, 8, 384, 64
+_NODE, _DIES, _FEWEST = 8, 384, 64
 _MICRO, _STEPS = 1, 4
 _BATCH = 1536
 """Sequences of a step of the search: 3.1 million tokens, as GPT-NeoX-20B was trained with
@@ -36,6 +36,8 @@ _WIRE = {
     "weight_wire_bits": QUANTIZED.weight,
     "gradient_wire_bits": QUANTIZED.gradient,
 }
+_NEOX = gpt("gpt-neox-20b", 44, 6144, 64, vocabulary=50_432, tied=False)
+_LARGE = gpt("175B", 96, 12288, 96)
 _SCHEMES = {
     "3": {"zero_stage": 3},
     "++": {"zero_stage": 3, "weight_copy_shards": _NODE, **_WIRE},
@@ -68,7 +70,7 @@ class _Fit:
 def run(quick: bool) -> list[Check]:
     """Fit two shares, compare ratios and bytes, and search; a quick run does the same."""
     del quick  # it takes a second
-    plain = _products_fitted(_frontier())
+    plain = _products_fitted(frontier_machine())
     hiding, bare = (_links_fitted(plain, Overlap(data=share)) for share in (0.7, 0.0))
     print(f"traffic hides behind 0.7 of the compute: {hiding}\nnothing hides: {bare}")
     for micro, steps in ((1, 1), (1, 8), (2, 4), (4, 4)):
@@ -79,33 +81,8 @@ def run(quick: bool) -> list[Check]:
         *_ratio_checks(bare, "nothing hides"),
         *_efficiency(bare),
         *_bytes(plain),
-        *_searches(_frontier(), bare.machine),
+        *_searches(frontier_machine(), bare.machine),
     ]
-
-
-def _gpt(name: str, layers: int, hidden: int, heads: int, vocabulary: int) -> Architecture:
-    return Architecture(
-        name=name,
-        hidden_size=hidden,
-        num_layers=layers,
-        num_heads=heads,
-        num_kv_heads=heads,
-        head_dim=hidden // heads,
-        intermediate_size=4 * hidden,
-        vocab_size=vocabulary,
-        max_positions=_LENGTH,
-        mlp="gelu",
-        tied_embeddings=False,
-    )
-
-
-_NEOX = _gpt("gpt-neox-20b", 44, 6144, 64, 50_432)
-
-
-def _frontier() -> Machine:
-    cluster = catalog.cluster("Frontier")
-    accelerator = catalog.accelerator(cluster.accelerator)
-    return Machine.from_accelerator(accelerator, dtype="fp16", cluster=cluster)
 
 
 def _step(
@@ -122,7 +99,7 @@ def _step(
         _NEOX,
         machine=machine,
         micro_batch=micro,
-        sequence_length=_LENGTH,
+        sequence_length=LENGTH,
         accumulation=steps,
         layout=Layout(data=dies, recompute="full", **_SCHEMES[scheme]),
         overlap=overlap,
@@ -131,7 +108,6 @@ def _step(
 
 def _products_fitted(machine: Machine) -> Machine:
     """Fit the products' share of the peak to GPT of 175 billion parameters."""
-    arch = _gpt("175B", 96, 12288, 96, 51_200)
     layout = Layout(tensor=4, pipeline=16, data=16, zero_stage=1, recompute="full")
 
     def with_share(share: float) -> Machine:
@@ -139,10 +115,10 @@ def _products_fitted(machine: Machine) -> Machine:
 
     def missing(share: float) -> float:
         cost = training_step(
-            arch,
+            _LARGE,
             machine=with_share(share),
             micro_batch=1,
-            sequence_length=_LENGTH,
+            sequence_length=LENGTH,
             accumulation=40,
             layout=layout,
         )
@@ -248,9 +224,9 @@ def _searches(frontier: Machine, slow: Machine) -> list[Check]:
     plain = _choice("Frontier, 16 bits on the wire", frontier, quantized=False)
     _choice("Frontier, links as fitted", slow)
     even = _choice("equal links", equal)
-    large = _gpt("60B", 64, 8704, 64, 50_432)
-    hybrid = _choice("one level, 60 billion", flat, large, sizes=(2, 4, 8, 16, 32, 64, 128))
-    bound = _choice("Frontier, 175 billion", frontier, _gpt("175B", 96, 12288, 96, 51_200))
+    middle = gpt("60B", 64, 8704, 64, tied=False)
+    hybrid = _choice("one level, 60 billion", flat, middle, sizes=(2, 4, 8, 16, 32, 64, 128))
+    bound = _choice("Frontier, 175 billion", frontier, _LARGE)
     return [
         _says("5 Frontier: groups of 2, 8 and all", _groups(ours) == (2, _NODE, _DIES)),
         _says("5 the same in 16 bits", _groups(plain) == (2, _NODE, _DIES)),
@@ -274,7 +250,7 @@ def _choice(
         machine,
         count=_DIES,
         global_batch=_BATCH,
-        sequence_length=_LENGTH,
+        sequence_length=LENGTH,
         sizes=sizes,
         wires=(PLAIN, QUANTIZED) if quantized else (PLAIN,),
     )

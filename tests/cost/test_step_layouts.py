@@ -131,10 +131,9 @@ def test_shards_near_each_other_spare_the_network(frontier):
 
 def test_a_second_copy_has_bits_of_its_own(frontier):
     base: dict[str, Any] = {"data": 64, "zero_stage": 3, "weight_copy_shards": 8}
-    whole, wire, kept = (
-        cost(frontier, **base, **given)
-        for given in ({}, {"weight_wire_bits": 8}, {"copy_wire_bits": 8})
-    )
+    whole = cost(frontier, **base)
+    wire = cost(frontier, **base, weight_wire_bits=8)
+    kept = cost(frontier, **base, copy_wire_bits=8)
     assert wire.memory.weights == whole.memory.weights > kept.memory.weights
     # Gathers over all are halved by the first, those within a node by the second.
     assert wire.link_bytes[-1] < whole.link_bytes[-1] == kept.link_bytes[-1]
