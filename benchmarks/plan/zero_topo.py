@@ -222,7 +222,7 @@ def _searches(frontier: Machine, slow: Machine) -> list[Check]:
     flat = replace(frontier, levels=(Level(name="network", members=4096, bytes_per_s=100e9),))
     ours = _choice("Frontier", frontier)
     plain = _choice("Frontier, 16 bits on the wire", frontier, quantized=False)
-    _choice("Frontier, links as fitted", slow)
+    fitted = _choice("Frontier, links as fitted", slow)
     even = _choice("equal links", equal)
     middle = gpt("60B", 64, 8704, 64, tied=False)
     hybrid = _choice("one level, 60 billion", flat, middle, sizes=(2, 4, 8, 16, 32, 64, 128))
@@ -230,6 +230,7 @@ def _searches(frontier: Machine, slow: Machine) -> list[Check]:
     return [
         _says("5 Frontier: groups of 2, 8 and all", _groups(ours) == (2, _NODE, _DIES)),
         _says("5 the same in 16 bits", _groups(plain) == (2, _NODE, _DIES)),
+        _says("5 the same on links as fitted", _groups(fitted) == (2, _NODE, _DIES)),
         _says("5 equal links: other groups", _groups(even) != (2, _NODE, _DIES)),
         _says("5 one level: weights in groups", 1 < hybrid.groups["weight"] < _DIES),
         _says("5 memory binds: all over all", _groups(bound) == (_DIES, _DIES, _DIES)),

@@ -1,5 +1,6 @@
 """Shard groups per state: what the search finds, and what it refuses."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from steelyard import catalog, cost
 from steelyard.catalog.architecture import Architecture
+from steelyard.cli.plan.layout import layout
 from steelyard.errors import ConfigError, InfeasibleError
 from steelyard.plan.sharding import PLAIN, QUANTIZED, search_shards
 
@@ -95,3 +97,18 @@ def test_refusals_say_what_to_change(frontier):
         search_shards(arch, frontier, count=48, **WIDE)
     with pytest.raises(InfeasibleError, match="memory: gpt needs at least"):
         search_shards(gpt(96, 12288), frontier, count=64, **WIDE)
+
+
+def test_plan_layout_shows_the_groups(capsys):
+    asked = {"cluster": "Frontier", "nodes": 8, "global_batch": 256}
+    layout(model="gpt3-13b", **asked)
+    text = capsys.readouterr().out
+    assert "Shards by kind of state" in text and "8-bit weights" in text
+    layout(model="gpt3-13b", json=True, **asked)
+    found = json.loads(capsys.readouterr().out)["shards"]
+    plain, quantized = found.values()
+    assert quantized["step_s"] <= plain["step_s"]
+    assert set(plain["groups"].values()) <= {0, 1, 2, 8, 64}
+    # Replicas alone do not hold so large a model.
+    layout(model="gpt3-175b", **asked)
+    assert "Shards by kind of state" not in capsys.readouterr().out

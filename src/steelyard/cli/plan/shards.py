@@ -1,12 +1,14 @@
 """The part of `steelyard plan layout` that splits each kind of state over its own links."""
 
+from typing import Any
+
 from steelyard.errors import ConfigError, InfeasibleError
 from steelyard.plan.advice import LayoutAdvice
-from steelyard.plan.sharding import PLAIN, QUANTIZED, ShardSearch, WireBits, search_shards
+from steelyard.plan.sharding import PLAIN, QUANTIZED, ShardSearch, search_shards
 from steelyard.runs.report import Cell, Column, Section, Table, Text
 from steelyard.units import pretty
 
-__all__ = ["shard_section"]
+__all__ = ["plain_shards", "shard_section"]
 
 _WIRES = {"compute dtype": PLAIN, "8-bit weights, 4-bit gradients": QUANTIZED}
 _STATES = {
@@ -27,7 +29,7 @@ def shard_section(advice: LayoutAdvice) -> list[Section]:
         One section; nothing where a model needs more than replicas to fit, or its batch does not
         divide over them.
     """
-    rows = [row for name, wire in _WIRES.items() for row in _row(advice, name, wire)]
+    rows: list[list[Cell]] = [[name, *_cells(found)] for name, found in _found(advice)]
     if not rows:
         return []
     words = (
@@ -39,21 +41,47 @@ def shard_section(advice: LayoutAdvice) -> list[Section]:
     return [Section("Shards by kind of state", [Text(words), Table(columns, rows)])]
 
 
-def _row(advice: LayoutAdvice, name: str, wire: WireBits) -> list[list[Cell]]:
-    """Return the row of the best groups, nothing where there are none."""
+def plain_shards(advice: LayoutAdvice) -> dict[str, Any]:
+    """Return the same as JSON values, by what is on the wire.
+
+    Args:
+        advice: ranked layouts.
+
+    Returns:
+        Groups, micro-batch, seconds of a step and bytes of memory; empty as `shard_section`.
+    """
+    return {
+        name: {
+            "groups": found.choice(found.best).groups,
+            "micro_batch": found.choice(found.best).micro_batch,
+            "step_s": found.cost.at(found.best).time_s,
+            "memory_bytes": found.cost.at(found.best).memory.total,
+        }
+        for name, found in _found(advice)
+    }
+
+
+def _found(advice: LayoutAdvice) -> list[tuple[str, ShardSearch]]:
+    """Search with each wire; nothing where no candidate fits, or the batch does not divide."""
     chosen = advice.search.choice(advice.chosen)
+    batch = chosen["data"] * chosen["micro_batch"] * chosen["accumulation"]
     try:
-        found = search_shards(
-            advice.arch,
-            advice.machine,
-            count=chosen["num_accelerators"],
-            global_batch=chosen["data"] * chosen["micro_batch"] * chosen["accumulation"],
-            sequence_length=advice.search.sequence_length,
-            wires=(wire,),
-        )
+        return [
+            (
+                name,
+                search_shards(
+                    advice.arch,
+                    advice.machine,
+                    count=chosen["num_accelerators"],
+                    global_batch=batch,
+                    sequence_length=advice.search.sequence_length,
+                    wires=(wire,),
+                ),
+            )
+            for name, wire in _WIRES.items()
+        ]
     except (ConfigError, InfeasibleError):
         return []
-    return [[name, *_cells(found)]]
 
 
 def _cells(found: ShardSearch) -> list[Cell]:
