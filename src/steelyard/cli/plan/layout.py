@@ -7,8 +7,8 @@ import numpy as np
 
 from steelyard.catalog.stored import THIS_MACHINE
 from steelyard.cli.output import Switch, print_json
+from steelyard.cli.plan import shards
 from steelyard.cli.plan.exporting import Engine, export_text
-from steelyard.cli.plan.shards import plain_shards, shard_section
 from steelyard.config import to_plain
 from steelyard.cost.bill import bill
 from steelyard.cost.flops import model_flops_per_token
@@ -152,7 +152,7 @@ def _report(
     sections = [
         Section("Layouts", [_ranking(advice, top), *_answered(advice, answered)]),
         Section("Time of a step", [_parts(advice)]),
-        *shard_section(advice),
+        *shards.shard_section(advice),
         Section("How sure", [Text(words) for words in _doubt(advice)]),
         Section("Charts", [_pareto(advice)]),
     ]
@@ -259,7 +259,7 @@ def _plain(advice: LayoutAdvice, run_tokens: float, top: int) -> dict[str, Any]:
             }
             for place in np.argsort(middle, kind="stable")[:top].tolist()
         ],
-        "shards": plain_shards(advice),
+        "shards": shards.plain_shards(advice),
         "lost_share": regret.lost_s,
         "lost_usd": None if np.isnan(regret.lost_usd) else regret.lost_usd,
         "probe": {"name": probe.name, "forecast_s": probe.forecast_s, "spread": probe.spread},
