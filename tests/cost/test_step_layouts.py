@@ -1,5 +1,6 @@
 """Optimizer steps over the whole space of layouts."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from steelyard import catalog
 from steelyard.cost import Layout, Machine, training_step
+from steelyard.cost.step import Overlap
 from steelyard.cost.unique import on_unique
 
 
@@ -20,6 +22,7 @@ def cost(machine: Machine, model: str = "gpt3-13b", **given: Any) -> Any:
     shape: dict[str, Any] = {
         "micro_batch": given.pop("micro_batch", 1),
         "accumulation": given.pop("accumulation", 16),
+        "overlap": given.pop("overlap", None),
     }
     arch = catalog.architecture_by_name(model)
     return training_step(
@@ -117,9 +120,35 @@ def test_shards_near_each_other_spare_the_network(frontier):
         gradient_shards=8,
         optimizer_shards=64,
         weight_wire_bits=8,
+        copy_wire_bits=8,
         gradient_wire_bits=4,
         **base,
     )
     between = [item.link_bytes[-1] for item in (zero3, plus, topo)]
     assert between[0] > between[1] > between[2]
     assert zero3.time_s > plus.time_s > topo.time_s
+
+
+def test_a_second_copy_has_bits_of_its_own(frontier):
+    base: dict[str, Any] = {"data": 64, "zero_stage": 3, "weight_copy_shards": 8}
+    whole = cost(frontier, **base)
+    wire = cost(frontier, **base, weight_wire_bits=8)
+    kept = cost(frontier, **base, copy_wire_bits=8)
+    assert wire.memory.weights == whole.memory.weights > kept.memory.weights
+    # Gathers over all are halved by the first, those within a node by the second.
+    assert wire.link_bytes[-1] < whole.link_bytes[-1] == kept.link_bytes[-1]
+    assert kept.link_bytes[1] < whole.link_bytes[1]
+
+
+def test_rings_over_a_share_of_the_cards_slow_gathers_between_nodes_only(frontier):
+    share = dataclasses.replace(frontier.efficiencies, rings=0.25)
+    slow = dataclasses.replace(frontier, efficiencies=share)
+    none = Overlap(data=0.0)
+    for data, least in ((8, 1.0), (64, 3.0)):
+        quick, slowed = (
+            cost(machine, data=data, zero_stage=3, overlap=none).data_s
+            for machine in (frontier, slow)
+        )
+        assert least <= slowed / quick <= least * 4 / 3
+    # An all-reduce of gradients does not go layer by layer.
+    assert cost(slow, data=64).data_s == cost(frontier, data=64).data_s

@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import itertools
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import pytest
@@ -11,6 +12,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from steelyard import catalog
 from steelyard.catalog.architecture import Architecture
 from steelyard.cost import operators
 from steelyard.cost.eager import TURNED_LOGITS, eager_training_memory
@@ -185,3 +187,22 @@ def test_an_engine_holds_what_its_account_says(changes):
 
 def vars_of(found):
     return [getattr(found, name) for name in found.__slots__ if name != "total"]
+
+
+def test_eager_norms_of_narrow_values_go_through_wider_copies():
+    """Bytes that the kernels of an eager RMSNorm read and write, against the operator's."""
+    values, weight = torch.randn(192, 256, dtype=torch.bfloat16), torch.ones(256).bfloat16()
+    wide = values.float()
+    square = wide.pow(2)
+    scaled = wide * torch.rsqrt(square.mean(-1, keepdim=True) + 1e-6)
+    narrow = scaled.to(torch.bfloat16)
+    kernels = [(values, wide), (wide, square), (square,), (wide, scaled), (scaled, narrow)]
+    kernels.append((narrow, narrow * weight))
+    moved = sum(item.nbytes for kernel in kernels for item in kernel)
+    arch = replace(catalog.architecture_by_name("llama-3-8b"), hidden_size=256)
+    plain, fused = (
+        operators(arch, phase="prefill", tokens=64, batch=3, fused=item) for item in (False, True)
+    )
+    place = plain.names.index("norm")
+    assert plain.bytes_moved[place] == moved
+    assert fused.bytes_moved[place] == 2 * values.nbytes

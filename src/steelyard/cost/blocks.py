@@ -19,6 +19,14 @@ Row = dict[str, Any]
 """Columns of one operator by name; absent ones are 0."""
 
 
+_WIDE = 4.0
+"""Bytes of an element that a norm needs no wider copy of."""
+_EAGER_NORM_BYTES = (20.0, 16.0)
+"""Bytes per element that an eager RMSNorm over 16-bit values reads and writes: a copy in fp32 (2,
+4), its squares (4, 4), their mean (4, 0), the scaled values (4, 4), these in 16 bits (4, 2), and
+their product with the weights (2, 2)."""
+
+
 class PassShape(NamedTuple):
     """What the rows depend on besides the architecture; every field broadcasts over layouts."""
 
@@ -90,10 +98,14 @@ def _elementwise(
 def _norm(name: str, arch: Architecture, shape: PassShape) -> Row:
     """Make the row of a norm."""
     elements = shape.rows * arch.hidden_size / shape.norm_split
+    if shape.fused:
+        return _elementwise(name, shape, elements, reads=1)
     # Eager PyTorch squares, averages, takes the root, scales and shifts in kernels of their own.
-    return _elementwise(
-        name, shape, elements, reads=1 if shape.fused else 3, launches=1 if shape.fused else 5
-    )
+    reads, writes, launches = 3.0, 1.0, 5.0
+    if shape.width < _WIDE:
+        read, written = _EAGER_NORM_BYTES
+        reads, writes, launches = read / shape.width, written / shape.width, 8.0
+    return _elementwise(name, shape, elements, reads=reads, writes=writes, launches=launches)
 
 
 def _attention(arch: Architecture, shape: PassShape) -> Row:

@@ -19,6 +19,8 @@ class Efficiencies:
         attention: share of the peak that fused attention reaches.
         memory: share of the memory bandwidth that is reached.
         link: share of a link's bandwidth that large collectives reach.
+        rings: share of that share which is left to rings over several nodes that gather weights and
+            scatter gradients layer by layer: 1 where a ring runs over every network card of a node.
         tile: a matrix product reaches x / (x + tile) of its rate for each of its sizes x; 0 for all
             of it.
         launch_s: time that a kernel launch adds.
@@ -28,6 +30,7 @@ class Efficiencies:
     attention: float = 0.35
     memory: float = 0.80
     link: float = 0.75
+    rings: float = 1.0
     tile: float = 48.0
     launch_s: float = 2e-6
 

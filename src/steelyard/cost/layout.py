@@ -66,6 +66,8 @@ class Layout:
         optimizer_shards: replicas that share one copy of the optimizer states; 0 for what
             `zero_stage` says.
         weight_wire_bits: bits of one weight on the wire between replicas; 0 for the compute dtype.
+        copy_wire_bits: bits of one weight of the second copy, in memory and on the wire; 0 for the
+            compute dtype.
         gradient_wire_bits: bits of one gradient on the wire between replicas; 0 for the compute
             dtype.
         sequence_parallel: whether norms and residuals are split over the tensor-parallel group.
@@ -90,6 +92,7 @@ class Layout:
     gradient_shards: Any = 0
     optimizer_shards: Any = 0
     weight_wire_bits: Any = 0
+    copy_wire_bits: Any = 0
     gradient_wire_bits: Any = 0
     sequence_parallel: Any = False
     recompute: Any = "none"

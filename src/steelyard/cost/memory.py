@@ -207,8 +207,8 @@ def _states(arch: Architecture, layout: Layout, precision: Precision) -> tuple[A
     # Two layers are whole at a time: the one that computes and the next one, already gathered.
     gathered = 2 * precision.weights * layers / arch.num_layers / axes["tensor"]
     copies = axes["weight_copy_shards"]
-    wire = np.where(axes["weight_wire_bits"] > 0, axes["weight_wire_bits"] / 8, precision.weights)
-    second = np.where(copies > 0, (dense + routed) * wire / np.maximum(copies, 1), 0.0)
+    each = np.where(axes["copy_wire_bits"] > 0, axes["copy_wire_bits"] / 8, precision.weights)
+    second = np.where(copies > 0, (dense + routed) * each / np.maximum(copies, 1), 0.0)
     weights = weights + np.where(shards["weights"] > 1, gathered, 0.0) + second
     return weights, gradients, np.where(axes["offload_optimizer"], 0.0, optimizer)
 

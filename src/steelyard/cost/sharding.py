@@ -26,7 +26,7 @@ def state_traffic(arch: Architecture, machine: Machine, axes: dict[str, Any]) ->
         machine: accelerator with its links.
         axes: arrays [layouts]: "tensor", "pipeline", "expert", "replicas" and "data_stride" (the
             distance between replicas); "weight_shards", "copy_shards", "gradient_shards" and
-            "optimizer_shards", replicas that share one copy; and "weight_bytes" and
+            "optimizer_shards", replicas that share one copy; and "weight_bytes", "copy_bytes" and
             "gradient_bytes", bytes of one element on the wire.
 
     Returns:
@@ -64,13 +64,18 @@ def _traffic(
         np.clip(axes[f"{name}_shards"] * scale, 1.0, replicas)
         for name in ("weight", "copy", "gradient", "optimizer")
     )
-    sent, reduced = (parameters * axes[f"{name}_bytes"] for name in ("weight", "gradient"))
-    again = np.where(axes["copy_shards"] > 0, copies, weights)
+    sent, second, reduced = (
+        parameters * axes[f"{name}_bytes"] for name in ("weight", "copy", "gradient")
+    )
+    copied = axes["copy_shards"] > 0
+    again, sent_again = np.where(copied, copies, weights), np.where(copied, second, sent)
 
     def layered(size: Array, members: Array, step: Array) -> Array:
         """Time a gather or scatter that happens layer by layer, by the rings libraries use."""
         pieces = np.maximum(GATHERS_PER_LAYER * layers, 1.0)
-        return pieces * all_gather_s(topology, size / pieces, members, step, algorithm="ring")
+        leaves = members * step > machine.accelerators_per_node
+        each = size / pieces / np.where(leaves, machine.efficiencies.rings, 1.0)
+        return pieces * all_gather_s(topology, each, members, step, algorithm="ring")
 
     rest = replicas / gradients
     beyond = stride * gradients
@@ -82,13 +87,13 @@ def _traffic(
     returned = np.maximum(optimizer / weights, 1.0)
     inner = stride * weights
     gathers = level_bytes(topology.group(weights, stride), sent)
-    regathers = level_bytes(topology.group(again, stride), sent)
+    regathers = level_bytes(topology.group(again, stride), sent_again)
     scatters = level_bytes(topology.group(gradients, stride), reduced)
     reduces = level_bytes(topology.group(rest, beyond), piece) * np.where(scattered, 1.0, 2.0)
     returns = level_bytes(topology.group(returned, inner), sent / weights)
     return {
         "gather_s": layered(sent, weights, stride),
-        "regather_s": layered(sent, again, stride),
+        "regather_s": layered(sent_again, again, stride),
         "scatter_s": layered(reduced, gradients, stride),
         "reduce_s": np.where(scattered, share_s, whole_s),
         "return_s": all_gather_s(topology, sent / weights, returned, inner),

@@ -217,9 +217,12 @@ def _derived(machine: Machine, axes: dict[str, Array], order: tuple[str, ...]) -
             own > 0, own, np.where(staged >= least, found["replicas"], 1)
         )
     found["copy_shards"] = axes["weight_copy_shards"]
-    for name in ("weight", "gradient"):
+    for name in ("weight", "copy", "gradient"):
         bits = axes[f"{name}_wire_bits"]
-        found[f"{name}_bytes"] = np.where(bits > 0, bits / 8, machine.dtype_bytes)
+        # A column that repeats one value stays one, which spares passes over a million layouts.
+        apart = bits if bits.strides[0] else bits[:1]
+        each = np.where(apart > 0, apart / 8, machine.dtype_bytes)
+        found[f"{name}_bytes"] = np.broadcast_to(each, bits.shape)
     return found
 
 

@@ -67,6 +67,7 @@ _STATE_KEYS = (
     "gradient_shards",
     "optimizer_shards",
     "weight_bytes",
+    "copy_bytes",
     "gradient_bytes",
 )
 _HOP_KEYS = ("batch", "tensor", "context", "pipeline", "pipeline_stride")

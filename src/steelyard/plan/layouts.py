@@ -21,8 +21,8 @@ __all__ = ["LayoutSearch", "accelerator_counts", "fitting_layouts", "search_layo
 MICRO_BATCHES = (1, 2, 4, 8)
 MAX_PIPELINE = 64
 MAX_SHARDED_REPLICAS = 512
-"""Largest ZeRO-3 group tried: published runs agree with the cost model up to it, and those on 1,536
-and 2,240 replicas were four times slower than it says."""
+"""Largest ZeRO-3 group tried: published runs agree with the cost model up to it. The only larger
+ones, on 1,536 and 2,240 replicas, are of a library whose rings reached a ninth of the network."""
 _COLUMNS = (
     "tensor",
     "pipeline",

@@ -7,6 +7,7 @@ import numpy as np
 
 from steelyard.catalog.stored import THIS_MACHINE
 from steelyard.cli.output import Switch, print_json
+from steelyard.cli.plan import shards
 from steelyard.cli.plan.exporting import Engine, export_text
 from steelyard.errors import ConfigError, SteelyardError, merged
 from steelyard.plan.advice import LayoutAdvice
@@ -130,6 +131,7 @@ def _report(advice: LayoutAdvice, machines: Machines, top: int, answered: str) -
     sections = [
         Section("Layouts", [_ranking(advice, top), *_answered(advice, answered)]),
         Section("Time of a step", [_parts(advice)]),
+        *shards.shard_section(advice),
         Section("How sure", [Text(words) for words in _doubt(advice)]),
         Section("Charts", [_pareto(advice)]),
     ]
@@ -240,6 +242,7 @@ def _plain(advice: LayoutAdvice, top: int) -> dict[str, Any]:
             }
             for place in np.argsort(middle, kind="stable")[:top].tolist()
         ],
+        "shards": shards.plain_shards(advice),
         "lost_share": regret.lost_s,
         # JSON has no NaN: null says that the price is not known.
         "lost_usd": None if np.isnan(regret.lost_usd) else regret.lost_usd,
