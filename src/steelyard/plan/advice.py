@@ -22,7 +22,7 @@ __all__ = ["PUBLISHED_BELIEFS", "LayoutAdvice", "advise"]
 
 Array = NDArray[np.float64]
 
-PUBLISHED_BELIEFS = Beliefs(parts=(0.14, 1.937, 0.14, 0.14, 1.837, 0.10, 0.14, 0.10), own=0.055)
+PUBLISHED_BELIEFS = Beliefs(parts=(0.117, 1.505, 0.117, 0.117, 1.742, 0.10, 0.117, 0.10), own=0.056)
 """Spreads that benchmark `plan_doubt` fits on half of the groups of a published sweep of layouts
 (arXiv:2311.05610), after one factor of the sweep's machine; parts that it lacks have that of
 kernels. Links and bubbles are so uncertain because its network was far slower than assumed."""
