@@ -12,12 +12,11 @@ from itertools import combinations
 
 from benchmarks.common import Check
 from benchmarks.laws._shared import shared
-from benchmarks.plan._fire_flyer_links import fitted_topology
+from benchmarks.plan._fire_flyer_links import fitted_all_reduce_s
 from scipy.optimize import brentq
 
 from steelyard import catalog
 from steelyard.catalog.architecture import Architecture
-from steelyard.cost.collectives import all_reduce_s
 from steelyard.cost.held import parameter_count, stage_parameters
 from steelyard.cost.layout import Layout
 from steelyard.cost.roofline import Machine
@@ -113,8 +112,7 @@ def _reduce_s(arch: Architecture, pipeline: int, data: int) -> float:
     # Stages hold one of embedding and head, or neither.
     tables = parameter_count(arch)[1] / 2
     size = sum(float(part) for part in stage_parameters(arch, axes, tables=tables))
-    topology = fitted_topology("hfreduce-nvlink")
-    return float(all_reduce_s(topology, size, data, algorithm="host-staged"))
+    return fitted_all_reduce_s("hfreduce-nvlink", size, data)
 
 
 def _micro_batch(case: _Scaling) -> int:
