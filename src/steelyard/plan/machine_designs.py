@@ -36,7 +36,13 @@ class Limits:
         )
 
     def excess(self, design: MachineDesign) -> str:
-        """Say what a design exceeds and by how much; empty where it exceeds nothing.
+        """Say what a design exceeds.
+
+        Args:
+            design: the cluster.
+
+        Returns:
+            What and by how much, in words; empty where it exceeds nothing.
 
         Raises:
             CatalogError: money is limited, and no price of a node is known.

@@ -6,8 +6,9 @@ from steelyard import catalog
 from steelyard.catalog.hardware import Site
 from steelyard.catalog.records import WORLD_AVERAGE
 from steelyard.cli.output import Switch, print_report
+from steelyard.cli.plan.machine_compared import comparison_report
 from steelyard.cli.plan.machine_hardware import Hardware, amount
-from steelyard.cli.plan.machine_report import MachineAnswer, comparison_report
+from steelyard.cli.plan.machine_report import MachineAnswer
 from steelyard.cost.money import HOURS_PER_YEAR
 from steelyard.errors import CatalogError, ConfigError
 from steelyard.plan.comparison import WorkCost, compare_designs, work_cost
