@@ -15,7 +15,7 @@ from steelyard.laws.fitting.estimate import Estimate
 from steelyard.plan.comparison import compare_designs
 from steelyard.plan.fabric import FABRICS, build_fabric
 from steelyard.plan.machine import node_of
-from steelyard.plan.machine_designs import Limits, machine_designs
+from steelyard.plan.machine_designs import BuildLimits, machine_designs
 from steelyard.plan.ownership import Waiting, buy_or_rent, wait
 from steelyard.plan.published_machines import dgx_a100_design, fire_flyer_design
 
@@ -176,7 +176,7 @@ def test_designs_that_cannot_be_built_say_why():
     assert priceless[0].network_usd > 0
 
 
-@pytest.mark.parametrize("limits", [Limits(watts=1e6, pue=1.2), Limits(usd=2e7)])
+@pytest.mark.parametrize("limits", [BuildLimits(watts=1e6, pue=1.2), BuildLimits(usd=2e7)])
 def test_what_exceeds_a_limit_names_the_most_that_fits(limits):
     node = node_of(catalog.accelerator("H100-SXM5-80GB"))
     found, impossible = machine_designs(node, 2048, kinds=("two-layer",), limits=limits)

@@ -9,11 +9,11 @@ from steelyard.plan.fabric import FABRICS, build_fabric
 from steelyard.plan.machine import MachineDesign, NodeDesign, PartPrices
 from steelyard.units import pretty
 
-__all__ = ["Limits", "machine_designs"]
+__all__ = ["BuildLimits", "machine_designs"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class BuildLimits:
     """The most that a cluster may cost and draw.
 
     Attributes:
@@ -66,7 +66,7 @@ def machine_designs(
     storage_nics: int = 2,
     parts: PartPrices | None = None,
     kinds: tuple[str, ...] = FABRICS,
-    limits: Limits | None = None,
+    limits: BuildLimits | None = None,
 ) -> tuple[list[MachineDesign], dict[str, str]]:
     """Design a cluster with every network that can connect it.
 
@@ -86,7 +86,7 @@ def machine_designs(
     Raises:
         ConfigError: a count is not positive, or a kind is unknown.
     """
-    bound = limits or Limits()
+    bound = limits or BuildLimits()
 
     def design(kind: str, num_nodes: int) -> MachineDesign:
         endpoints = num_nodes * node.nics + storage_nodes * storage_nics

@@ -9,7 +9,7 @@ from steelyard.catalog.hardware import Site
 from steelyard.errors import ConfigError, InfeasibleError
 from steelyard.plan.fabric import FABRICS
 from steelyard.plan.machine import MachineDesign, NodeDesign, node_of
-from steelyard.plan.machine_designs import Limits, machine_designs
+from steelyard.plan.machine_designs import BuildLimits, machine_designs
 from steelyard.units import parse
 
 __all__ = ["Hardware", "amount"]
@@ -62,7 +62,7 @@ class Hardware:
         """
         self._check()
         node = self.node(self.accelerator, self.node_price)
-        limits = Limits(
+        limits = BuildLimits(
             usd=amount(self.budget, "USD", "--budget", float("inf")),
             watts=amount(self.power, "W", "--power", float("inf")),
             pue=site.pue,
