@@ -35,6 +35,7 @@ _MODELS = {
         head_dim=128,
         intermediate_size=10944,
         vocab_size=102400,
+        tied_embeddings=False,
         num_experts=64,
         experts_per_token=6,
         num_shared_experts=2,
