@@ -13,7 +13,7 @@ from torch import nn
 
 from steelyard import catalog
 from steelyard.catalog.architecture import Architecture
-from steelyard.catalog.calibrate import calibrate
+from steelyard.catalog.calibrate import PATIENCE_S, calibrate
 from steelyard.cost import Machine, operators, roofline_time_s
 from steelyard.cost.roofline import operator_times_s
 
@@ -27,7 +27,8 @@ _WIDTH = 4096
 
 def measured_checks(quick: bool) -> list[Check]:
     """Calibrate this machine, then time passes of BERT-base and GPT-2 shapes on it."""
-    found = calibrate(quick=quick, force=True)
+    # A quick run does not wait long for a quiet machine, and may measure on a busy one.
+    found = calibrate(quick=quick, force=True, patience_s=10.0 if quick else PATIENCE_S)
     machine = Machine.from_calibration(found, "fp32")
     lengths = (128, 512) if quick else (128, 256, 512, 1024, 2048)
     torch.manual_seed(0)
