@@ -13,8 +13,9 @@ from torch import nn
 
 from steelyard import catalog
 from steelyard.catalog.architecture import Architecture
-from steelyard.catalog.calibrate import calibrate
+from steelyard.catalog.calibrate import PATIENCE_S, calibrate
 from steelyard.cost import Machine, operators, roofline_time_s
+from steelyard.cost.roofline import operator_times_s
 
 __all__ = ["measured_checks"]
 
@@ -26,14 +27,16 @@ _WIDTH = 4096
 
 def measured_checks(quick: bool) -> list[Check]:
     """Calibrate this machine, then time passes of BERT-base and GPT-2 shapes on it."""
-    found = calibrate(quick=quick, force=True)
+    # A quick run does not wait long for a quiet machine, and may measure on a busy one.
+    found = calibrate(quick=quick, force=True, patience_s=10.0 if quick else PATIENCE_S)
     machine = Machine.from_calibration(found, "fp32")
     lengths = (128, 512) if quick else (128, 256, 512, 1024, 2048)
     torch.manual_seed(0)
     with torch.inference_mode():
-        narrow = _one_row(machine)
-        encoder = [_encoder(machine, tokens) for tokens in lengths]
-        decoder = [_decoder(narrow, context) for context in lengths]
+        narrow, reading = _one_row(machine), _one_query(machine)
+        whole = _unmasked(machine)
+        encoder = [_encoder(whole, tokens) for tokens in lengths]
+        decoder = [_decoder(narrow, reading, context) for context in lengths]
         knee = _knee(narrow)
     # Equal total FLOPs: the seconds of a FLOP are compared.
     slower = [(d[1] / d[2]) / (e[1] / e[2]) for d, e in zip(decoder, encoder, strict=True)]
@@ -77,6 +80,41 @@ def _one_row(machine: Machine) -> Machine:
         f"{machine.memory_bytes_per_s / 1e9:.1f}"
     )
     return replace(machine, memory_bytes_per_s=rate)
+
+
+def _one_query(machine: Machine) -> Machine:
+    """Return the machine at the rate at which attention of one query reads keys and values.
+
+    It is neither the stream's nor that of products with one row. Those of a layer may fit the
+    cache, but by the next step the others have pushed them out, so that there is none. The probe's
+    length and heads are none of those that are timed below.
+    """
+    shape = (1, 8, 1536, 64)
+    past = [(torch.randn(shape), torch.randn(shape)) for _ in range(24)]
+    query = torch.randn(1, 8, 1, 64)
+    moved = sum(k.nbytes + v.nbytes for k, v in past)
+    rate = moved / _median_s(
+        lambda: [F.scaled_dot_product_attention(query, k, v) for k, v in past], 15
+    )
+    print(f"one query reads keys and values at {rate / 1e9:.1f} GB/s")
+    return replace(machine, memory_bytes_per_s=rate, cache_bytes=0.0)
+
+
+def _unmasked(machine: Machine) -> Machine:
+    """Return the machine at the rate of attention without a mask.
+
+    The calibration's is causal, and such attention reaches less of the peak. The probe's length is
+    none of those that are timed below.
+    """
+    heads, tokens, width = 8, 768, 64
+    q, k, v = (torch.randn(1, heads, tokens, width) for _ in range(3))
+    seconds = _median_s(lambda: F.scaled_dot_product_attention(q, k, v), 25)
+    rate = 4 * heads * tokens**2 * width / seconds / machine.peak_flops_per_s
+    print(
+        f"attention without a mask reaches {rate:.2f} of the peak, the calibration's "
+        f"{machine.efficiencies.attention:.2f}"
+    )
+    return replace(machine, efficiencies=replace(machine.efficiencies, attention=rate))
 
 
 def _words(values: list[float]) -> str:
@@ -151,8 +189,11 @@ def _encoder(machine: Machine, tokens: int) -> tuple[float, float, float]:
     )
 
 
-def _decoder(machine: Machine, context: int) -> tuple[float, float, float]:
-    """Return predicted and measured seconds of a decoding step, and its FLOPs."""
+def _decoder(machine: Machine, reading: Machine, context: int) -> tuple[float, float, float]:
+    """Return predicted and measured seconds of a decoding step, and its FLOPs.
+
+    Attention's operators are predicted at the rate of `reading`.
+    """
     arch = catalog.architecture_by_name(_DECODER)
     layers = [_Layer(arch) for _ in range(arch.num_layers)]
     head = nn.Linear(arch.hidden_size, arch.vocab_size, bias=False)
@@ -174,10 +215,15 @@ def _decoder(machine: Machine, context: int) -> tuple[float, float, float]:
         dtype_bytes=machine.dtype_bytes,
         fused=machine.fused,
     )
+    times = np.where(
+        table.mask("attention"),
+        operator_times_s(table, reading),
+        operator_times_s(table, machine),
+    )
     return _said(
         "decoder",
         context,
-        float(roofline_time_s(table, machine)),
+        float((table.count * times).sum()),
         _median_s(work, 15),
         float(table.total("flops")),
     )

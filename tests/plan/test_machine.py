@@ -1,6 +1,7 @@
 """Designs of clusters: published counts, wiring by hand, ownership and waiting by brute force."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,43 +9,98 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard import catalog, laws
-from steelyard.cli.plan.machine import machine
+from steelyard.cli.main import main
 from steelyard.errors import CatalogError, ConfigError, InfeasibleError
 from steelyard.laws.fitting.estimate import Estimate
+from steelyard.plan.comparison import compare_designs
 from steelyard.plan.fabric import FABRICS, build_fabric
-from steelyard.plan.machine import dgx_a100_design, fire_flyer_design, machine_designs, node_of
+from steelyard.plan.machine import node_of
+from steelyard.plan.machine_designs import BuildLimits, machine_designs
 from steelyard.plan.ownership import Waiting, buy_or_rent, wait
+from steelyard.plan.published_machines import dgx_a100_design, fire_flyer_design
+
+SITE = catalog.site("world-average")
 
 
-def test_published_networks_have_their_switches():
-    """Fire-Flyer 2 and its alternatives, arXiv:2408.14158: 122, 200 and 1,320 switches."""
-    assert build_fabric("zones", 1600, 40).num_switches == 122
-    assert build_fabric("three-layer", 1600, 40).num_switches == 200
-    assert build_fabric("three-layer", 10_000, 40).num_switches == 1320
-    assert build_fabric("planes", 32_768, 128, planes=4).ports == 32_768
-    ours = fire_flyer_design(catalog.accelerator("A100-PCIe-40GB"))
-    theirs = dgx_a100_design(catalog.accelerator("A100-SXM4-40GB"))
-    assert 3.0e6 < ours.power_w < 3.6e6
-    compute = (ours.total_usd - ours.storage_usd) / theirs.total_usd
-    assert compute == pytest.approx(11_600 / 23_000, rel=0.02)
-    assert ours.flops_per_s / theirs.flops_per_s == pytest.approx(220 / 263)
+@pytest.mark.parametrize(
+    ("kind", "endpoints", "radix", "switches"),
+    [
+        ("zones", 1560, 40, 122),
+        ("three-layer", 1600, 40, 200),
+        ("three-layer", 10_000, 40, 1320),
+        ("three-layer", 16_000, 40, 2000),
+        ("planes", 32_768, 128, 768),
+        ("two-layer", 800, 40, 60),
+        ("two-layer", 32, 40, 1),
+        ("dragonfly+", 8000, 40, 800),
+    ],
+)
+def test_switches_are_the_published_ones_and_the_closed_forms(kind, endpoints, radix, switches):
+    """The first three: arXiv 2408.14158; a full three-layer tree has 5/4 radix^2 switches."""
+    assert build_fabric(kind, endpoints, radix).num_switches == switches
 
 
-@given(st.sampled_from(FABRICS), st.integers(1, 3000), st.sampled_from((8, 16, 40, 64)))
-def test_networks_have_ports_for_all(kind, endpoints, radix):
-    """No switch has more cables than ports, and every endpoint has one."""
+@given(st.sampled_from(FABRICS), st.integers(1, 20_000), st.integers(2, 64), st.integers(2, 9))
+def test_networks_have_ports_for_all(kind, endpoints, half, zones):
+    """No network has more cable ends than ports, and every endpoint has a port."""
     try:
-        fabric = build_fabric(kind, endpoints, radix)
+        fabric = build_fabric(kind, endpoints, 2 * half, zones=zones)
     except InfeasibleError as error:
         assert f"{endpoints:,} endpoints exceed" in str(error)
         return
     assert fabric.ports >= endpoints
-    # The links between zones are counted at their own switches: the published zones have no port
-    # left for them, as all 800 are counted as endpoints.
-    between = fabric.switches.get("between zones", 0) * radix
-    used = 2 * fabric.switch_cables - between + endpoints
-    assert used <= radix * fabric.num_switches
+    assert 2 * fabric.switch_cables + endpoints <= 2 * half * fabric.num_switches
     assert fabric.num_cables == fabric.switch_cables + endpoints
+
+
+def test_too_many_endpoints_name_the_most_that_can_be():
+    with pytest.raises(InfeasibleError, match="801 endpoints exceed the 800"):
+        build_fabric("two-layer", 801, 40)
+    with pytest.raises(InfeasibleError, match="exceed the 1,560"):
+        build_fabric("zones", 1561, 40)
+    with pytest.raises(ConfigError, match="2 things"):
+        build_fabric("tree", 10, 7)
+
+
+def test_fire_flyer_against_dgx_is_as_published():
+    """Half the price (50.4 %), 83 % of the speed, 1.38 times the speed for the price of nodes."""
+    ours, theirs = fire_flyer_design(), dgx_a100_design()
+    over = compare_designs(ours, theirs, SITE)
+    assert over.price == pytest.approx(0.504, rel=0.02)
+    assert over.speed == pytest.approx(0.83, abs=0.005)
+    assert over.speed / over.node_price == pytest.approx(1.38, rel=0.02)
+    assert 3.1e6 < ours.power_w < 3.5e6 and 0.5 < over.power < 0.6
+
+
+@pytest.mark.parametrize("designs", [("a", "b"), ("b", "a")])
+def test_the_cheaper_one_pays_until_a_delay_costs_as_much_as_it_saves(designs):
+    """Times and money of one training, priced by hand on both."""
+    made = {"a": fire_flyer_design(), "b": dgx_a100_design()}
+    mine, its = (replace(made[name], storage_nodes=0) for name in designs)
+    over = compare_designs(mine, its, SITE)
+    even = over.even_delay_usd_per_month
+    months = {}
+    for name, item, rate in (("mine", mine, over.speed), ("its", its, 1.0)):
+        hours = 1000.0 / rate
+        usd = item.hourly_usd(SITE) * item.num_accelerators * hours
+        months[name] = usd, hours * 12 / 8766
+    for delay in (0.0, 0.5 * even, 2 * even):
+        mine_usd, its_usd = (usd + delay * time for usd, time in months.values())
+        assert over.pays(delay) == (mine_usd < its_usd)
+    ends = [usd + even * time for usd, time in months.values()]
+    assert ends[0] == pytest.approx(ends[1])
+    work, other = over.work(3.6e6)
+    assert work.usd == pytest.approx(months["mine"][0])
+    assert other.with_delay(even) == pytest.approx(work.with_delay(even))
+    assert over.work_price == pytest.approx(work.usd / other.usd)
+
+
+def test_as_fast_designs_pay_by_their_price_alone():
+    mine = dgx_a100_design()
+    cheap = replace(mine, node=replace(mine.node, usd=mine.node.usd / 2))
+    assert compare_designs(cheap, mine, SITE).even_delay_usd_per_month == np.inf
+    assert compare_designs(cheap, mine, SITE).pays(1e9)
+    assert not compare_designs(mine, cheap, SITE).pays()
 
 
 def test_owning_pays_from_the_break_even_on():
@@ -94,45 +150,94 @@ def test_the_growth_of_chips_bounds_the_wait():
         wait(1e6, 2.0, Estimate(0.0, 0.0, 0.0), delay_usd_per_month=0)
 
 
+@given(st.floats(1e3, 1e8), st.floats(0.05, 2), st.floats(1.05, 1.9), st.floats(1.05, 1.6))
+def test_from_a_certain_delay_on_now_is_best(cost, years, cheaper, faster):
+    work = Waiting(
+        cost_usd=cost,
+        duration_years=years,
+        cost_growth=cheaper,
+        speed_growth=faster,
+        delay_usd_per_year=0.0,
+    )
+    even = work.now_pays_from_usd_per_month * 12
+    assert replace(work, delay_usd_per_year=even * 1.01).best_start_years == 0
+    assert replace(work, delay_usd_per_year=even * 0.99).best_start_years > 0
+
+
 def test_designs_that_cannot_be_built_say_why():
     node = node_of(catalog.accelerator("H100-SXM5-80GB"))
     designs, impossible = machine_designs(node, 4096, radix=32)
     assert [item.network_usd for item in designs] == sorted(item.network_usd for item in designs)
     assert "exceed the 512 that 32-port switches connect" in impossible["two-layer"]
-    unknown = node_of(catalog.accelerator("SN40L"))
+    unknown = node_of(catalog.accelerator("MI250X"))
     priceless, _ = machine_designs(unknown, 64)
-    if not unknown.usd:
-        with pytest.raises(CatalogError, match="no purchase price"):
-            _ = priceless[0].total_usd
-    cluster = designs[0].as_cluster("world-average")
-    assert cluster.num_accelerators == 4096
+    with pytest.raises(CatalogError, match="no purchase price"):
+        _ = priceless[0].total_usd
+    assert priceless[0].network_usd > 0
+
+
+@pytest.mark.parametrize("limits", [BuildLimits(watts=1e6, pue=1.2), BuildLimits(usd=2e7)])
+def test_what_exceeds_a_limit_names_the_most_that_fits(limits):
+    node = node_of(catalog.accelerator("H100-SXM5-80GB"))
+    found, impossible = machine_designs(node, 2048, kinds=("two-layer",), limits=limits)
+    assert not found and "too much" in impossible["two-layer"]
+    most = int(impossible["two-layer"].split("; ")[1].split()[0].replace(",", ""))
+    largest = machine_designs(node, most, kinds=("two-layer",), limits=limits)[0]
+    assert largest[0].num_accelerators == most
+    assert not machine_designs(node, most + 8, kinds=("two-layer",), limits=limits)[0]
+
+
+def _run(*words):
+    with pytest.raises(SystemExit) as caught:
+        main(["plan", "machine", *words])
+    return int(caught.value.code or 0)
 
 
 def test_the_verb_designs_compares_and_waits(capsys):
-    asked = {"accelerator": "H100-SXM5-80GB", "count": 1024}
-    machine(**asked, work="1e6", delay_cost="$1,000")
-    text = capsys.readouterr().out
-    for words in ("32 leaf + 16 spine", "Assumed: $18,000 a switch", "cheaper from", "begun now"):
-        assert words.lower() in text.lower()
-    machine(**asked, json=True)
+    asked = ("--flop", "1e24", "--delay", "$1,000", "--against", "A100-SXM4-80GB")
+    assert _run(*asked) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for words in ("32 leaf + 16 spine", "Assumed: $18,000", "cheaper from", "Begun now"):
+        assert words in text
+    assert "Waiting stops paying" in text and "It pays always. The training takes" in text
+    assert _run(*asked, "--json") == 0
     found = json.loads(capsys.readouterr().out)
-    assert {item["network"] for item in found} == set(FABRICS)
-    machine(accelerator="SN40L", count=64)
-    assert "not known" in capsys.readouterr().out
-    machine(accelerator="H100-SXM5-80GB", count=65536, radix=16)
-    assert "cannot be built" in capsys.readouterr().out
+    assert {item["network"] for item in found["designs"]} == set(FABRICS)
+    assert found["comparison"]["pays"] and found["now_pays_from_usd_per_month"] > 1000
+    assert found["work_seconds"] == pytest.approx(1e24 / (1024 * 989.5e12 * 0.375), rel=0.01)
+
+
+def test_the_verb_says_what_is_unknown(capsys):
+    assert _run("--accelerator", "MI250X", "--count", "512", "--flop", "1e23") == 0
+    out = capsys.readouterr().out
+    assert "buy or rent is left out" in out and "now or later is left out" in out
+    assert "not known" in out
+
+
+def test_the_verb_compares_published_clusters(capsys):
+    assert _run("--published", "--flop", "1e24", "--delay", "$1,000,000") == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "1,320" in text and "51% of the price at 83% of the speed" in text
+    assert "It pays where a month of waiting for the result costs below" in text
+    assert _run("--published", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [sum(item["switches"].values()) for item in found] == [122, 200, 1320]
 
 
 @pytest.mark.parametrize(
-    ("wrong", "words"),
+    ("words", "code", "said"),
     [
-        ({"count": 0, "radix": 7}, "--count is 0, but must be at least 1; --radix is 7"),
-        ({"years": 0.0}, "--years is 0"),
-        ({"nic": "fast"}, "--nic"),
-        ({"delay_cost": "$5"}, "--delay-cost is of --work"),
-        ({"work": "-1"}, "--work is -1"),
+        (("--count", "0", "--radix", "7"), 2, "--count is 0, but must be at least 1; --radix is 7"),
+        (("--years", "0"), 2, "--years is 0"),
+        (("--nic", "fast"), 2, "--nic"),
+        (("--flop", "1e24", "--mfu", "2"), 2, "--mfu 2"),
+        (("--flop", "-1"), 2, "--flop is -1"),
+        (("--fabric", "tree"), 2, "dragonfly+"),
+        (("--accelerator", "H1000"), 2, "near names"),
+        (("--count", "40000", "--radix", "40", "--fabric", "two-layer"), 1, "exceed the 800"),
+        (("--power", "1 MW"), 1, "accelerators fit"),
     ],
 )
-def test_wrong_options_are_named(wrong, words):
-    with pytest.raises(ConfigError, match=words):
-        machine(**{"accelerator": "H100-SXM5-80GB"} | wrong)
+def test_wrong_and_impossible_machines_are_refused_in_words(words, code, said, capsys):
+    assert _run(*words) == code
+    assert said in " ".join(capsys.readouterr().err.split())

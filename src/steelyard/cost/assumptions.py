@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 
-from steelyard.errors import ConfigError
+from steelyard.errors import ConfigError, require
 
 __all__ = ["RANGES", "Assumptions", "with_assumptions"]
 
@@ -119,9 +119,7 @@ class Assumptions:
 
     def __post_init__(self) -> None:
         """Refuse what no price can rest on."""
-        for name, (is_good, words) in _bounds(self).items():
-            if not is_good:
-                raise ConfigError(f"assumption {name} is {getattr(self, name):g}, but {words}")
+        require(self, **_bounds(self))
 
     def pue(self, organization: str) -> float:
         """Return facility power over IT power of an organization."""
@@ -156,29 +154,20 @@ _THREE_YEARS = {
 }
 
 
-def _bounds(assumptions: Assumptions) -> dict[str, tuple[bool, str]]:
+_POSITIVE = ("depreciation", "usual_hours", "price_factor", "rent_factor")
+_POSITIVE += ("gpu_draw", "tpu_draw", "electricity_factor")
+
+
+def _bounds(assumptions: Assumptions) -> dict[str, tuple[object, str]]:
     """Return by assumption whether it can be, and what it has to be."""
-    positive = {
-        "depreciation",
-        "usual_mfu",
-        "usual_hours",
-        "price_factor",
-        "rent_factor",
-        "gpu_draw",
-        "tpu_draw",
-        "electricity_factor",
-    }
-    rules = {
-        name: (0 < getattr(assumptions, name) < math.inf, "must be positive") for name in positive
-    }
-    rules |= {
-        name: (getattr(assumptions, name) >= 1, "must be at least 1")
-        for name in ("hyperscaler_pue", "other_pue", "experiment_factor")
-    }
-    share = assumptions.interconnect_fraction
-    return rules | {
-        "interconnect_fraction": (0 <= share < 1, "must lie in [0, 1)"),
-        "usual_mfu": (0 < assumptions.usual_mfu <= 1, "must lie in (0, 1]"),
+    values = {name: getattr(assumptions, name) for name in _POSITIVE}
+    rules = {name: (0 < value < math.inf, "positive") for name, value in values.items()}
+    for name in ("hyperscaler_pue", "other_pue", "experiment_factor"):
+        rules[name] = (getattr(assumptions, name) >= 1, "at least 1")
+    return {
+        **rules,
+        "interconnect_fraction": (0 <= assumptions.interconnect_fraction < 1, "in [0, 1)"),
+        "usual_mfu": (0 < assumptions.usual_mfu <= 1, "in (0, 1]"),
     }
 
 

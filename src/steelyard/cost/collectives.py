@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from steelyard.cost.host_staged import HostPath, host_staged_s
 from steelyard.cost.roofline import Machine
 from steelyard.cost.topology import Group, Topology
 from steelyard.errors import ConfigError
@@ -175,23 +176,23 @@ def all_reduce_s(
 
 
 def _host_staged_s(topology: Topology, group: Group, size: Array) -> Array:
-    """Time a sum in host memory: to the host, through a tree of hosts, and back.
-
-    The three are pipelined by chunks, so the slowest binds. One summed copy per host crosses the
-    network, so its accelerators do not share the port.
-    """
-    if not topology.host_bytes_per_s:
+    """Time a sum in host memory, by all that is known of the host."""
+    if not (topology.host or topology.host_bytes_per_s):
         raise ConfigError(
             "a host-staged all-reduce needs the rate between accelerator and host memory",
             hint="give the accelerator's record host_link_bytes_per_s",
         )
-    host_s = size / (topology.efficiency * topology.host_bytes_per_s)
     level = topology.levels[-1]
-    port = topology.efficiency * level.bytes_per_s / level.oversubscription
-    hosts = group.parts[-1]
-    wire_s = np.where(hosts > 1, 2 * size / port, 0.0)
-    waits = 2 * np.ceil(np.log2(hosts)) * level.latency_s
-    return np.where(group.members > 1, np.maximum(host_s, wire_s) + waits, 0.0)
+    return host_staged_s(
+        topology.host or HostPath(link_bytes_per_s=topology.host_bytes_per_s),
+        size,
+        group.members,
+        group.parts[-1],
+        # One summed copy per host crosses the network: its accelerators do not share the port.
+        port_bytes_per_s=level.bytes_per_s / level.oversubscription,
+        latency_s=level.latency_s,
+        efficiency=topology.efficiency,
+    )
 
 
 def best_all_reduce(
@@ -209,7 +210,7 @@ def best_all_reduce(
         Names out of `ALL_REDUCES`, broadcast over the arguments; "host-staged" only where the
         host's rate is known.
     """
-    known = bool(_topology(where).host_bytes_per_s)
+    known = bool(_topology(where).host or _topology(where).host_bytes_per_s)
     names: list[AllReduce] = [name for name in ALL_REDUCES if known or name != "host-staged"]
     times = [all_reduce_s(where, size_bytes, members, stride, algorithm=name) for name in names]
     return np.array(names)[np.argmin(times, axis=0)]

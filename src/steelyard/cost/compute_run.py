@@ -23,7 +23,7 @@ from steelyard.cost.purchase import (
     rent_of,
     server_price_factor,
 )
-from steelyard.errors import CatalogError, ConfigError, SteelyardWarning
+from steelyard.errors import CatalogError, ConfigError, SteelyardWarning, require
 
 __all__ = ["DAYS_PER_YEAR", "ComputeRun"]
 
@@ -74,12 +74,13 @@ class ComputeRun:
 
     def __post_init__(self) -> None:
         """Refuse a run whose chip-hours cannot be known, and numbers that no run has."""
-        for name in (*_AMOUNTS, "mfu", "server_usd", "rent_usd"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise ConfigError(f"{name} is {value:g}, but must be positive")
-        if self.mfu is not None and self.mfu > 1:
-            raise ConfigError(f"mfu is {self.mfu:g}, but is a fraction of the peak: at most 1")
+        given = {name: getattr(self, name) for name in (*_AMOUNTS, "server_usd", "rent_usd")}
+        rules: dict[str, tuple[object, str]] = {
+            name: (value is None or 0 < value < math.inf, "positive")
+            for name, value in given.items()
+        }
+        rules["mfu"] = (self.mfu is None or 0 < self.mfu <= 1, "a fraction of the peak, in (0, 1]")
+        require(self, **rules)
         half = {"num_chips": self.num_chips, "hours": self.hours}
         missing = [name for name, value in half.items() if value is None]
         if missing and self.chip_hours is None and self.flop is None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from steelyard.cost.estimate import CostEstimate
-from steelyard.errors import ConfigError
+from steelyard.errors import require
 
 __all__ = ["Staff", "development_of"]
 
@@ -36,11 +36,9 @@ class Staff:
 
     def __post_init__(self) -> None:
         """Refuse what no group of people has."""
-        for name in ("people", "months", "fraction", "usd_per_year"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ConfigError(f"staff: {name} is {getattr(self, name):g}, not positive")
-        if self.fraction > 1:
-            raise ConfigError(f"staff: fraction is {self.fraction:g}, but at most 1 of the time")
+        names = ("people", "months", "usd_per_year")
+        rules = {name: (0 < getattr(self, name) < math.inf, "positive") for name in names}
+        require(self, **rules, fraction=(0 < self.fraction <= 1, "in (0, 1]"))
 
     @property
     def usd(self) -> float:

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from steelyard.catalog.hardware import Accelerator, Cluster, Level
+from steelyard.cost.host_staged import HostPath
 from steelyard.errors import ConfigError
 
 __all__ = ["Group", "Topology", "node_and_network"]
@@ -23,11 +24,13 @@ class Topology:
             single accelerators.
         efficiency: share of a link's rate that large transfers reach.
         host_bytes_per_s: one-way rate of one accelerator to its host's memory, 0 when unknown.
+        host: all of the way to host memory where more of it is known.
     """
 
     levels: tuple[Level, ...]
     efficiency: float = 1.0
     host_bytes_per_s: float = 0.0
+    host: HostPath | None = None
 
     def __post_init__(self) -> None:
         """Refuse a topology without levels, or with a level that joins nothing or has no rate.

@@ -41,7 +41,13 @@ class Fabric:
 
 
 def build_fabric(
-    kind: str, endpoints: int, radix: int, *, zones: int = 2, planes: int = 4, zone_links: int = 2
+    kind: str,
+    endpoints: int,
+    radix: int,
+    *,
+    zones: int = 2,
+    planes: int = 4,
+    zone_switches: int = 2,
 ) -> Fabric:
     """Count the switches and cables of a network without oversubscription.
 
@@ -51,7 +57,7 @@ def build_fabric(
         radix: ports of a switch, even.
         zones: separate trees of kind "zones", joined by few links.
         planes: separate trees of kind "planes", each endpoint on one of them.
-        zone_links: switches between zones.
+        zone_switches: least number of switches between zones.
 
     Returns:
         The network.
@@ -60,7 +66,7 @@ def build_fabric(
         ConfigError: a number is not positive, or the radix is odd.
         InfeasibleError: so many endpoints cannot be connected; the most that can are named.
     """
-    asked = _Asked(kind, endpoints, radix, zones, planes, zone_links)
+    asked = _Asked(kind, endpoints, radix, zones, planes, zone_switches)
     return _BUILDERS[asked.kind](asked)
 
 
@@ -73,7 +79,7 @@ class _Asked:
     radix: int
     zones: int
     planes: int
-    zone_links: int
+    zone_switches: int
 
     def __post_init__(self) -> None:
         """Refuse what no network has."""
@@ -84,7 +90,7 @@ class _Asked:
             radix=(self.radix >= 4 and self.radix % 2 == 0, "even and at least 4"),
             zones=(self.zones >= 2, "at least 2"),
             planes=(self.planes >= 1, "at least 1"),
-            zone_links=(self.zone_links >= 1, "at least 1"),
+            zone_switches=(self.zone_switches >= 1, "at least 1"),
         )
 
     @property
@@ -133,6 +139,8 @@ def _three_layer(asked: _Asked) -> Fabric:
     asked.limit(per_pod * asked.radix)
     leaves = math.ceil(asked.endpoints / asked.half)
     pods = math.ceil(leaves / asked.half)
+    if pods == 1:
+        return _two_layer(asked)
     # The n-th spine of every pod goes to the n-th group of core switches. As many as the pods fill
     # where a spine's uplinks split evenly over them, else a power of two, over which static routes
     # split evenly by the lowest bits of the destination. The published network of 10,000 endpoints
@@ -151,17 +159,18 @@ def _three_layer(asked: _Asked) -> Fabric:
 
 
 def _zones(asked: _Asked) -> Fabric:
-    """Build full two-layer trees that few links join."""
-    per_zone = math.ceil(asked.endpoints / asked.zones)
-    asked.limit(asked.zones * asked.radix * asked.half)
-    zone = _two_layer(_inside(asked, per_zone))
+    """Build two-layer trees; a leaf's worth of each one's ports goes to switches between them."""
+    links = asked.half
+    asked.limit(asked.zones * (asked.radix * asked.half - links))
+    zone = _two_layer(_inside(asked, math.ceil(asked.endpoints / asked.zones) + links))
     switches = {name: count * asked.zones for name, count in zone.switches.items()}
+    between = max(asked.zone_switches, math.ceil(links * asked.zones / asked.radix))
     return Fabric(
         kind=asked.kind,
-        switches=switches | {"between zones": asked.zone_links},
-        ports=zone.ports * asked.zones,
+        switches=switches | {"between zones": between},
+        ports=(zone.ports - links) * asked.zones,
         endpoints=asked.endpoints,
-        switch_cables=zone.switch_cables * asked.zones + asked.zone_links * asked.radix,
+        switch_cables=(zone.switch_cables + links) * asked.zones,
         hops=7,
     )
 
@@ -202,7 +211,9 @@ def _dragonfly_plus(asked: _Asked) -> Fabric:
 
 def _inside(asked: _Asked, endpoints: int) -> _Asked:
     """Return the question of one zone or plane."""
-    return _Asked(asked.kind, endpoints, asked.radix, asked.zones, asked.planes, asked.zone_links)
+    return _Asked(
+        asked.kind, endpoints, asked.radix, asked.zones, asked.planes, asked.zone_switches
+    )
 
 
 _BUILDERS = {

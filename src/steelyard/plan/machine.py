@@ -1,28 +1,23 @@
-"""Design and price a cluster: nodes, network, power and money, and how designs compare."""
+"""Design and price a cluster: nodes, network, power and money."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from steelyard.catalog.hardware import Accelerator, Cluster, Site
+from steelyard.catalog.hardware import Accelerator, Site
 from steelyard.cost.assumptions import Assumptions
 from steelyard.cost.energy import accelerator_power_w
 from steelyard.cost.money import hourly_usd, known_purchase_usd
-from steelyard.errors import CatalogError, InfeasibleError, require
-from steelyard.plan.fabric import FABRICS, Fabric, build_fabric
+from steelyard.errors import CatalogError, require
+from steelyard.plan.fabric import Fabric
 
 __all__ = [
     "MachineDesign",
     "NodeDesign",
     "PartPrices",
-    "dgx_a100_design",
-    "fire_flyer_design",
-    "machine_designs",
     "node_of",
 ]
 
 GBIT = 1e9 / 8
-
-_DGX_A100_USD = 199_000.0
-"""Price of a DGX A100 at its release (NVIDIA, May 2020)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,7 +124,8 @@ class MachineDesign:
         fabric: its network.
         storage_nodes: storage servers.
         parts: prices and powers of the rest.
-        gemm_flops_per_s: measured rate of large products on an accelerator, 0 to take its peak.
+        gemm_flops_per_s: measured rates of large products on an accelerator by number type, empty
+            to take its peaks.
     """
 
     name: str
@@ -138,7 +134,7 @@ class MachineDesign:
     fabric: Fabric
     storage_nodes: int = 0
     parts: PartPrices = field(default_factory=PartPrices)
-    gemm_flops_per_s: float = 0.0
+    gemm_flops_per_s: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def num_accelerators(self) -> int:
@@ -166,6 +162,15 @@ class MachineDesign:
         return self.fabric.num_switches * self.parts.switch_usd + cables
 
     @property
+    def compute_usd(self) -> float:
+        """Price of nodes and network, without storage.
+
+        Raises:
+            CatalogError: no price of a node is known.
+        """
+        return self.servers_usd + self.network_usd
+
+    @property
     def storage_usd(self) -> float:
         """Price of the storage servers."""
         return self.storage_nodes * self.parts.storage_usd
@@ -177,7 +182,7 @@ class MachineDesign:
         Raises:
             CatalogError: no price of a node is known.
         """
-        return self.servers_usd + self.network_usd + self.storage_usd
+        return self.compute_usd + self.storage_usd
 
     @property
     def power_w(self) -> float:
@@ -192,8 +197,8 @@ class MachineDesign:
         Raises:
             CatalogError: the accelerator has neither.
         """
-        peaks = self.node.accelerator.peak_flops_per_s
-        rate = self.gemm_flops_per_s or peaks.get("bf16") or peaks.get("fp16", 0.0)
+        rates = self.gemm_flops_per_s or self.node.accelerator.peak_flops_per_s
+        rate = rates.get("bf16") or rates.get("fp16", 0.0)
         if not rate:
             raise CatalogError(
                 f"no 16-bit peak is known for {self.node.accelerator.name}",
@@ -202,7 +207,7 @@ class MachineDesign:
         return rate * self.num_accelerators
 
     def hourly_usd(self, site: Site, assumptions: Assumptions | None = None) -> float:
-        """Return what an accelerator-hour of the whole cluster costs at first, with electricity.
+        """Return what an hour of an accelerator and its share costs at first, with electricity.
 
         Args:
             site: place with its overhead and electricity price.
@@ -222,117 +227,3 @@ class MachineDesign:
         wear, _ = hourly_usd(self.total_usd / self.num_accelerators, assumptions or Assumptions())
         watts = self.power_w / self.num_accelerators * site.pue
         return wear + watts / 1000 * site.price_usd_per_kwh
-
-    def as_cluster(self, site: str) -> Cluster:
-        """Return the record by which plans know the cluster."""
-        return Cluster(
-            name=self.name,
-            site=site,
-            year=self.node.accelerator.year,
-            num_nodes=self.num_nodes,
-            accelerator=self.node.accelerator.name,
-            accelerators_per_node=self.node.count,
-            scale_up_bytes_per_s=self.node.accelerator.scale_up_bytes_per_s,
-            injection_bytes_per_s=self.node.nics * self.node.nic_bytes_per_s,
-            topology=self.fabric.kind,
-            confidence="medium",
-            source=f"designed: {self.node.source}",
-        )
-
-
-def machine_designs(
-    node: NodeDesign,
-    num_accelerators: int,
-    *,
-    radix: int = 64,
-    storage_nodes: int = 0,
-    storage_nics: int = 2,
-    parts: PartPrices | None = None,
-    kinds: tuple[str, ...] = FABRICS,
-) -> tuple[list[MachineDesign], dict[str, str]]:
-    """Design a cluster with every network that can connect it.
-
-    Args:
-        node: server.
-        num_accelerators: accelerators wanted; whole nodes are built.
-        radix: ports of a switch.
-        storage_nodes: storage servers.
-        storage_nics: network ports of one.
-        parts: prices of the rest.
-        kinds: networks to try.
-
-    Returns:
-        The designs, the cheapest network first, and by kind why the others cannot be built.
-
-    Raises:
-        ConfigError: a count is not positive, or a kind is unknown.
-    """
-    num_nodes = -(-num_accelerators // node.count)
-    endpoints = num_nodes * node.nics + storage_nodes * storage_nics
-    found, impossible = [], {}
-    for kind in kinds:
-        try:
-            fabric = build_fabric(kind, endpoints, radix)
-        except InfeasibleError as error:
-            impossible[kind] = str(error).partition(": ")[2]
-            continue
-        found.append(
-            MachineDesign(
-                name=f"{num_nodes * node.count} x {node.accelerator.name}, {kind}",
-                node=node,
-                num_nodes=num_nodes,
-                fabric=fabric,
-                storage_nodes=storage_nodes,
-                parts=parts or PartPrices(),
-            )
-        )
-    return sorted(found, key=lambda item: item.network_usd), impossible
-
-
-def fire_flyer_design(accelerator: Accelerator, kind: str = "zones") -> MachineDesign:
-    """Return the published cluster of 10,000 PCIe A100, with measured rates and powers.
-
-    Args:
-        accelerator: record of the A100 PCIe.
-        kind: its network; "three-layer" for the alternative that the paper compares with.
-
-    Returns:
-        The design, its network of 1,600 ports. The price of a node is the published 11,250 / 19,000
-        of a DGX A100 for 1,250 nodes.
-
-    Source: An et al. 2024 (arXiv 2408.14158), section III, tables II and III.
-    """
-    return MachineDesign(
-        name=f"Fire-Flyer 2, {kind}",
-        node=node_of(
-            accelerator,
-            nics=1,
-            nic_gbit_per_s=200,
-            usd=_DGX_A100_USD * 11_250 / 19_000,
-            watts=2500,
-        ),
-        num_nodes=1250,
-        fabric=build_fabric(kind, 1600, 40),
-        storage_nodes=180,
-        gemm_flops_per_s=220e12,
-    )
-
-
-def dgx_a100_design(accelerator: Accelerator) -> MachineDesign:
-    """Return 10,000 A100 in DGX servers, as the same paper compares with.
-
-    Args:
-        accelerator: record of the A100 SXM.
-
-    Returns:
-        The design, its network of 10,000 ports for the accelerators alone.
-
-    Source: An et al. 2024 (arXiv 2408.14158), tables II and III; price of a DGX A100 at release.
-    """
-    return MachineDesign(
-        name="DGX A100, three-layer",
-        node=node_of(accelerator, nic_gbit_per_s=200, usd=_DGX_A100_USD, watts=4200),
-        num_nodes=1250,
-        fabric=build_fabric("three-layer", 10_000, 40),
-        gemm_flops_per_s=263e12,
-    )

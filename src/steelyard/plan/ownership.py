@@ -139,6 +139,16 @@ class Waiting:
             return math.inf
         return float(brentq(self._slope, 0.0, _FARTHEST_YEARS))  # pyright: ignore[reportArgumentType]
 
+    @property
+    def now_pays_from_usd_per_month(self) -> float:
+        """Cost of a month of delay from which on it is best begun now.
+
+        Infinite where waiting brings the result sooner, so that no delay is saved by beginning.
+        """
+        faster = math.log(self.speed_growth) * self.duration_years
+        saved = math.log(self.cost_growth) * self.cost_usd
+        return saved / (1 - faster) / MONTHS_PER_YEAR if faster < 1 else math.inf
+
     def _slope(self, years: float) -> float:
         """Return how the total changes with the start."""
         saved = math.log(self.cost_growth) * self.cost_at(years)
