@@ -22,11 +22,7 @@ __all__ = ["Box", "run_box", "triad_bytes_per_s"]
 
 _MOVES = np.array(
     [(0, 0, 0)]
-    + [
-        move
-        for move in np.ndindex(3, 3, 3)
-        if 1 <= sum(abs(part - 1) for part in move) <= 2
-    ]
+    + [move for move in np.ndindex(3, 3, 3) if 1 <= sum(abs(part - 1) for part in move) <= 2]
 )
 _MOVES[1:] -= 1
 _WEIGHTS = np.array([1 / 3, 1 / 18, 1 / 36])[np.abs(_MOVES).sum(axis=1)]

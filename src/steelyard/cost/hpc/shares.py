@@ -122,9 +122,7 @@ def _left_out(values: Array, columns: Array, strength: float) -> Array:
     return found - values
 
 
-def _share(
-    mean: float, slopes: Array, standard: tuple[Array, Array], features: ArrayLike
-) -> float:
+def _share(mean: float, slopes: Array, standard: tuple[Array, Array], features: ArrayLike) -> float:
     """Return a share, which no slope drives to nothing."""
     center, scale = standard
     moved = (np.asarray(features, dtype=float).reshape(len(center)) - center) / scale

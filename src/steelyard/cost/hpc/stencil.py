@@ -64,7 +64,9 @@ class StencilNode:
     noise_s: float = 0.0
 
     @classmethod
-    def of(cls, cluster: Cluster, device: Accelerator, *, memory_share: float = 0.8) -> "StencilNode":
+    def of(
+        cls, cluster: Cluster, device: Accelerator, *, memory_share: float = 0.8
+    ) -> "StencilNode":
         """Make the node of a cluster, its memory filled with a D3Q19 lattice.
 
         Args:
