@@ -61,7 +61,7 @@ class Box:
         self.now, self._next = self._next, self.now
 
     def faces(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the populations that leave to the left and to the right, [2] of [5, y + 2, z + 2]."""
+        """Return what leaves to the left and to the right, each [5, y + 2, z + 2]."""
         return self.now[_LEFT, 1], self.now[_RIGHT, -2]
 
     def take(self, from_left: np.ndarray, from_right: np.ndarray) -> None:

@@ -7,7 +7,6 @@ without the one that is asked about.
 import math
 from dataclasses import dataclass
 
-import numpy as np
 
 from steelyard import catalog
 from steelyard.catalog.hardware import Accelerator, Cluster
