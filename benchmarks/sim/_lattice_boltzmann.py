@@ -12,10 +12,7 @@ from dataclasses import dataclass, field
 from multiprocessing.shared_memory import SharedMemory
 
 import numpy as np
-import torch
 
-from steelyard.catalog.probes import memory
-from steelyard.catalog.probes.timing import host_clock
 from steelyard.jit import njit
 
 __all__ = ["Box", "run_box", "triad_bytes_per_s"]
@@ -243,6 +240,12 @@ def triad_bytes_per_s(num_processes: int) -> float:
 
 def _stream(together, found) -> None:
     """Time the calibration's triad while the others do the same."""
+    # Torch takes seconds to load, and the processes of a box do not need it.
+    import torch
+
+    from steelyard.catalog.probes import memory
+    from steelyard.catalog.probes.timing import host_clock
+
     torch.set_num_threads(1)
     memory.stream(device="cpu", quick=True, clock=host_clock)
     together.wait(timeout=60)

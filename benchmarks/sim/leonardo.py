@@ -175,7 +175,7 @@ def _best(
     least: float,
     flow: int | None,
 ) -> float:
-    """Return minus the largest rate of a flow, or of the least flow, others having at least that."""
+    """Return minus the largest rate of a flow, or of the least one; others have `least`."""
     count = uses.shape[1]
     goal = np.zeros(count + 1)
     goal[count if flow is None else flow] = -1.0

@@ -7,14 +7,13 @@ without the one that is asked about.
 import math
 from dataclasses import dataclass
 
-
 from steelyard import catalog
 from steelyard.catalog.hardware import Accelerator, Cluster
 from steelyard.cost.hpc.shares import ShareFit, fit_shares
 from steelyard.errors import CatalogError
 from steelyard.quantity import Forecast, Provenance
 
-__all__ = ["HplRun", "hpcg", "hpl", "listed_clusters", "network_features"]
+__all__ = ["HplRun", "hpcg", "hpl", "listed_clusters", "network_features", "rated_power_w"]
 
 _FILL = 0.8
 """Share of the accelerators' memory that a benchmark's problem fills (arXiv 2307.16885)."""
@@ -101,11 +100,12 @@ def hpl(cluster: Cluster) -> HplRun:
         The run; 80 % intervals are as wide as leaving each of the others out demands.
 
     Raises:
-        CatalogError: a field is empty.
+        CatalogError: a field is empty, or the cluster has no accelerators.
         FitError: fewer than 3 other clusters are listed.
 
     Source: Petitet et al. 2018 (HPL); arXiv 2307.16885.
     """
+    device = _device(cluster)
     features = network_features(cluster)
     others = listed_clusters("rmax_flops_per_s", without=cluster.name)
     others = [item for item in others if item.rpeak_flops_per_s and item.injection_bytes_per_s]
@@ -114,7 +114,6 @@ def hpl(cluster: Cluster) -> HplRun:
         [network_features(item) for item in others],
     )
     rate = fit.share(features) * cluster.rpeak_flops_per_s
-    device = catalog.accelerator(cluster.accelerator)
     order = math.sqrt(_FILL * device.memory_bytes * cluster.num_accelerators / 8)
     time_s = 2 / 3 * order**3 / rate
     power = _hpl_power(cluster, device) if device.tdp_w else None
@@ -176,10 +175,12 @@ def hpcg(cluster: Cluster) -> Forecast:
         The rate with its 80 % interval.
 
     Raises:
+        CatalogError: the cluster has no accelerators.
         FitError: fewer than 3 other clusters are listed.
 
     Source: Dongarra, Heroux and Luszczek 2016 (HPCG); arXiv 2307.16885.
     """
+    _device(cluster)
     others = listed_clusters("hpcg_flops_per_s", without=cluster.name)
     fit = fit_shares([item.hpcg_flops_per_s / _memory_bytes_per_s(item) for item in others])
     said = (
@@ -187,6 +188,18 @@ def hpcg(cluster: Cluster) -> Forecast:
         "clusters of the catalog (HPCG lists)"
     )
     return _fitted("hpcg.rate", fit.share() * _memory_bytes_per_s(cluster), fit.relative, said)
+
+
+def _device(cluster: Cluster) -> Accelerator:
+    """Return the accelerators of a cluster; processors alone are like none that is listed."""
+    found = catalog.accelerator(cluster.accelerator)
+    if found.kind == "cpu":
+        raise CatalogError(
+            f"cluster {cluster.name}: accelerator is the processor {found.name}, but the clusters "
+            "whose figures are known have accelerators",
+            hint="ask about a cluster of accelerators",
+        )
+    return found
 
 
 def _memory_bytes_per_s(cluster: Cluster) -> float:
