@@ -9,7 +9,7 @@ from steelyard.cost.collectives import all_reduce_s
 from steelyard.cost.hpc.lists import hpcg, hpl, rated_power_w
 from steelyard.cost.hpc.stencil import StencilNode, step_s
 from steelyard.cost.roofline import PUBLISHED_RELATIVE, Machine
-from steelyard.errors import CatalogError, FitError, InfeasibleError, merged
+from steelyard.errors import CatalogError, FitError
 from steelyard.quantity import Forecast
 
 __all__ = ["HpcAnswer", "benchmark_forecasts"]
@@ -50,7 +50,6 @@ def benchmark_forecasts(cluster: Cluster, *, num_nodes: int = 0) -> HpcAnswer:
 
     Raises:
         CatalogError: there are more nodes than the cluster has.
-        InfeasibleError: the record allows no forecast at all.
     """
     part = _part(cluster, num_nodes)
     forecasts: dict[str, list[Forecast]] = {}
@@ -75,9 +74,6 @@ def benchmark_forecasts(cluster: Cluster, *, num_nodes: int = 0) -> HpcAnswer:
             forecasts[name] = forecast(part)
         except (CatalogError, FitError) as error:
             problems[name] = error
-    if not forecasts:
-        said = merged(list(problems.values()))
-        raise InfeasibleError(f"no benchmark can be forecast: {said}", hint=said.hint)
     made = {item.quantity for items in forecasts.values() for item in items}
     listed = _listed(cluster) if part is cluster else {}
     return HpcAnswer(

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from steelyard.errors import FitError
 
-__all__ = ["ShareFit", "fit_shares", "leave_one_out"]
+__all__ = ["ShareFit", "fit_shares"]
 
 Array = NDArray[np.float64]
 
@@ -59,8 +59,8 @@ def fit_shares(shares: ArrayLike, features: ArrayLike | None = None) -> ShareFit
         features: what a share may depend on, [n, features]; nothing when None.
 
     Returns:
-        The fit. Its interval holds the error that (8 of 10) n + 1 machines stay below, each left
-        out in turn; of fewer than 9 the largest.
+        The fit. The half-width of its interval is the error of rank .8 (n + 1), each machine left
+        out in turn; with at most 8 machines the largest.
 
     Raises:
         FitError: there are fewer than 3 machines.
@@ -90,25 +90,6 @@ def fit_shares(shares: ArrayLike, features: ArrayLike | None = None) -> ShareFit
         log_half_width=float(logs[rank - 1]),
         num_machines=len(values),
     )
-
-
-def leave_one_out(shares: ArrayLike, features: ArrayLike | None = None) -> list[ShareFit]:
-    """Fit all machines but one, for each of them, the strength chosen anew.
-
-    Args:
-        shares: as of `fit_shares`, n at least 4.
-        features: as of `fit_shares`.
-
-    Returns:
-        The fit that has not seen machine i at place i.
-
-    Raises:
-        FitError: there are fewer than 4 machines.
-    """
-    values = np.asarray(shares, dtype=float)
-    columns = np.zeros((len(values), 0)) if features is None else np.asarray(features, dtype=float)
-    places = np.arange(len(values))
-    return [fit_shares(values[places != one], columns[places != one]) for one in places]
 
 
 def _left_out(values: Array, columns: Array, strength: float) -> Array:

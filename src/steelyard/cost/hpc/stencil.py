@@ -46,6 +46,8 @@ class StencilNode:
         memory_bytes_per_s: memory bandwidth that one of them reaches in a step.
         scale_up_bytes_per_s: one-way rate between two of them.
         injection_bytes_per_s: one-way network rate of the node.
+        core_s_per_site: time of a site's update that does not overlap its memory traffic, as on
+            processors; 0 where the traffic hides it.
         latency_s: time of a message, six of which follow each other in a step.
         overlap: share of the exchange that hides behind the update, 0 to 1.
         network_share: share of the injection rate that the exchange reaches.
@@ -58,6 +60,7 @@ class StencilNode:
     memory_bytes_per_s: float
     scale_up_bytes_per_s: float
     injection_bytes_per_s: float
+    core_s_per_site: float = 0.0
     latency_s: float = 5e-6
     overlap: float = 0.0
     network_share: float = 1.0
@@ -149,8 +152,9 @@ def step_s(
 ) -> NDArray[np.float64]:
     """Return the seconds of a step on that many nodes.
 
-    Memory traffic of the sites, the halo that overlap leaves, a latency per axis and direction,
-    and the largest of as many delays as there are accelerators, noise_s sqrt(2 ln accelerators).
+    The sites' core and memory times, the halo that overlap leaves, a latency per axis and
+    direction, and the largest of as many delays as there are accelerators, noise_s sqrt(2 ln
+    accelerators).
 
     Args:
         node: one of equal nodes.
@@ -160,7 +164,8 @@ def step_s(
     Returns:
         Seconds, of the shape of `num_nodes`.
 
-    Source: arXiv 2307.16885 (weak scaling of lattice Boltzmann); Gumbel 1958 (largest of many).
+    Source: arXiv 2307.16885 (weak scaling of lattice Boltzmann); Gumbel 1958 (largest of many);
+        Stengel et al. 2015 (core and memory times that follow each other).
     """
     counts = np.asarray(num_nodes, dtype=int)
     parts = np.array([_parts(node, int(count), lattice) for count in counts.ravel()])
@@ -177,7 +182,8 @@ def _parts(node: StencilNode, num_nodes: int, lattice: Lattice) -> tuple[float, 
     network = out / node.injection_bytes_per_s
     inside = max(within / node.scale_up_bytes_per_s - network, 0.0)
     latency = 6 * node.latency_s if num_nodes > 1 else 0.0
-    update = node.sites * lattice.moved_bytes / node.memory_bytes_per_s
+    site = node.core_s_per_site + lattice.moved_bytes / node.memory_bytes_per_s
+    update = node.sites * site
     slowest = math.sqrt(2 * math.log(max(node.accelerators * num_nodes, 1)))
     return update + (1 - node.overlap) * inside + latency, network, slowest
 
