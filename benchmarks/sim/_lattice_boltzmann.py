@@ -6,10 +6,11 @@ face to its neighbor through shared memory; a byte over a pipe says that they ar
 
 import contextlib
 import multiprocessing
-import multiprocessing.connection
 import time
 from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
 from multiprocessing.shared_memory import SharedMemory
+from typing import Any
 
 import numpy as np
 
@@ -167,9 +168,7 @@ def run_box(
     return slowest, density, np.concatenate([item for _, _, item in found])
 
 
-def _answer(
-    worker: multiprocessing.process.BaseProcess, near: multiprocessing.connection.Connection
-) -> tuple[np.ndarray, float, np.ndarray]:
+def _answer(worker: BaseProcess, near: Any) -> tuple[np.ndarray, float, np.ndarray]:
     """Wait for what a process found; a dead one has no answer."""
     while not near.poll(0.5):
         if not worker.is_alive() and not near.poll():
@@ -201,9 +200,9 @@ def _exchange(
     slots: np.ndarray,
     turn: int,
     rank: int,
-    neighbor: multiprocessing.connection.Connection | None,
+    neighbor: Any,
 ) -> None:
-    """Hand faces over and take the neighbor's; alone, a part is its own neighbor."""
+    """Hand faces over and take the neighbor's; alone (None), a part is its own neighbor."""
     left, right = box.faces()
     if neighbor is None:
         box.take(right, left)

@@ -242,14 +242,12 @@ def _simulated_step(wired: Network, node: StencilNode, num_nodes: int) -> float:
     return update + simulate_flows(wired, routed, tolerance=0.01).makespan_s
 
 
-def _port(
-    places: np.ndarray, inner: tuple[int, int, int], outer: tuple[int, int, int]
-) -> np.ndarray:
+def _port(places: np.ndarray, inner: tuple[int, ...], outer: tuple[int, ...]) -> np.ndarray:
     """Return the host of each accelerator: its node's number, then its own within the node."""
     inside = [place % own for place, own in zip(places, inner, strict=True)]
     nodes = [place // own for place, own in zip(places, inner, strict=True)]
     own = np.ravel_multi_index(inside, inner)
-    return np.ravel_multi_index(nodes, outer) * int(np.prod(inner)) + own
+    return np.asarray(np.ravel_multi_index(nodes, outer)) * int(np.prod(inner)) + own
 
 
 def _own_box(quick: bool) -> list[Check]:
