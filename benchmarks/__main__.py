@@ -121,7 +121,7 @@ def _plain(check: Check) -> dict[str, Any]:
         "value": float(check.value),  # some are numbers of numpy, which JSON does not know
         "bar": check.bar,
         "better": check.better,
-        "ok": check.ok,
+        "ok": bool(check.ok),
     }
 
 

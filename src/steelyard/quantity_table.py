@@ -64,6 +64,17 @@ _ROWS: tuple[tuple[str, str, Literal["lower", "higher", "neither"], str], ...] =
         "lower",
         "Time from the start of a collective to the arrival of its last byte.",
     ),
+    ("hpl.rate", "FLOP/s", "higher", "Rmax: fp64 operations of HPL, 2/3 N^3, over its time."),
+    ("hpl.duration", "s", "lower", "Time of one HPL run from the first panel to the last."),
+    ("hpl.power", "W", "lower", "Mean power of the nodes during HPL, facility overhead excluded."),
+    ("hpcg.rate", "FLOP/s", "higher", "Operations of HPCG over its time, as its list ranks them."),
+    (
+        "stencil.efficiency",
+        "fraction",
+        "higher",
+        "Time of a stencil's step on one node over that on all, as many sites per accelerator.",
+    ),
+    ("stencil.rate", "site/s", "higher", "Sites of a grid that are updated per second."),
     (
         "study.wall_time",
         "s",

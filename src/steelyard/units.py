@@ -110,6 +110,7 @@ _BASES: dict[str, dict[str, float]] = {
     "parameter": {"parameter": 1.0, "parameters": 1.0, "params": 1.0},
     "token/s": {"token/s": 1.0, "tokens/s": 1.0, "tok/s": 1.0},
     "request/s": {"request/s": 1.0, "requests/s": 1.0, "req/s": 1.0, "rps": 1.0},
+    "site/s": {"site/s": 1.0, "sites/s": 1.0, "LUP/s": 1.0, "LUPS": 1.0},
     "g/J": {"g/J": 1.0, "g/kWh": 1 / _KWH_J, "gCO2e/kWh": 1 / _KWH_J, "g CO2e/kWh": 1 / _KWH_J},
     "USD/J": {
         "USD/J": 1.0,
@@ -277,6 +278,7 @@ _COUNTED = {
     "parameter": "parameters",
     "token/s": "tokens/s",
     "request/s": "requests/s",
+    "site/s": "sites/s",
 }
 _RATES = {"g/J": (_KWH_J, "g/kWh"), "USD/J": (_KWH_J, "$/kWh"), "USD/s": (_HOUR_S, "$/h")}
 _PRECISE = {"nat/token": "nats/token", "bit/byte": "bits/byte", "1": ""}

@@ -104,7 +104,9 @@ def on_the_event_loop(network, routed):
     running = np.zeros(len(left), dtype=bool)
 
     def settle():
-        left[running] -= state["rates"][running] * (loop.now_s - state["since"])
+        sent = state["rates"][running] * (loop.now_s - state["since"])
+        # Rounding may leave less than nothing, which would be due before every other piece.
+        left[running] = np.maximum(left[running] - sent, 0.0)
         state["since"] = loop.now_s
 
     def again():

@@ -96,6 +96,13 @@ class Cluster:
             a network; their product is the cluster.
         topology: form of the network, free text.
         pue: power usage effectiveness, 0 when unknown.
+        host_tdp_w: rated power of a node's processors beside the accelerators; 0 when unknown, or
+            when the accelerators' rating has them.
+        rpeak_flops_per_s: fp64 peak as TOP500 lists it, 0 when unlisted; lists mix clock rates and
+            count the processors in, so that it is not accelerators times a datasheet's peak.
+        rmax_flops_per_s: measured HPL rate, 0 when unlisted; seldom of all nodes.
+        hpl_power_w: power in that run, 0 when unlisted.
+        hpcg_flops_per_s: measured HPCG rate, 0 when unlisted.
         confidence: high, medium or unsure.
         source: list, paper or documentation where the facts stand.
     """
@@ -112,6 +119,11 @@ class Cluster:
     levels: tuple[Level, ...] = ()
     topology: str = ""
     pue: float = 0.0
+    host_tdp_w: float = 0.0
+    rpeak_flops_per_s: float = 0.0
+    rmax_flops_per_s: float = 0.0
+    hpl_power_w: float = 0.0
+    hpcg_flops_per_s: float = 0.0
     confidence: str = "high"
     source: str = ""
 

@@ -246,10 +246,16 @@ def _hardware_rules(record: Accelerator | Cluster | Site) -> dict[str, tuple[boo
         }
     if isinstance(record, Cluster):
         rates = ("node_memory_bytes", "scale_up_bytes_per_s", "injection_bytes_per_s")
+        lists = ("rpeak_flops_per_s", "hpcg_flops_per_s", "hpl_power_w", "host_tdp_w")
         return (
             _positive(record, "num_nodes", "accelerators_per_node", "year")
-            | _not_negative(record, *rates)
+            | _not_negative(record, *rates, *lists)
             | {
+                "rmax_flops_per_s": (
+                    0 <= record.rmax_flops_per_s <= (record.rpeak_flops_per_s or math.inf),
+                    "; no run is faster than rpeak_flops_per_s = "
+                    f"{record.rpeak_flops_per_s:g}: 0 when unknown, at most that",
+                ),
                 "pue": (record.pue == 0 or record.pue >= 1, f"{at_least_it}, or 0 for unknown"),
                 "levels": _levels_rule(record),
             }

@@ -38,6 +38,13 @@ for name, module, text, example in (
         "--model llama-3.1-8b --tensor 8 --recompute full",
     ),
     (
+        "hpc",
+        "hpc",
+        "Forecast a cluster's benchmarks: HPL with power and energy, HPCG, a stencil, an "
+        "all-reduce.",
+        "--cluster LEONARDO-Booster",
+    ),
+    (
         "run",
         "run",
         "Price a training run: amortized, bought, rented and, with people, the whole development.",

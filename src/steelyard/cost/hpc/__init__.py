@@ -1,0 +1,1 @@
+"""What clusters reach in the benchmarks of scientific computing: HPL, HPCG and stencils."""
