@@ -20,7 +20,7 @@ from steelyard.sim.step.training import TrainingStep
 from steelyard.sim.taskgraph import StepOverlap
 from steelyard.units import pretty
 
-__all__ = ["timeline"]
+__all__ = ["ScheduleName", "check_sizes", "machine_for", "timeline"]
 
 _MOST_PASSES = 300_000
 _MOST_BARS = 20_000
@@ -84,10 +84,10 @@ def timeline(
         "micro_batch": micro_batch,
         "sequence_length": sequence_length,
     }
-    _check_sizes(sizes, chart)
+    check_sizes(sizes, chart)
     step = TrainingStep(
         arch=catalog.architecture_by_name(model),
-        machine=_machine(cluster, accelerator, tensor * pipeline * data, dtype),
+        machine=machine_for(cluster, accelerator, tensor * pipeline * data, dtype),
         schedule=schedule,
         overlap=StepOverlap(pipeline=not blocking, data=not blocking, loader=not blocking),
         recompute=recompute,
@@ -105,8 +105,16 @@ def timeline(
         _print(step, made, title)
 
 
-def _check_sizes(sizes: dict[str, int], chart: Path | None) -> None:
-    """Refuse sizes below 1, and pipelines too large to simulate or to draw."""
+def check_sizes(sizes: dict[str, int], chart: Path | None = None) -> None:
+    """Refuse sizes below 1, and pipelines too large to simulate or to draw.
+
+    Args:
+        sizes: values by the name of their option, with or without "num_".
+        chart: file of the picture, None for none.
+
+    Raises:
+        ConfigError: names every wrong option.
+    """
     options = {f"--{name.removeprefix('num_').replace('_', '-')}": sizes[name] for name in sizes}
     wrong: list[SteelyardError] = [
         ConfigError(f"{name} is {size}, but must be at least 1", hint=f"change {name}")
@@ -133,8 +141,21 @@ def _check_sizes(sizes: dict[str, int], chart: Path | None) -> None:
         raise merged(wrong)
 
 
-def _machine(cluster: str, accelerator: str, count: int, dtype: str) -> Machine:
-    """Return the accelerator with its links; a cluster must have as many."""
+def machine_for(cluster: str, accelerator: str, count: int, dtype: str) -> Machine:
+    """Return the accelerator of a layout with its links.
+
+    Args:
+        cluster: catalog name of the cluster, or this-machine.
+        accelerator: catalog name of an accelerator, in place of a cluster.
+        count: accelerators of the layout.
+        dtype: number format of the products; bf16 on published accelerators when empty.
+
+    Returns:
+        The accelerator.
+
+    Raises:
+        ConfigError: the cluster has fewer.
+    """
     found = machines_of(
         cluster=cluster,
         accelerator=accelerator,
