@@ -23,6 +23,9 @@ class Quantity:
     definition: str
 
 
+# Units are SI base units, so that a plan and a measurement are compared without conversion. Where
+# the literature has two definitions, the sentence says which one counts: MFU without recomputation,
+# TPOT without the first token, memory beyond what the process held before.
 _ROWS: tuple[tuple[str, str, Literal["lower", "higher", "neither"], str], ...] = (
     (
         "eval.loss",

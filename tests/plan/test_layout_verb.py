@@ -6,9 +6,12 @@ import re
 import numpy as np
 import pytest
 
+from steelyard import catalog
 from steelyard.cli.plan.layout import layout
-from steelyard.errors import ConfigError, InfeasibleError
+from steelyard.errors import ConfigError, InfeasibleError, SteelyardError
 from steelyard.plan.exports import read_megatron
+from steelyard.plan.machines import machines_of
+from steelyard.plan.run_advice import advise_run, plan_of
 from steelyard.runs.pareto import pareto
 
 _ASKED = {"model": "gpt3-6.7b", "cluster": "Selene", "nodes": 4}
@@ -48,13 +51,39 @@ def test_the_first_layout_is_exported(capsys):
     assert (read.micro_batch, read.accumulation) == (first["micro_batch"], first["accumulation"])
 
 
+def test_a_slow_probe_makes_the_plan_slower_and_dearer(capsys):
+    machines = machines_of(cluster="Selene", nodes=4)
+    advice = advise_run(catalog.architecture_by_name("gpt3-6.7b"), machines, tokens=1e10)
+    probe = advice.probes()[0]
+    slower = advice.answered(2 * probe.forecast_s)
+    before, after = (plan_of(item, machines) for item in (advice, slower))
+    for name in ("train.step_time", "train.total_time", "run.cost"):
+        told = before.forecast(name)
+        assert told.low < told.value < told.high
+        assert after.forecast(name).value > told.value
+    # The plan's time is that of its steps, and close to that of the tokens asked for.
+    total = before.forecast("train.total_time").value
+    assert total == pytest.approx(
+        before.choice["steps"] * before.forecast("train.step_time").value, rel=1e-9
+    )
+    assert total == pytest.approx(advice.run_s, rel=0.01)
+    # Money of the run rises with its time.
+    assert slower.run_usd / advice.run_usd == pytest.approx(slower.run_s / advice.run_s, rel=0.2)
+    layout(model="gpt3-6.7b", accelerator="A100-SXM4-80GB", count=32, export="skypilot")
+    assert re.search(r"#   run.cost: \$", capsys.readouterr().out)
+
+
 def test_what_cannot_be_is_said(capsys):
     with pytest.raises(InfeasibleError, match="memory: gpt3-175b needs at least"):
         layout(model="gpt3-175b", cluster="Selene", nodes=1)
     with pytest.raises(InfeasibleError, match="no split of 32 accelerators divides 1 "):
         layout(model="gpt2", cluster="Selene", nodes=4, global_batch=1)
-    with pytest.raises(ConfigError, match="--top is 0"):
-        layout(**_ASKED, top=0)
+    with pytest.raises(SteelyardError, match=r"(?s)--top is 0.*--sequence-length is 0"):
+        layout(**_ASKED, top=0, sequence_length=0)
+    with pytest.raises(ConfigError, match="tokens -1"):
+        advise_run(
+            catalog.architecture_by_name("gpt2"), machines_of(cluster="Selene", nodes=1), tokens=-1
+        )
     with pytest.raises(ConfigError, match="this-machine has one"):
         layout(model="gpt2", cluster="this-machine")
     with pytest.raises(ConfigError, match="--measured"):

@@ -11,6 +11,7 @@ from steelyard import catalog
 from steelyard.cost.roofline import Machine
 from steelyard.errors import ConfigError
 from steelyard.runs.report import Chart, Report, Section
+from steelyard.runs.theme import SERIES
 from steelyard.sim import taskgraph
 from steelyard.sim.step import StageTimes, chrome_trace, lanes_chart, simulate, write_chrome_trace
 from steelyard.sim.step.layers import Segment, layer_time_s, transposed
@@ -231,6 +232,25 @@ def test_a_timeline_is_written_for_chrome_and_drawn(tmp_path):
         tmp_path / "step.html"
     )
     assert "device 1" in (tmp_path / "step.html").read_text()
+
+
+def test_pictures_of_blocking_steps_have_a_colour_for_each_operation():
+    graph = taskgraph.pipeline_graph(taskgraph.zero_bubble(2, 4), overlap=SLOW, data_parallel=True)
+    times = replace(
+        StageTimes.equal(2, forward_s=1e-3, backward_s=2e-3),
+        transfer_s=1e-4,
+        gather_s=np.full(2, 1e-3),
+        scatter_s=np.full(2, 1e-3),
+        update_s=1e-4,
+        load_s=1e-4,
+    )
+    timeline = simulate(graph, times.durations_s(graph))
+    rows = [row for data in lanes_chart(timeline)["datasets"].values() for row in data]
+    groups = list(dict.fromkeys(row["group"] for row in rows))
+    assert groups[0] == "forward"
+    assert "waits for transfers" in groups
+    assert len(groups) <= len(SERIES)
+    assert next(row["lane"] for row in rows) == "device 0"
 
 
 @pytest.mark.slow

@@ -181,6 +181,7 @@ class Architecture:
     @property
     def value_dim(self) -> int:
         """Width of a value head: only latent attention has one of its own."""
+        # The field alone changes nothing: only latents are expanded to values of another width.
         return (self.kv_lora_rank and self.v_head_dim) or self.head_dim
 
     @property
@@ -207,6 +208,7 @@ class Architecture:
         Returns:
             False in a dense model, in its leading dense layers, and in those between.
         """
+        # Groups are counted after the leading dense layers, and experts stand in their last layer.
         place = layer - self.num_dense_layers
         return self.num_experts > 0 and place >= 0 and (place + 1) % self.moe_every == 0
 
@@ -219,6 +221,7 @@ class Architecture:
         Returns:
             The window; 0 for all tokens before it.
         """
+        # Counted from 1, as published: the second layer of Gemma 2 is the first without a window.
         is_full = self.full_attention_every and (layer + 1) % self.full_attention_every == 0
         return 0 if is_full else self.sliding_window
 
@@ -231,5 +234,6 @@ class Architecture:
         Returns:
             False without rotary positions, and in the layers `no_rope_every` leaves out.
         """
+        # Counted from 1, as published: the fourth layer of SmolLM3 is the first left out.
         is_left_out = self.no_rope_every and (layer + 1) % self.no_rope_every == 0
         return self.position in ("rope", "xpos") and not is_left_out

@@ -92,11 +92,13 @@ def chip(name: str) -> Chip:
     Raises:
         CatalogError: no chip has these words, or several have as few others; both list names.
     """
+    # Lazily from the strictest reading to the loosest: the first that finds a chip counts.
     found = next(filter(None, map(_with_words, _loosened(_words(name)))), {})
     if not found:
         raise CatalogError(f"no chip named {name!r} has a known price", hint=_near(name))
     least = min(found.values())
     best = [known for known, more in found.items() if more == least]
+    # Variants differ in price, memory and power: none is guessed.
     if len(best) > 1:
         raise CatalogError(
             f"{name!r} may be one of {len(found)} chips", hint=f"name one of {', '.join(found)}"
@@ -109,6 +111,7 @@ def _with_words(asked: list[str]) -> dict[str, int]:
     found: dict[str, int] = {}
     for known in _chips() if asked else ():
         words = _words(known)
+        # Whole words only, as "a100" is part of "a1000" and of "ga100".
         if all(word in words or f"{word}gb" in words for word in asked):
             found[known] = len(words) - len(asked)
     return found
@@ -132,6 +135,7 @@ def family_of(name: str) -> str:
     """
     if "TPU" in name:
         return next((word for word in name.split() if re.fullmatch(r"v\d\w*", word)), name)
+    # At most three digits, so that RTX A1000 is no A100; "K20m" and "V100S" are variants.
     found = re.search(r"\b([A-Z]{1,2}\d{2,3})(?:[a-z]|(?<=V100)S)?\b", name)
     return found.group(1) if found else name
 
@@ -171,6 +175,7 @@ def price_index(month: str) -> float:
         raise CatalogError(
             f"no price index is known for {month!r}", hint=f"give a month from {first} to {last}"
         )
+    # Months as text sort as they follow each other.
     return _index()[min(month, last)]
 
 
@@ -207,6 +212,7 @@ def _chips() -> dict[str, Chip]:
 def _peak(row: dict[str, str]) -> float | None:
     """Return the peak of training: tensor rates first, fp16 and int8 only for TPUs, then fp32."""
     names = (*_PEAKS, "fp16_flops_per_s", "int8_ops_per_s", "fp32_flops_per_s")
+    # GPUs without tensor cores were trained on in fp32; a TPU multiplies 16 or 8 bits only.
     if row["kind"] != "tpu":
         names = (*_PEAKS, "fp32_flops_per_s", "fp16_flops_per_s")
     return next((float(row[name]) for name in names if row[name]), None)

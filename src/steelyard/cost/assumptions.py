@@ -13,6 +13,7 @@ __all__ = ["RANGES", "Assumptions", "with_assumptions"]
 
 def _table(**values: float) -> Mapping[str, float]:
     """Return a table that nobody changes, as the default of a field."""
+    # Dataclasses refuse defaults without a hash, which this view has not before Python 3.12.
     return field(default_factory=lambda: MappingProxyType(values))
 
 
@@ -124,6 +125,7 @@ class Assumptions:
 
     def pue(self, organization: str) -> float:
         """Return facility power over IT power of an organization."""
+        # Tables list several organizations in one cell, and names change ("Google DeepMind").
         is_large = any(name in organization for name in self.hyperscalers)
         return self.hyperscaler_pue if is_large else self.other_pue
 
@@ -194,6 +196,8 @@ def with_assumptions(values: Mapping[str, float], base: Assumptions | None = Non
         ConfigError: a name is unknown, or no number, or a value cannot be.
     """
     start = base or Assumptions()
+    # Tables and lists of words have no one number to replace; types are text where annotations are
+    # postponed.
     numbers = [item.name for item in fields(Assumptions) if item.type in (float, "float")]
     for name in values:
         if name not in numbers:

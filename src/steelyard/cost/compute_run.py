@@ -117,6 +117,8 @@ class ComputeRun:
         Raises:
             CatalogError: the FLOP are known, and the chip's peak is not.
         """
+        # The least derived comes first: chip-hours as published, then their factors. FLOP last, as
+        # they need an MFU, the least certain of all.
         if self.chip_hours:
             return self.chip_hours
         if self.num_chips and self.hours:
@@ -153,6 +155,7 @@ class ComputeRun:
         Raises:
             CatalogError: the chip's power is unknown.
         """
+        # Several TPUs have no published rating: an assumed one stands for them.
         if not self.chip.tdp_w and self.chip.kind != "tpu":
             raise CatalogError(
                 f"no power is known for {self.chip.name}", hint="choose a chip with a rated power"
@@ -249,6 +252,7 @@ class ComputeRun:
         bought = self._bought()
         worth = depreciated_value(bought.usd, self._years_owned(bought), chosen)
         servers, network = (usd * self.used_chip_hours for usd in hourly_usd(worth, chosen))
+        # Chips and the rest of their servers lose value alike.
         chips = servers * bought.chip_usd / bought.usd
         parts = {"accelerators": chips, "rest of servers": servers - chips, "network": network}
         kwh = self.energy_j / J_PER_KWH
@@ -264,6 +268,7 @@ class ComputeRun:
             )
         bought = self._bought()
         servers = self.num_chips * bought.usd
+        # The network is a share of the whole cluster, itself included.
         share = self.assumptions.interconnect_fraction
         chips = servers / server_price_factor(family_of(self.chip.name), self.assumptions)
         parts = {"accelerators": chips, "rest of servers": servers - chips}
@@ -310,6 +315,7 @@ class ComputeRun:
             return purchase_of(self.chip, self.assumptions)
         usd = self.server_usd * self.assumptions.price_factor
         part = usd / server_price_factor(family_of(self.chip.name), self.assumptions)
+        # A price that is given is one of the start, so that nothing has been lost of it yet.
         day = self.start or datetime.date.today()
         return Purchase(usd=usd, chip_usd=part, date=day, source="price as given")
 
@@ -320,6 +326,7 @@ class ComputeRun:
         if self.start is None:
             return self.assumptions.years_in_service
         days = (self.start - acquired_on(self.chip, bought, self.assumptions)).days
+        # A run before the first sale had hardware that was new.
         return max(0, days) / DAYS_PER_YEAR
 
     def _kwh_usd(self) -> float:

@@ -161,7 +161,7 @@ class EngineStepTime:
         kv: type of keys and values.
         stored: how the matrices of a part are kept, one for each layer, where that is not by their
             type: float16 that products of float32 read, or codes in blocks.
-        factor: by which every time is multiplied.
+        factor: number that multiplies every time.
         relative_spread: relative error that is expected of a step.
         source: where the rates are from.
     """

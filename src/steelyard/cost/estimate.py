@@ -123,7 +123,7 @@ def _about(value: float, name: str, end: float) -> float:
 def estimate_with_interval(
     make: Callable[[Assumptions], CostEstimate], assumptions: Assumptions
 ) -> CostEstimate:
-    """Give an estimate the interval that the ranges of its assumptions make together.
+    """Return an estimate with the interval that the ranges of its assumptions make together.
 
     The assumptions are taken as independent: the squares of the log changes add up, those that
     raise the cost for the upper end and those that lower it for the lower one.

@@ -100,6 +100,7 @@ class Layout:
         """Return the fields as arrays, words as indices into `RECOMPUTE` and `SCHEDULES`."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         for name, words in _WORDS.items():
+            # Searches pass arrays of indices, which broadcast with numbers as words do not.
             if isinstance(values[name], str):
                 values[name] = words.index(values[name])
         return {name: np.asarray(value) for name, value in values.items()}
@@ -123,6 +124,7 @@ class Layout:
         Returns:
             1 where each replica keeps all; at most `replicas`.
         """
+        # A number of shards that is named wins over the stage.
         own = np.asarray(getattr(self, f"{state.removesuffix('s')}_shards"))
         staged = np.where(np.asarray(self.zero_stage) >= STATE_STAGES[state], self.replicas, 1)
         return np.where(own > 0, own, staged)

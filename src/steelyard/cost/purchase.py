@@ -99,6 +99,7 @@ def acquired_on(chip: Chip, purchase: Purchase, assumptions: Assumptions) -> dat
     """
     if chip.release_date is None:
         return purchase.date
+    # TPUs are not sold: those who make them have them from the release on.
     if chip.kind == "tpu":
         return chip.release_date
     waited = datetime.timedelta(days=assumptions.delivery_days)
@@ -128,6 +129,7 @@ def rent_of(chip: Chip, vendor: str, day: datetime.date, assumptions: Assumption
     family = family_of(chip.name)
     rented = [item for item in price_observations(family) if item.vendor]
     of_vendor = [item for item in rented if item.vendor == vendor] or rented
+    # Vendors often list "NVIDIA A100" without the variant that they rent out.
     generic = [item for item in of_vendor if item.chip.endswith(f" {family}")]
     exact = [item for item in of_vendor if item.chip == chip.name]
     found = exact or generic or of_vendor

@@ -171,8 +171,8 @@ class ServeStepTime:
         """Return the same model with every step `factor` times as long.
 
         Args:
-            factor: of every step.
-            prefill: of what prompts add to a step, in place of `factor`.
+            factor: number that multiplies every step.
+            prefill: number that multiplies what prompts add to a step, in place of `factor`.
 
         Returns:
             The scaled model.

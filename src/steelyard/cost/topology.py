@@ -19,7 +19,8 @@ class Topology:
     """Levels of links from the accelerators outward: die pair, node, pod, network.
 
     Attributes:
-        levels: at least one; each joins units of the one before it, the first single accelerators.
+        levels: levels of links, at least one; each joins units of the one before it, the first
+            single accelerators.
         efficiency: share of a link's rate that large transfers reach.
         host_bytes_per_s: one-way rate of one accelerator to its host's memory, 0 when unknown.
     """

@@ -118,7 +118,7 @@ class WeightLoss:
     Attributes:
         value: relative increase of perplexity over the weights as they were trained.
         provenance: how it is known.
-        source: on what.
+        source: models and text on which it was measured.
     """
 
     value: float

@@ -135,7 +135,7 @@ def scaling_fields(scaling: RotaryScaling) -> dict[str, Any]:
     """Write a rotary scaling as `read_scaling` reads it.
 
     Args:
-        scaling: of a model.
+        scaling: scaling of a model's positions.
 
     Returns:
         The value of `rope_scaling`, and fields beside it.

@@ -40,9 +40,12 @@ def unsupported_traits(arch: Architecture) -> list[str]:
             or arch.mixer != "attention"
             or arch.position in ("relative", "alibi")
         ),
+        # Biases by distance are added to a whole row of scores before its softmax: retention has
+        # none, dilated attention several.
         f"mixer = {arch.mixer!r} with kind = {arch.kind!r} or position = "
         f"{arch.position!r}": arch.mixer != "attention"
         and (arch.kind != "decoder" or arch.position in ("relative", "alibi")),
+        # Rotation turns columns in pairs.
         f"odd head_dim = {arch.turned_dim} with {arch.position}": arch.position in ("rope", "xpos")
         and arch.turned_dim % 2 == 1,
         "local_rope_theta with xpos": arch.position == "xpos" and arch.local_rope_theta > 0,
@@ -62,10 +65,12 @@ def _beside_latents(arch: Architecture) -> str:
         "qk_norm": arch.qk_norm,
         "subln": arch.subln,
         "multiway": arch.multiway,
+        # Its rotary columns are a part of their own; all of them are turned in every layer.
         "rotary_dim, no_rope_every or local_rope_theta": arch.rotary_dim > 0
         or arch.no_rope_every > 0
         or arch.local_rope_theta > 0,
         "windows or caps": arch.sliding_window > 0 or arch.attention_softcap > 0,
+        # Heads share one latent already: there are none to group.
         f"num_kv_heads = {arch.num_kv_heads}": arch.num_kv_heads != arch.num_heads,
     }
     return " and ".join(trait for trait, present in traits.items() if present)
@@ -155,6 +160,7 @@ def attention_traits(arch: Architecture, longest: int) -> list[str]:
     """
     traits = {
         f"latent attention (kv_lora_rank = {arch.kv_lora_rank})": arch.kv_lora_rank > 0,
+        # A window that holds the longest sequence is none.
         f"sliding windows of {arch.sliding_window} tokens": 0 < arch.sliding_window < longest,
         f"attention_softcap = {arch.attention_softcap:g}": arch.attention_softcap > 0,
     }

@@ -22,9 +22,10 @@ __all__ = ["PUBLISHED_BELIEFS", "LayoutAdvice", "advise"]
 
 Array = NDArray[np.float64]
 
-PUBLISHED_BELIEFS = Beliefs(parts=(0.14, 1.0, 0.14, 0.14, 1.0, 0.14, 0.14, 0.14), own=0.055)
-"""Spreads fitted on half of the published sweep of layouts (benchmark `plan_doubt`), those of
-traffic and bubble bounded at 1."""
+PUBLISHED_BELIEFS = Beliefs(parts=(0.14, 1.937, 0.14, 0.14, 1.837, 0.10, 0.14, 0.10), own=0.055)
+"""Spreads that benchmark `plan_doubt` fits on half of the groups of a published sweep of layouts
+(arXiv:2311.05610), after one factor of the sweep's machine; parts that it lacks have that of
+kernels. Links and bubbles are so uncertain because its network was far slower than assumed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,8 @@ class LayoutAdvice:
         machine: accelerator with its links.
         order: places of the candidates in the search, [candidates].
         doubt: what is believed of the errors of their times.
-        run_usd: money of the run with the first of them; NaN where no price is known.
+        run_tokens: training tokens of the run; NaN where no run is meant.
+        run_usd: money of the run with the fastest of them; NaN where no price is known.
     """
 
     search: LayoutSearch
@@ -45,6 +47,7 @@ class LayoutAdvice:
     machine: Machine
     order: NDArray[np.int64]
     doubt: Doubt
+    run_tokens: float = float("nan")
     run_usd: float = float("nan")
 
     @cached_property
@@ -63,6 +66,22 @@ class LayoutAdvice:
         """Place of the best candidate in the search, what was measured considered."""
         return int(self.order[self.regret.chosen])
 
+    @property
+    def step_s(self) -> tuple[float, float, float]:
+        """Seconds of a step of the best candidate, and their 80 % interval."""
+        place = self.regret.chosen
+        # The ranking's seconds are for the tokens of the first one's step; batches differ a little.
+        own = float(np.broadcast_to(self.search.cost.time_s, self._all)[self.chosen])
+        scale = own / float(self.seconds[place])
+        middle, low, high = (float(item[place]) * scale for item in self.interval())
+        return middle, low, high
+
+    @property
+    def run_s(self) -> float:
+        """Expected seconds of the run's tokens with the best candidate."""
+        shift = float(self.doubt.shift[self.regret.chosen])
+        return self.run_tokens / float(self.search.tokens_per_s[self.chosen]) * np.exp(shift)
+
     @cached_property
     def words(self) -> list[str]:
         """Words for each candidate."""
@@ -76,6 +95,7 @@ class LayoutAdvice:
         """Return what could be measured, the most telling for the chosen candidate first."""
         target = self.regret.chosen
         parts = _part_probes(self.arch, self.machine, self.search, self.chosen)
+        # A part that the chosen one does not have tells nothing of its time, however wide it is.
         shown = [item for item in parts if self.doubt.shares[target][PARTS.index(item.part)] > 0]
         return probes_of(self.doubt, target, self.seconds, names=self.words, parts=shown)
 
@@ -92,7 +112,9 @@ class LayoutAdvice:
             ConfigError: the time is not positive.
         """
         doubt = with_answer(self.doubt, self.probes()[0], measured_s)
-        return replace(self, doubt=doubt)
+        # Money follows time: a run that turns out slower than forecast costs that much more.
+        slower = float(doubt.interval(self.seconds)[0].min() / self.interval()[0].min())
+        return replace(self, doubt=doubt, run_usd=self.run_usd * slower)
 
     @property
     def _all(self) -> tuple[int, ...]:
@@ -106,6 +128,7 @@ def advise(
     *,
     most: int = 24,
     beliefs: Beliefs = PUBLISHED_BELIEFS,
+    run_tokens: float = float("nan"),
     run_usd: float = float("nan"),
 ) -> LayoutAdvice:
     """Rank the layouts that fit.
@@ -116,11 +139,13 @@ def advise(
         machine: accelerator with its links.
         most: candidates to keep.
         beliefs: spreads of the forecast's errors.
+        run_tokens: training tokens of the run.
         run_usd: money of the run with the fastest candidate.
 
     Returns:
         The advice.
     """
+    # What does not fit stands last, beyond the candidates that are kept.
     rate = np.where(search.fits, search.tokens_per_s, -np.inf)
     order = np.argsort(-rate, kind="stable")[: min(most, int(search.fits.sum()))]
     shares = part_shares(search.cost)[order]
@@ -130,6 +155,7 @@ def advise(
         machine=machine,
         order=order,
         doubt=beliefs.doubt(shares),
+        run_tokens=run_tokens,
         run_usd=run_usd,
     )
 
@@ -140,6 +166,7 @@ def _part_probes(
     """List the parts of a candidate's step that can be measured alone."""
     choice = search.choice(place)
     tokens, hidden = choice["micro_batch"] * search.sequence_length, arch.hidden_size
+    # A gated MLP multiplies by its two first matrices at once, side by side.
     width = (2 if arch.is_gated else 1) * arch.intermediate_size // choice["tensor"]
     rate = float(machine.matmul_rate(tokens, width, hidden))
     found = [

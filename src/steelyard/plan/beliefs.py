@@ -86,7 +86,7 @@ class Doubt:
     Attributes:
         shares: parts of each layout's time, [layouts, parts].
         mean: expected error of each part's factor, [parts].
-        covariance: of the parts' factors, [parts, parts].
+        covariance: covariance of the parts' factors, [parts, parts].
         own: spread of what a layout's time has of its own.
     """
 
@@ -153,7 +153,7 @@ def part_shares(cost: StepCost) -> Array:
     """Return which share of each layout's time its parts take.
 
     Args:
-        cost: of one layout, or of arrays of layouts.
+        cost: step of one layout, or of arrays of layouts.
 
     Returns:
         Shares, [layouts, parts]; rows add up to 1.
@@ -167,7 +167,7 @@ def fit_beliefs(groups: Sequence[tuple[ArrayLike, ArrayLike]]) -> Beliefs:
     """Estimate the spreads from forecasts that were measured, by maximum likelihood.
 
     Args:
-        groups: for each machine and model the shares of its layouts, [layouts, parts], and the
+        groups: shares of the layouts of each machine and model, [layouts, parts], and the
             logarithms of measured over forecast time, [layouts]. The parts' factors differ from
             group to group.
 

@@ -14,7 +14,7 @@ from steelyard.cost.flops import model_flops_per_token
 from steelyard.cost.roofline import Machine
 from steelyard.errors import ConfigError, InfeasibleError
 from steelyard.plan.alternatives import binding_constraint, rejected
-from steelyard.plan.layouts import LayoutSearch, accelerator_counts, search_layouts
+from steelyard.plan.layouts import LayoutSearch, accelerator_counts, fitting_layouts
 from steelyard.plan.shapes import decoder_near, global_batch_tokens, learning_rate
 from steelyard.plan.training_why import training_chain
 from steelyard.plan.types import AllocationLike, Plan, interval
@@ -174,7 +174,7 @@ def _search(
     reserve_fraction: float,
 ) -> LayoutSearch:
     """Evaluate every layout on the cluster; refuse when none exists or none fits."""
-    search = search_layouts(
+    return fitting_layouts(
         arch,
         machine,
         counts=accelerator_counts(cluster.num_nodes, cluster.accelerators_per_node),
@@ -182,21 +182,6 @@ def _search(
         sequence_length=sequence_length,
         reserve_fraction=reserve_fraction,
     )
-    if not len(search.fits):
-        raise InfeasibleError(
-            f"batch: no split of {cluster.num_accelerators} accelerators divides {batch} "
-            f"sequences and {arch.num_layers} layers",
-            hint="use fewer accelerators or a longer training run",
-        )
-    if not search.fits.any():
-        least = float(search.memory_bytes.min())
-        raise InfeasibleError(
-            f"memory: {arch.name} needs at least {pretty(least, 'byte')} per accelerator on "
-            f"{cluster.name}, and {machine.name} offers {pretty(search.limit_bytes, 'byte')} "
-            f"after the reserve",
-            hint="choose a larger cluster, a smaller budget, or accelerators with more memory",
-        )
-    return search
 
 
 def _choose_count(

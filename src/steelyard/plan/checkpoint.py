@@ -90,7 +90,7 @@ class IntervalChoice:
     """A way to choose the interval.
 
     Attributes:
-        name: of the way.
+        name: name of the way.
         interval_s: work between saves.
         goodput: share of time that it keeps under the job's law of failures.
     """
@@ -126,7 +126,7 @@ class CheckpointPlan:
         choices: this interval beside those of formulas.
         shares: where all time goes: kept, saving, lost (done again, and broken saves), restarting.
         gains: share of time gained, after choosing the interval anew, by what would be better.
-        two_levels: with saves to memory as well; None where none were asked for.
+        two_levels: plan with saves to memory as well; None where none were asked for.
         lacks: what makes the job infeasible, and the nearest change that helps; empty if nothing.
     """
 
@@ -145,7 +145,7 @@ def plan_checkpoint(job: FaultyJob, *, seed: int = 0) -> CheckpointPlan:
 
     Args:
         job: its failures and costs.
-        seed: of the simulated runs that give the interval.
+        seed: seed of the simulated runs that give the interval.
 
     Returns:
         The plan.

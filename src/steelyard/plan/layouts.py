@@ -13,8 +13,10 @@ from steelyard.cost.memory import MemoryBreakdown
 from steelyard.cost.resident import resident_training_memory
 from steelyard.cost.roofline import Machine
 from steelyard.cost.step import StepCost, training_step
+from steelyard.errors import InfeasibleError
+from steelyard.units import pretty
 
-__all__ = ["LayoutSearch", "accelerator_counts", "search_layouts"]
+__all__ = ["LayoutSearch", "accelerator_counts", "fitting_layouts", "search_layouts"]
 
 MICRO_BATCHES = (1, 2, 4, 8)
 MAX_PIPELINE = 64
@@ -191,6 +193,57 @@ def search_layouts(
     return LayoutSearch(
         **columns, cost=cost, fits=fits, limit_bytes=limit, sequence_length=sequence_length
     )
+
+
+def fitting_layouts(
+    arch: Architecture,
+    machine: Machine,
+    *,
+    counts: list[int],
+    global_batch: int,
+    sequence_length: int,
+    reserve_fraction: float = 0.12,
+) -> LayoutSearch:
+    """Evaluate every layout, and refuse where none exists or none fits in memory.
+
+    Args:
+        arch: model that is trained.
+        machine: accelerator with its links.
+        counts: numbers of accelerators to try.
+        global_batch: target sequences per step.
+        sequence_length: tokens per sequence.
+        reserve_fraction: share of memory kept for the runtime, buffers and fragmentation.
+
+    Returns:
+        All candidates, of which one at least fits.
+
+    Raises:
+        InfeasibleError: no split divides the model and the batch, or none fits; the message says
+            which, and how much memory is missing.
+    """
+    search = search_layouts(
+        arch,
+        machine,
+        counts=counts,
+        global_batch=global_batch,
+        sequence_length=sequence_length,
+        reserve_fraction=reserve_fraction,
+    )
+    if not len(search.fits):
+        raise InfeasibleError(
+            f"batch: no split of {max(counts)} accelerators divides {global_batch} sequences and "
+            f"{arch.num_layers} layers",
+            hint="use fewer accelerators, a larger batch, or a longer run where it sets the batch",
+        )
+    if not search.fits.any():
+        least = float(search.memory_bytes.min())
+        raise InfeasibleError(
+            f"memory: {arch.name} needs at least {pretty(least, 'byte')} on each of {max(counts)} "
+            f"{machine.name}, which offer {pretty(search.limit_bytes, 'byte')} after the reserve",
+            hint=f"use about {np.ceil(least / search.limit_bytes):.0f} times as many accelerators, "
+            "ones with more memory, or a smaller model or budget",
+        )
+    return search
 
 
 def _own_memory(

@@ -40,6 +40,7 @@ class Ownership:
     @property
     def break_even_utilization(self) -> float:
         """Part of the time from which owning is cheaper; above 1 where it never is."""
+        # Where an hour's electricity alone exceeds the rent, no use pays the purchase back.
         gain = self.rent_usd_per_hour - self.used_usd_per_hour
         return self.loss_usd / (self.years * HOURS_PER_YEAR) / gain if gain > 0 else math.inf
 
@@ -132,6 +133,8 @@ class Waiting:
         """
         if self._slope(0.0) >= 0:
             return 0.0
+        # Without a cost of delay each year saves money, and the slope has no change of sign to
+        # find.
         if self._slope(_FARTHEST_YEARS) < 0:
             return math.inf
         return float(brentq(self._slope, 0.0, _FARTHEST_YEARS))  # pyright: ignore[reportArgumentType]
@@ -146,6 +149,7 @@ class Waiting:
     def earliest_finish_start_years(self) -> float:
         """Years to wait for the earliest result, whatever it costs; 0 for now."""
         rate = math.log(self.speed_growth)
+        # Waiting brings the result sooner only while the work shrinks faster than time passes.
         gain = rate * self.duration_years
         return math.log(gain) / rate if gain > 1 else 0.0
 
@@ -186,6 +190,7 @@ def wait(
         )
 
     middle = at(speed_growth.value)
+    # Faster growth may mean to wait longer (cheaper work) or shorter (sooner done): sort the ends.
     ends = sorted(at(end).best_start_years for end in (speed_growth.low, speed_growth.high))
     best = middle.best_start_years
     return middle, Estimate(best, min(best, ends[0]), max(best, ends[1]))

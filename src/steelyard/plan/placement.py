@@ -59,7 +59,7 @@ class JoinedClusters:
     """Parts and what joins them.
 
     Attributes:
-        parts: at least one.
+        parts: clusters, at least one.
         between_bytes_per_s: one-way rate of a node to nodes of other parts.
     """
 

@@ -88,6 +88,7 @@ def probes_of(
         (item.name, -1, np.isin(PARTS, item.part).astype(float), _STAND_IN, item.forecast_s)
         for item in parts
     ]
+    # What another layout has of its own blurs what its step says of the shared parts.
     step_noise = float(np.hypot(doubt.own, _SCATTER))
     for place in range(count):
         if place != target:
@@ -100,6 +101,8 @@ def probes_of(
             layout=place,
             mix=mix,
             noise=noise,
+            # How narrow a normal distribution becomes does not depend on the answer: 0 stands for
+            # any.
             spread=float(doubt.after(mix, 0.0, noise).spread[target]),
             forecast_s=forecast_s,
         )

@@ -47,7 +47,7 @@ class RoutingResult:
     """What one routing makes of a traffic.
 
     Attributes:
-        name: of the routing.
+        name: name of the routing.
         times_s: completion times by seed, s; one where the routing draws nothing.
         queue_pairs: most connections that a host holds in any step.
         splits: pieces beyond one per flow, summed over different steps.
@@ -83,7 +83,7 @@ def simulate_routing(
         steps: flows that start together, step after step.
         name: one of `ROUTINGS`.
         num_seeds: draws of routings by hash or by load.
-        tolerance: as of `simulate_flows`.
+        tolerance: tolerance of `simulate_flows`.
 
     Returns:
         Completion times and costs; or the reason why the routing does not fit the network.
@@ -95,9 +95,11 @@ def simulate_routing(
         raise ConfigError(f"no routing named {name!r}", hint=f"routings: {', '.join(ROUTINGS)}")
     largest = max(len(step.flows) for step in steps)
     pieces = largest * (8 if name == "ecmp-split-8" else 1)
+    # A result and no error: the other routings still have an answer.
     if pieces > _MOST_PIECES:
         return RoutingResult(name=name, reason=f"{pieces:,} pieces are too many to simulate")
     times, costs = [], []
+    # What draws nothing is the same for every seed.
     for seed in range(num_seeds if name in _RANDOM else 1):
         rng = np.random.default_rng(seed)
         total = 0.0
@@ -105,6 +107,7 @@ def simulate_routing(
             try:
                 routed = ROUTINGS[name](network, step.flows, rng)
             except ConfigError as error:
+                # Not every routing is defined for every traffic: colouring needs equal flows.
                 return RoutingResult(name=name, reason=str(error))
             total += step.repeat * simulate_flows(network, routed, tolerance=tolerance).makespan_s
             costs.append(congestion(network, routed))
@@ -113,6 +116,7 @@ def simulate_routing(
         name=name,
         times_s=tuple(times),
         queue_pairs=max(cost.queue_pairs for cost in costs),
+        # `costs` holds the steps of all seeds.
         splits=sum(cost.splits for cost in costs) // len(times),
         imbalance=max(cost.imbalance for cost in costs),
     )
@@ -158,6 +162,7 @@ def plan_routing(
         )
     fastest = min(item.time_s for item in allowed)
     close = [item for item in allowed if item.time_s <= _CLOSE * fastest]
+    # The first of equals stays, and `ROUTINGS` has the easiest to run first.
     best = min(close, key=lambda item: item.queue_pairs)
     others = sorted((item for item in ran if item is not best), key=lambda item: item.time_s)
     rejected = [

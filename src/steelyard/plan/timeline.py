@@ -27,7 +27,7 @@ class StepReport:
         activation_bytes: most bytes of activations that each rank holds, [pipeline].
         path_s: seconds of each operation on the path that sets the step's time.
         cost: the same step by closed forms.
-        mfu: of the simulated step.
+        mfu: model FLOP utilization of the simulated step.
     """
 
     timeline: StepTimeline

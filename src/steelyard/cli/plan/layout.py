@@ -8,16 +8,12 @@ import numpy as np
 from steelyard.catalog.stored import THIS_MACHINE
 from steelyard.cli.output import Switch, print_json
 from steelyard.cli.plan.exporting import Engine, export_text
-from steelyard.config import to_plain
-from steelyard.cost.bill import bill
-from steelyard.cost.flops import model_flops_per_token
-from steelyard.cost.roofline import Machine
-from steelyard.errors import ConfigError, InfeasibleError
-from steelyard.plan.advice import LayoutAdvice, advise
-from steelyard.plan.layouts import search_layouts
+from steelyard.errors import ConfigError, SteelyardError, merged
+from steelyard.plan.advice import LayoutAdvice
 from steelyard.plan.machines import Machines, machines_of
-from steelyard.plan.shapes import learning_rate, model_of
-from steelyard.plan.types import Plan, layout_words
+from steelyard.plan.run_advice import advise_run, plan_of
+from steelyard.plan.shapes import model_of
+from steelyard.plan.types import layout_words
 from steelyard.runs.pareto import pareto
 from steelyard.runs.report import Cell, Chart, Column, Report, Section, Table, Text
 from steelyard.units import parse, pretty
@@ -74,78 +70,61 @@ def layout(
         export: print what an engine is started with, in place of the ranking.
         json: print the ranking as JSON.
     """
-    if THIS_MACHINE in (cluster, accelerator):
-        raise ConfigError(
-            "this-machine has one accelerator: there is nothing to lay out",
-            hint="ask `steelyard plan train --cluster this-machine` instead",
-        )
-    if top < 1:
-        raise ConfigError(f"--top is {top}, but must be at least 1")
+    _refuse_one(cluster, accelerator)
+    _check_least(
+        ("--top", top, 1),
+        ("--global-batch", global_batch, 0),
+        ("--sequence-length", sequence_length, 1),
+    )
     machines = machines_of(
         cluster=cluster, accelerator=accelerator, count=count, nodes=nodes, dtype=dtype
     )
-    advice, run_tokens = _advice(machines, model, sequence_length, global_batch, tokens)
+    arch, _ = model_of(model, sequence_length=sequence_length)
+    advice = advise_run(
+        arch,
+        machines,
+        tokens=parse(tokens, "token", where="--tokens") if tokens else 0.0,
+        global_batch=global_batch,
+        sequence_length=sequence_length,
+    )
+    # Named before it is answered: afterwards another measurement is the most telling one.
     asked = advice.probes()[0] if measured else None
     if asked:
         advice = advice.answered(parse(measured, "s", where="--measured"))
     if export:
-        made = _plan(advice, machines, run_tokens)
+        made = plan_of(advice, machines)
         print(export_text(made, export, per_node=machines.cluster.accelerators_per_node), end="")
         return
-    report = _report(advice, machines, run_tokens, top, asked.name if asked else "")
+    report = _report(advice, machines, top, asked.name if asked else "")
     if chart:
         report.write_html(chart)
     if json:
-        print_json(_plain(advice, run_tokens, top))
+        print_json(_plain(advice, top))
     else:
         report.print()
 
 
-def _advice(
-    machines: Machines, model: str, sequence_length: int, global_batch: int, tokens: str
-) -> tuple[LayoutAdvice, float]:
-    """Search the layouts, and return the advice and the run's tokens."""
-    arch, _ = model_of(model, sequence_length=sequence_length)
-    machine = Machine.from_accelerator(
-        machines.accelerator, dtype=machines.dtype, cluster=machines.cluster
-    )
-    count = machines.cluster.num_accelerators
-    batch = global_batch or max(1, round(2**22 / sequence_length))
-    search = search_layouts(
-        arch, machine, counts=[count], global_batch=batch, sequence_length=sequence_length
-    )
-    if not len(search.fits):
-        raise InfeasibleError(
-            f"batch: no split of {count} accelerators divides {batch} sequences and "
-            f"{arch.num_layers} layers",
-            hint="change --global-batch or --nodes",
+def _refuse_one(*names: str) -> None:
+    """Refuse this machine, which has one accelerator."""
+    if THIS_MACHINE in names:
+        raise ConfigError(
+            "this-machine has one accelerator: there is nothing to lay out",
+            hint="ask `steelyard plan train --cluster this-machine` instead",
         )
-    if not search.fits.any():
-        least = float(search.memory_bytes.min())
-        raise InfeasibleError(
-            f"memory: {arch.name} needs at least {pretty(least, 'byte')} on each of {count} "
-            f"{machine.name}, and {pretty(search.limit_bytes, 'byte')} are there after the reserve",
-            hint=f"use about {np.ceil(least / search.limit_bytes):.0f} times as many --nodes, or "
-            "accelerators with more memory",
-        )
-    flops = model_flops_per_token(arch, sequence_length)
-    run_tokens = parse(tokens, "token", where="--tokens") if tokens else 20 * flops / 6
-    duration_s = run_tokens / float(search.tokens_per_s[search.best(search.fits)])
-    costs = bill(
-        duration_s=duration_s,
-        num_accelerators=count,
-        accelerator=machines.accelerator,
-        site=machines.site,
-        pue=machines.cluster.pue,
-        duration_relative=machine.time_relative,
-    )
-    spent = {item.quantity: item.value for item in costs.forecasts}.get("run.cost", float("nan"))
-    return advise(search, arch, machine, run_usd=spent), run_tokens
 
 
-def _report(
-    advice: LayoutAdvice, machines: Machines, run_tokens: float, top: int, answered: str
-) -> Report:
+def _check_least(*options: tuple[str, int, int]) -> None:
+    """Refuse options below their least value, all at once."""
+    wrong: list[SteelyardError] = [
+        ConfigError(f"{name} is {value}, but must be at least {least}")
+        for name, value, least in options
+        if value < least
+    ]
+    if wrong:
+        raise merged(wrong)
+
+
+def _report(advice: LayoutAdvice, machines: Machines, top: int, answered: str) -> Report:
     """Lay the ranking out."""
     count = machines.cluster.num_accelerators
     sections = [
@@ -154,11 +133,11 @@ def _report(
         Section("How sure", [Text(words) for words in _doubt(advice)]),
         Section("Charts", [_pareto(advice)]),
     ]
-    days = run_tokens / float(advice.search.tokens_per_s[advice.chosen])
     head = f"{count} x {machines.accelerator.name} of {machines.cluster.name}"
     return Report(
         f"{advice.arch.name} on {head}",
-        f"{pretty(run_tokens, 'token')} take {pretty(days, 's')} with the first one; simulated",
+        f"{pretty(advice.run_tokens, 'token')} take {pretty(advice.run_s, 's')} with the first "
+        "one; simulated",
         sections,
     )
 
@@ -167,6 +146,7 @@ def _ranking(advice: LayoutAdvice, top: int) -> Table:
     """Make the table of the fastest layouts."""
     search, regret = advice.search, advice.regret
     middle, low, high = advice.interval()
+    # An answer may have changed the order of the search: rank by expected times.
     places = np.argsort(middle, kind="stable")[:top].tolist()
     mfu = np.broadcast_to(search.cost.mfu, search.fits.shape)
     rows: list[list[Cell]] = []
@@ -203,8 +183,10 @@ def _parts(advice: LayoutAdvice) -> Table:
 def _doubt(advice: LayoutAdvice) -> list[str]:
     """Say how often the choice loses, what that costs, and what to measure."""
     regret, words = advice.regret, []
+    # A single candidate that fits loses to none.
     if regret.runner_up >= 0:
         lost = f"{100 * regret.lost_s:.1f} % of the time"
+        # An unknown price makes the money NaN, which is not above 0.
         money = f", {pretty(regret.lost_usd, 'USD')} of the run" if regret.lost_usd > 0 else ""
         words.append(
             f"The first one is fastest in {100 * float(regret.wins[regret.chosen]):.0f} %, "
@@ -213,6 +195,7 @@ def _doubt(advice: LayoutAdvice) -> list[str]:
         )
     probe = advice.probes()[0]
     before = float(advice.doubt.spread[regret.chosen])
+    # 1.2816 standard deviations either side hold 80 % of a normal distribution.
     widths = [f"{100 * (np.exp(1.2816 * spread) - 1):.0f} %" for spread in (before, probe.spread)]
     words.append(
         f"Measure {probe.name} (forecast {pretty(probe.forecast_s, 's')}): the step's interval "
@@ -243,7 +226,7 @@ def _pareto(advice: LayoutAdvice) -> Chart:
     return Chart(spec, "Those on the line are beaten by none in both. Simulated.")
 
 
-def _plain(advice: LayoutAdvice, run_tokens: float, top: int) -> dict[str, Any]:
+def _plain(advice: LayoutAdvice, top: int) -> dict[str, Any]:
     """Return the ranking as JSON values."""
     middle, low, high = advice.interval()
     regret, probe = advice.regret, advice.probes()[0]
@@ -258,27 +241,8 @@ def _plain(advice: LayoutAdvice, run_tokens: float, top: int) -> dict[str, Any]:
             for place in np.argsort(middle, kind="stable")[:top].tolist()
         ],
         "lost_share": regret.lost_s,
+        # JSON has no NaN: null says that the price is not known.
         "lost_usd": None if np.isnan(regret.lost_usd) else regret.lost_usd,
         "probe": {"name": probe.name, "forecast_s": probe.forecast_s, "spread": probe.spread},
-        "tokens": run_tokens,
+        "tokens": advice.run_tokens,
     }
-
-
-def _plan(advice: LayoutAdvice, machines: Machines, run_tokens: float) -> Plan:
-    """Return the first layout as a plan, for exports."""
-    choice = advice.search.choice(advice.chosen)
-    length = advice.search.sequence_length
-    batch = choice["data"] * choice["micro_batch"] * choice["accumulation"]
-    flops = run_tokens * model_flops_per_token(advice.arch, length)
-    return Plan(
-        choice=choice
-        | {
-            "architecture": to_plain(advice.arch),
-            "sequence_length": length,
-            "steps": max(1, round(run_tokens / (batch * length))),
-            "learning_rate": float(f"{learning_rate(flops):.3g}"),
-            "dtype": machines.dtype,
-            "accelerator": machines.cluster.accelerator,
-        },
-        forecasts=[],
-    )

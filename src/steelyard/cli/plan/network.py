@@ -80,6 +80,7 @@ def network(
 
 def _check_asked(topology: str, cluster: str, collective: str, trace: str) -> None:
     """Refuse both or none of what stands in place of each other."""
+    # Equal truth is both or none: with both, one of them would be ignored in silence.
     if bool(topology) == bool(cluster):
         raise ConfigError(
             "give either --topology or --cluster",
@@ -109,6 +110,7 @@ def _network(
             raise ConfigError("--nodes goes with --cluster", hint="--topology has its own sizes")
         speed = parse(rate or "400 Gbit/s", "byte/s", where="--rate")
         return parse_shape(topology, bytes_per_s=speed, oversubscription=oversubscription), ""
+    # The catalog states the rate; another one would no longer be that cluster.
     if rate or oversubscription != 1.0:
         raise ConfigError(
             "--rate and --oversubscription go with --topology",
@@ -129,6 +131,7 @@ def _steps(graph: Network, collective: str, size: float, hosts: int) -> list[Col
             f"--hosts is {count}, but {graph.name} has {graph.num_hosts} hosts",
             hint="take at least 2, or a larger network",
         )
+    # Flows grow with the square of the hosts here, and with the hosts in all other collectives.
     if collective.startswith("all-to-all") and count * (count - 1) > _MOST_FLOWS:
         raise ConfigError(
             f"an all-to-all of {count} hosts has {count * (count - 1):,} flows, but at most "

@@ -32,6 +32,7 @@ class ChainStep:
 
     def __post_init__(self) -> None:
         """Check that every name of the formula has a number."""
+        # A mistake of the package, never of its user: hence no exception of the project.
         unknown = {*_NAME.findall(self.formula)} - {*self.numbers, *_WORDS}
         assert not unknown, f"{self.name} lacks {', '.join(sorted(unknown))}"
 

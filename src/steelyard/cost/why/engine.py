@@ -12,12 +12,13 @@ def engine_step(parts: Sequence[PartTime], source: str) -> ChainStep:
     """Show how the parts of a step add up.
 
     Args:
-        parts: of one step.
+        parts: parts of one step.
         source: where their times are from.
 
     Returns:
         The time of the step, named as that of a pass on any machine.
     """
+    # The engine's parts follow each other on one processor: nothing hides behind anything.
     times = {f"{part.name}_time": part.seconds for part in parts}
     return ChainStep(
         name="kernel_time",

@@ -35,6 +35,7 @@ def kernel_steps(
     """
     parts = operator_parts(table, machine)
     runs = np.ones(len(table.names), bool) if among is None else among
+    # An operator counts where it waits: with equal times it is as bound by memory as by compute.
     computes = runs & (parts.compute_s > parts.memory_s).reshape(-1)
     moves = runs & ~computes
     times: dict[str, float] = {}
@@ -81,6 +82,7 @@ def _product_steps(machine: Machine, prefix: str, flops: float, seconds: float) 
         if machine.curve is None
         else f"{_PRODUCTS}; mean of the rates measured at their sizes: {machine.source}",
     )
+    # A calibrated machine has a measured rate for each size, and no one share of a peak.
     if machine.curve is not None:
         return [spent]
     peak, share = machine.peak_flops_per_s, machine.efficiencies.matmul
@@ -147,6 +149,7 @@ def _memory_steps(
         )
     ]
     said = f"mean over the measured rates of caches and memory: {machine.source}"
+    # Measured bandwidths differ by cache level, so that no one figure times a share gives them.
     if machine.provenance != "measured":
         steps.append(_bandwidth_step(machine))
         said = "bytes over bandwidth"

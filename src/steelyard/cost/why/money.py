@@ -40,6 +40,7 @@ def hour_steps(accelerator: Accelerator, site: Site, hour: ChipHour) -> list[Cha
         steps += [
             _usd(
                 "hardware_usd",
+                # The formulas know no sign before a number, so it is subtracted from 0.
                 "purchase_usd x 10 ^ (0 - depreciation x years) x depreciation x ln10"
                 " / hours_per_year",
                 wear,

@@ -31,6 +31,7 @@ def flops_per_token_step(arch: Architecture, sequence_length: int) -> ChainStep:
     Returns:
         The step.
     """
+    # Encoder, decoder and the decoder's look at the encoder: three attentions per layer.
     stacks = 3 if arch.kind == "encoder-decoder" else 1
     return ChainStep(
         name="flops_per_token",
@@ -220,6 +221,7 @@ def _stage_table(
         fused=machine.fused,
     )
     stems = [name.partition(".")[0] for name in table.names]
+    # Ends stand on one stage each; the busiest one may have none of them.
     held = {"embedding": cost.stage_embedding} | dict.fromkeys(ENDS[1:], cost.stage_head)
     layers = cost.stage_layers / arch.num_layers
     return replace(table, count=table.count * np.array([held.get(stem, layers) for stem in stems]))
@@ -227,6 +229,7 @@ def _stage_table(
 
 def _repeated_s(table: OperatorTable, machine: Machine, recompute: int) -> float:
     """Time what recomputation repeats of a stage's forward pass."""
+    # Operators of the backward pass have a dot in their names; ends are never run again.
     ahead = np.array(["." not in name and name not in ENDS for name in table.names])
     again = {0: np.zeros_like(ahead), 1: ahead & table.mask("attention"), 2: ahead}[recompute]
     return float((table.count * operator_times_s(table, machine))[again].sum())

@@ -21,10 +21,10 @@ class LatentAttention(nn.Module):
     expansion of C: whoever keeps latents keeps C + P numbers per token.
 
     Attributes:
-        query_reduction: to the latent of queries, None where queries are made directly.
+        query_reduction: map to the latent of queries, None where queries are made directly.
         query_norm: norm of that latent, or None.
         queries: makes queries [H (N + P)], those of a head side by side, rotary columns last.
-        reduction: to C numbers and the rotary key.
+        reduction: map to C numbers and the rotary key.
         norm: norm of the C numbers.
         expansion: makes of C numbers [H (N + V)] the keys and values of heads.
         num_heads: H.
@@ -39,7 +39,7 @@ class LatentAttention(nn.Module):
         """Lay out the parameters, not yet filled.
 
         Args:
-            arch: with `kv_lora_rank`.
+            arch: architecture with `kv_lora_rank`.
         """
         super().__init__()
         width, heads, turned = arch.hidden_size, arch.num_heads, arch.qk_rope_head_dim

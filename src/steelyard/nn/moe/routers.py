@@ -66,7 +66,7 @@ def make_router(arch: Architecture) -> nn.Module:
     """Make the router that an architecture names.
 
     Args:
-        arch: of a mixture of experts.
+        arch: architecture of a mixture of experts.
 
     Returns:
         A `Router`, its weights not yet filled.
@@ -135,7 +135,7 @@ class SoftmaxRouter(nn.Module):
         """Lay out the weights, not yet filled.
 
         Args:
-            arch: of a mixture of experts.
+            arch: architecture of a mixture of experts.
         """
         super().__init__()
         self.arch, self.count = arch, arch.experts_per_token
@@ -170,7 +170,7 @@ class SigmoidRouter(nn.Module):
         """Lay out the weights, not yet filled.
 
         Args:
-            arch: of a mixture of experts.
+            arch: architecture of a mixture of experts.
         """
         super().__init__()
         self.arch, self.count = arch, arch.experts_per_token
@@ -219,7 +219,7 @@ class CosineRouter(nn.Module):
         """Draw orthogonal directions, and set the temperature.
 
         Args:
-            generator: of the draws.
+            generator: generator of the draws.
         """
         nn.init.orthogonal_(self.directions, gain=0.32, generator=generator)
         self.temperature.fill_(_TEMPERATURE)

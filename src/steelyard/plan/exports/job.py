@@ -62,6 +62,7 @@ class TrainingJob:
         count = self.num_accelerators
         require(
             self,
+            # Launchers start equally many processes on every node: several nodes have to be full.
             per_node=(
                 self.per_node >= 1 and (count < self.per_node or count % self.per_node == 0),
                 f"at least 1, and a divisor of the layout's {count} accelerators",
@@ -84,6 +85,7 @@ class TrainingJob:
         """
         wanted = ("architecture", "sequence_length", "steps", "learning_rate", "dtype")
         batch = ("micro_batch", "accumulation")
+        # A plan to serve or place has a choice too, but not of these.
         missing = [name for name in (*wanted, *batch) if name not in choice]
         if missing:
             raise ConfigError(
@@ -93,6 +95,7 @@ class TrainingJob:
         return cls(
             architecture=convert(choice["architecture"], Architecture, where="architecture"),
             arrangement=Arrangement(
+                # What a plan does not decide keeps the default of the cost model that timed it.
                 layout=Layout(**{name: choice[name] for name in names & set(choice)}),
                 micro_batch=choice["micro_batch"],
                 accumulation=choice["accumulation"],
@@ -132,6 +135,7 @@ def beyond(layout: Layout, said: set[str]) -> list[str]:
     Returns:
         Each other field that differs from its default, with its value.
     """
+    # An engine would run its own default for what it is not told: not the layout that was timed.
     plain = Layout()
     return [
         f"{item.name} = {getattr(layout, item.name)!r}"

@@ -49,14 +49,14 @@ def simulate_dispatch(
 
     Args:
         tenants: clients.
-        costs: of control.
+        costs: times of control.
         dispatch: "parallel" tells hosts of all of a program at once; "sequential" of each
             computation after the one before has ended, as where shapes depend on data.
         policy: whose program is next: the one that came first, or that of the client who has had
             the least of its share.
         is_gang: whether one controller orders all hosts alike; else messages overtake each other.
         most_ahead: programs that the controller lets hosts have before they end.
-        seed: of the messages' delays without gang scheduling.
+        seed: seed of the messages' delays without gang scheduling.
 
     Returns:
         What was run, and when.

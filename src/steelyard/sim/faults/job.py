@@ -67,7 +67,7 @@ def run_job(
             any, 1 for the second and above, and so on; when they end, none come any more.
         work_s: seconds of work; the job ends with its last second, which is not saved.
         interval_s: work between saves of the first level.
-        levels: from the most frequent to the safest.
+        levels: where it saves, the most frequent first and the safest last.
 
     Returns:
         Where its time went.

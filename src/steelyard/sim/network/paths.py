@@ -60,7 +60,7 @@ def paths(
         network: the graph.
         source: hosts, or switches that the path begins at, int [F].
         target: other hosts, int [F].
-        number: at least 0, int [F].
+        number: which of the equal paths, at least 0, int [F].
 
     Returns:
         Links in order, int [F, H] with H the longest; -1 after a path's last link.
@@ -108,7 +108,7 @@ def path_bytes_per_s(network: Network, links: NDArray[np.int32]) -> NDArray[np.f
 
     Args:
         network: the graph.
-        links: as of `paths`, int [F, H].
+        links: links as `paths` returns them, int [F, H].
 
     Returns:
         Float [F]; infinite where a path has no link between switches.

@@ -108,7 +108,7 @@ def parse_shape(text: str, *, bytes_per_s: float, oversubscription: float = 1.0)
     Args:
         text: name of the shape, a colon, and its sizes (see `SHAPES`; hosts are per leaf).
         bytes_per_s: rate of a host, and of all links of zones, Dragonfly+ and torus.
-        oversubscription: of fat trees; 1 elsewhere.
+        oversubscription: oversubscription of fat trees; 1 elsewhere.
 
     Returns:
         The network.

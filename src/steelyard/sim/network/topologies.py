@@ -264,7 +264,7 @@ def multi_plane(
 
     Args:
         planes: networks without common switches.
-        hosts: for each plane the hosts of the whole that its hosts are; all in order when None.
+        hosts: hosts of the whole that each plane's hosts are; all in order when None.
         metrics: length of every link of a plane for routing; 1 each when None.
 
     Returns:

@@ -36,7 +36,7 @@ def layer_graph(
     gathered or the last one scattered.
 
     Args:
-        segments: in the order they run.
+        segments: segments of a layer in the order they run.
         num_chunks: pieces of each product with a transfer; 1 for no overlap.
         contention: share by which kernels slow down that run beside a transfer.
 
@@ -86,7 +86,7 @@ def transposed(segments: Sequence[Segment], factors: Sequence[float]) -> list[Se
     """Return the backward pass of a layer: in reverse, gathers and scatters exchanged.
 
     Args:
-        segments: of the forward pass.
+        segments: segments of the forward pass.
         factors: backward over forward seconds of each segment's kernels.
 
     Returns:

@@ -5,10 +5,13 @@ from typing import Any
 
 from steelyard.files import write_json
 from steelyard.sim.step.timeline import StepTimeline
+from steelyard.sim.taskgraph.tasks import GraphTask
 
 __all__ = ["chrome_trace", "lanes_chart", "write_chrome_trace"]
 
 _MICROSECONDS = 1e6
+_FIRST = ("forward", "backward", "backward_input", "backward_weight")
+"""Operations whose colours should be the same in every picture."""
 
 
 def chrome_trace(timeline: StepTimeline) -> dict[str, Any]:
@@ -18,7 +21,7 @@ def chrome_trace(timeline: StepTimeline) -> dict[str, Any]:
     it.
 
     Args:
-        timeline: of a step.
+        timeline: timeline of a step.
 
     Returns:
         Plain values for JSON; times in microseconds.
@@ -59,7 +62,7 @@ def lanes_chart(
     """Draw the compute stream of each device, a bar per task coloured by operation.
 
     Args:
-        timeline: of a step.
+        timeline: timeline of a step.
         title: heading of the chart.
 
     Returns:
@@ -72,10 +75,19 @@ def lanes_chart(
         for place, task in enumerate(timeline.graph.tasks)
         if task.stream == "compute" and timeline.finish_s[place] > timeline.start_s[place]
     ]
+    # Colours follow the order in which operations first come, and lanes that of the devices.
+    shown.sort(key=lambda item: _FIRST.index(item[1].op) if item[1].op in _FIRST else len(_FIRST))
     return lanes(
         [f"device {task.device}" for _, task in shown],
         [float(timeline.start_s[place]) for place, _ in shown],
         [float(timeline.finish_s[place]) for place, _ in shown],
-        groups=[task.op.replace("_", " ") for _, task in shown],
+        groups=[_operation(task) for _, task in shown],
         title=title,
     )
+
+
+def _operation(task: GraphTask) -> str:
+    """Return what a bar shows, in words."""
+    # Sends and gathers stand among kernels only where these wait for them. They share a colour:
+    # with one for each of them a picture would need more than there are.
+    return "waits for transfers" if task.kind != "compute" else task.op.replace("_", " ")

@@ -36,10 +36,10 @@ class PipelineSchedule:
     """The passes of one step, rank by rank.
 
     Attributes:
-        name: of the schedule, as the literature has it.
+        name: name of the schedule, as the literature has it.
         num_stages: stages of the whole model; stage s lies on rank s % number of ranks.
         num_micro_batches: micro-batches per step.
-        passes: for each rank, its passes in the order it runs them.
+        passes: passes of each rank in the order it runs them.
     """
 
     name: str
