@@ -53,7 +53,7 @@ def test_terms_of_every_rank_add_up_and_a_slow_one_is_waited_for():
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_named_beside_an_earlier_log(fault):
-    job = draw_job(fault, 17, num_steps=48 if fault == "pauses" else 16)
+    job = draw_job(fault, 17, num_steps=48 if fault == "pauses" else 10)
     found = diagnose(job.log, job.step, baseline=job.before)
     assert found.findings[0].cause == fault
     assert found.findings[0].cost_s == pytest.approx((1 - 1 / job.severity) * found.step_s, rel=0.6)
@@ -62,7 +62,7 @@ def test_a_fault_is_named_beside_an_earlier_log(fault):
 
 
 def test_a_healthy_job_departs_in_nothing():
-    job = draw_job("", 3, num_steps=16)
+    job = draw_job("", 3, num_steps=10)
     assert not diagnose(job.log, job.step, baseline=job.before).findings
 
 
@@ -145,5 +145,20 @@ def test_ranks_must_be_those_of_the_layout(tmp_path, capsys):
     assert "no rank of replica 1, stage 0" in capsys.readouterr().err
     assert run(tmp_path / "none.csv", *LAYOUT) == 2
     assert "no such log" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_folder_of_a_run_holds_its_steps(tmp_path, capsys):
+    torch = pytest.importorskip("torch")
+    from steelyard.train.checkpoint import CheckpointStore
+
     assert run(tmp_path, *LAYOUT) == 2
     assert "holds no checkpoint" in capsys.readouterr().err
+    tensors = {
+        "history.step_times_s": torch.full((20,), 0.5, dtype=torch.float64),
+        "history.cold": torch.arange(20) < 3,
+    }
+    CheckpointStore(tmp_path).save(20, tensors, {})
+    found = read_step_log(tmp_path)
+    assert found.step_s.tolist() == [[0.5]] * 17
+    assert "3 first steps" in found.notes[0]

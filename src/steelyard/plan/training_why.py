@@ -18,6 +18,7 @@ from steelyard.cost.why.training import (
     utilization_step,
 )
 from steelyard.plan.layouts import LayoutSearch
+from steelyard.quantity import Forecast
 
 __all__ = ["bill_chain", "layout_chain", "training_chain"]
 
@@ -32,6 +33,7 @@ def training_chain(
     site: Site,
     pue: float,
     costs: Bill,
+    goodput: Forecast | None = None,
 ) -> list[ChainStep]:
     """Show how a plan's figures follow from one another.
 
@@ -45,6 +47,7 @@ def training_chain(
         site: place with its electricity.
         pue: facility overhead of the cluster, 0 for the site's.
         costs: the plan's bill.
+        goodput: share of time that failures leave, None where they are not known.
 
     Returns:
         Steps, each after those it needs; the last ones are time, energy and money of the run.
@@ -76,8 +79,30 @@ def training_chain(
             unit="s",
             source="failures, restarts and evaluation left out",
         ),
-        *bill_chain(accelerator, site, costs, found, count, seconds, pue or site.pue),
+        *([_duration_step(seconds, goodput)] if goodput else []),
+        *bill_chain(
+            accelerator,
+            site,
+            costs,
+            found,
+            count,
+            seconds / (goodput.value if goodput else 1.0),
+            pue or site.pue,
+            "duration" if goodput else "total_time",
+        ),
     ]
+
+
+def _duration_step(seconds: float, goodput: Forecast) -> ChainStep:
+    """Show the time with failures."""
+    return ChainStep(
+        name="duration",
+        formula="total_time / goodput",
+        numbers={"total_time": seconds, "goodput": goodput.value},
+        value=seconds / goodput.value,
+        unit="s",
+        source=goodput.source,
+    )
 
 
 def layout_chain(
@@ -121,6 +146,7 @@ def bill_chain(
     count: float,
     seconds: float,
     pue: float,
+    time_name: str = "total_time",
 ) -> list[ChainStep]:
     """Show energy and money of a run, as far as they are known.
 
@@ -132,12 +158,13 @@ def bill_chain(
         count: accelerators.
         seconds: time of the run.
         pue: facility overhead.
+        time_name: name of the step that the time comes from.
 
     Returns:
         Steps.
     """
-    steps = [energy_step(accelerator, count, seconds, pue, found["run.energy"])]
+    steps = [energy_step(accelerator, count, seconds, pue, found["run.energy"], time_name)]
     if costs.hour and "run.cost" in found:
         steps += hour_steps(accelerator, site, costs.hour)
-        steps.append(run_cost_step(costs.hour, count, seconds, found["run.cost"]))
+        steps.append(run_cost_step(costs.hour, count, seconds, found["run.cost"], time_name))
     return steps

@@ -18,11 +18,12 @@ from steelyard.cost import model_flops_per_token
 from steelyard.errors import ConfigError
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.plan import Plan, plan_training
+from steelyard.plan.changes import NoPlanError
 from steelyard.plan.law_why import law_chain
 from steelyard.plan.machines import Machines, machines_of
 from steelyard.plan.shapes import model_of
 from steelyard.plan.spend import plan_within, read_budget
-from steelyard.plan.types import AllocationLike, layout_words
+from steelyard.plan.types import AllocationLike, Change, layout_words
 from steelyard.quantity import Provenance
 from steelyard.runs.report import Cell, Column, Report, Section, Table, Text
 from steelyard.units import parse, pretty
@@ -48,7 +49,7 @@ def train(
     why: Switch = False,
     export: Engine | None = None,
     json: Switch = False,
-) -> None:
+) -> int:
     """Plan the training run that a budget of compute, money or time buys.
 
     Money or carbon whose price or intensity is unknown are left out with a note, null in JSON.
@@ -77,6 +78,9 @@ def train(
         export: print what an engine is started with, in place of the plan: a command for megatron
             or torchtitan, a recipe of this package (own), or a task for skypilot.
         json: print the plan as JSON.
+
+    Returns:
+        Exit status: 1 where no plan is possible; the nearest changes that make one are said.
     """
     check_one(cluster, accelerator)
     machines = machines_of(
@@ -87,17 +91,23 @@ def train(
     architecture, near = model_of(model, **sizes) if model else (None, [])
     fit = _published(law)
 
-    def plan(flops: float) -> Plan:
+    def plan(flops: float, **more: Any) -> Plan:
         allocation = _allocation(fit, architecture, flops, sequence_length)
         limit = parse(deadline, "s", where="--deadline")
         how = {"architecture": architecture, "deadline_s": limit, "rent_usd": rent}
         # An accelerator that is named apart from a cluster is rented, where a rent is known.
         how |= {"prefers_rent": bool(accelerator), "explains": why}
-        made = _plan(allocation, machines, **sizes, **how)
+        made = _plan(allocation, machines, **sizes, **how, **more)
         return replace(made, why=[*law_chain(fit, allocation, flops), *made.why]) if why else made
 
     allowed = read_budget(budget, where="--budget")
-    made = plan_within(allowed, plan)
+    try:
+        made = plan_within(allowed, plan)
+    except NoPlanError as error:
+        return _say_why_not(error, machines, json=json)
+    # Only the plan that is shown is priced again with other machines.
+    helps = [] if export else plan(made.forecast("train.flops").value, reprices=True).helps
+    made = replace(made, helps=helps)
     notes = [*machines.notes, *_named(near)]
     if export:
         print(export_text(made, export, per_node=machines.cluster.accelerators_per_node), end="")
@@ -107,6 +117,35 @@ def train(
         is_own = THIS_MACHINE in (cluster, accelerator)
         _print(made, str(allowed), notes, is_own=is_own)
         _say_next(made, model, machines)
+    return 0
+
+
+def _say_why_not(error: NoPlanError, machines: Machines, *, json: bool) -> int:
+    """Say what exceeds, by how much, and the nearest changes that make a plan possible."""
+    if json:
+        values = {"infeasible": str(error), "hint": error.hint, "changes": to_plain(error.changes)}
+        print_json(values)
+        return error.exit_code
+    table = _changes(
+        "with", error.changes, [pretty(item.duration_s, "s") for item in error.changes]
+    )
+    told = f"{error}."
+    if not error.changes:
+        told += f" No single change of machines, memory, sequences or batch helps; {error.hint}."
+    sections = [Section("What exceeds", [Text(told)])]
+    if error.changes:
+        sections.append(Section("Nearest changes that fit", [table]))
+    Report("No plan is possible", f"on {machines.cluster.name}", sections).print()
+    return error.exit_code
+
+
+def _changes(head: str, changes: list[Change], times: list[str]) -> Table:
+    """Make the table of single changes with what the run would be."""
+    rows: list[list[Cell]] = [
+        [item.name, time, layout_words(item.layout)]
+        for item, time in zip(changes, times, strict=True)
+    ]
+    return Table([Column(head), Column("run takes", align="right"), Column("layout", rank=1)], rows)
 
 
 def _named(near: list[str]) -> list[str]:
@@ -235,8 +274,13 @@ def _print(made: Plan, budget: str, assumptions: list[str], *, is_own: bool) -> 
     sections = [
         Section("Choice", [chosen, Text(f"Bound by {made.binding_constraint}.")]),
         Section("Forecasts", [forecast_table(made.forecasts, records), *notes]),
-        Section("Rejected", [rejected]),
     ]
+    if made.helps:
+        times = [f"{pretty(item.duration_s, 's')} ({-item.saved:+.0%})" for item in made.helps]
+        sections.append(
+            Section("What would help most", [_changes("one thing better", made.helps, times)])
+        )
+    sections.append(Section("Rejected", [rejected]))
     if made.why:
         sections.append(why_section(made.why))
     Report(f"Plan for {budget}", f"on {made.choice['cluster']}", sections).print()
