@@ -6,12 +6,17 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from steelyard import catalog
 from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.hardware import Cluster
 from steelyard.cost.layout import Layout
 from steelyard.cost.roofline import Machine
 from steelyard.cost.step import StepCost, training_step
+from steelyard.plan.beliefs import part_shares
+from steelyard.plan.intervals import step_relative
 
 __all__ = ["PublishedRun", "published_runs"]
 
@@ -34,25 +39,31 @@ _NEEDED = ("layers", "hidden", "heads", "vocab", "seq_len", "gpus", "micro_batch
 _ZERO = {"none": 0, "zero2": 2, "zero3": 3, "fsdp": 3, "fsdp2": 3}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class PublishedRun:
     """One row with its forecast.
 
     Attributes:
         source: group of rows.
         chip: accelerator as the row names it.
+        model: model as the row names it.
         accelerators: how many.
         forecast: forecast tokens per second and accelerator.
         published: published tokens per second and accelerator.
         is_fitted: whether the accelerator's factor may be fitted on it; the others are held out.
+        shares: parts of the forecast step's time, [parts].
+        relative: half-width of the 80 % interval that a plan would state.
     """
 
     source: str
     chip: str
+    model: str
     accelerators: int
     forecast: float
     published: float
     is_fitted: bool
+    shares: NDArray[np.float64]
+    relative: float
 
 
 def published_runs() -> tuple[list[PublishedRun], int]:
@@ -84,10 +95,13 @@ def _run(row: dict[str, str]) -> PublishedRun | None:
     return PublishedRun(
         source=row["source"],
         chip=row["chip"],
+        model=row["model"],
         accelerators=accelerators,
         forecast=cost.tokens / cost.time_s / accelerators,
         published=_published(row, cost, accelerators),
         is_fitted=zlib.crc32(row["id"].encode()) % 2 == 0,
+        shares=part_shares(cost)[0],
+        relative=step_relative(_machine(row["chip"]), cost),
     )
 
 

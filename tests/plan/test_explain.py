@@ -10,6 +10,8 @@ from steelyard.cli.main import main
 from steelyard.errors import DataError
 from steelyard.plan.explain import TERMS, StepModel, WorkFactors, diagnose, read_step_log
 from steelyard.plan.explain.pauses import find_pauses
+from steelyard.runs.ledger import Ledger
+from steelyard.runs.store import RunStore
 
 LAYOUT = ("--model", "gpt3-6.7b", "--cluster", "Selene", "--data", "2", "--micro-batches", "4")
 
@@ -93,6 +95,22 @@ def test_the_command_reads_lines_and_milliseconds_and_exits_with_1(capsys, tmp_p
     assert read_step_log(tmp_path / "log.csv").step_s.max() == 2.0
     assert run(tmp_path / "log.csv", *LAYOUT, "--json") in (0, 1)
     assert "no column rank" in " ".join(json.loads(capsys.readouterr().out)["notes"])
+
+
+def test_a_kept_plan_is_checked_by_its_job(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("STEELYARD_HOME", str(tmp_path / "home"))
+    asked = ("--budget", "1e21FLOP", "--cluster", "Selene", "--nodes", "1")
+    with pytest.raises(SystemExit):
+        main(["plan", "train", *asked, "--model", "gpt3-6.7b", "--keep", "--json"])
+    made = json.loads(capsys.readouterr().out)
+    said = next(item for item in made["forecasts"] if item["quantity"] == "train.step_time")
+    log = written(tmp_path / "log.jsonl", rows(step_s=1.05 * said["value"]))
+    assert run(log, *LAYOUT, "--plan", made["run"], "--json") in (0, 1)
+    (check,) = json.loads(capsys.readouterr().out)["checks"]
+    assert check["measurement"]["value"] == pytest.approx(1.05 * said["value"])
+    (row,) = Ledger(RunStore.existing()).summary()
+    assert (row.forecaster, row.count, row.coverage) == ("plan.training", 1, 1.0)
+    assert run(log, *LAYOUT, "--plan", "none") == 2
 
 
 def test_starts_of_steps_are_enough_and_clocks_are_compared(tmp_path):

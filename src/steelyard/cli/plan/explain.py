@@ -5,6 +5,7 @@ from typing import Any
 
 from steelyard import catalog
 from steelyard.cli.output import Switch, print_json
+from steelyard.cli.plan.keeping import check_plan
 from steelyard.cli.plan.timeline import ScheduleName, check_sizes, machine_for
 from steelyard.cli.plan.train import check_one
 from steelyard.config import to_plain
@@ -36,6 +37,7 @@ def explain(
     blocking: Switch = False,
     dtype: str = "",
     baseline: Path | None = None,
+    plan: str = "",
     json: Switch = False,
 ) -> int:
     """Say which term of a running job departs from its forecast, from its log of steps.
@@ -63,6 +65,8 @@ def explain(
         blocking: kernels wait for transfers and gathers.
         dtype: number format of the products; bf16 on published accelerators when empty.
         baseline: an earlier log of the same job, to compare with in place of the forecast.
+        plan: run of `plan train --keep` that the job follows: its step's time is written beside the
+            forecast, and into the ledger.
         json: print the diagnosis as JSON.
 
     Returns:
@@ -88,11 +92,19 @@ def explain(
         **sizes,
     )
     earlier = read_step_log(baseline) if baseline else None
-    found = diagnose(read_step_log(log), step, baseline=earlier)
+    read = read_step_log(log)
+    found = diagnose(read, step, baseline=earlier)
+    checks = check_plan(plan, read, cluster or accelerator) if plan else []
     if json:
-        print_json(to_plain(found))
-    else:
-        _print(found, log, baseline)
+        print_json(to_plain(found) | {"checks": to_plain(checks)})
+        return 1 if found.findings else 0
+    _print(found, log, baseline)
+    for item in checks:
+        held = "holds" if item.covered else "misses"
+        print(
+            f"The plan's interval of {item.forecast.quantity} {held} what was measured "
+            f"({item.relative_error:+.1%}); written into the ledger."
+        )
     return 1 if found.findings else 0
 
 

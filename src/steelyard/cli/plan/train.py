@@ -11,6 +11,7 @@ from steelyard.catalog.stored import THIS_MACHINE
 from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, forecast_table, print_json
 from steelyard.cli.plan.exporting import Engine, export_text
+from steelyard.cli.plan.keeping import keep_plan
 from steelyard.cli.records import records_of
 from steelyard.cli.why import plain_steps, why_section
 from steelyard.config import to_plain
@@ -48,6 +49,7 @@ def train(
     price_per_hour: str = "",
     why: Switch = False,
     export: Engine | None = None,
+    keep: Switch = False,
     json: Switch = False,
 ) -> int:
     """Plan the training run that a budget of compute, money or time buys.
@@ -77,6 +79,7 @@ def train(
         why: print the chain of formulas behind the forecasts, with the numbers put in.
         export: print what an engine is started with, in place of the plan: a command for megatron
             or torchtitan, a recipe of this package (own), or a task for skypilot.
+        keep: write the plan into the run store, where `plan explain --plan` checks its forecasts.
         json: print the plan as JSON.
 
     Returns:
@@ -109,10 +112,12 @@ def train(
     helps = [] if export else plan(made.forecast("train.flops").value, reprices=True).helps
     made = replace(made, helps=helps)
     notes = [*machines.notes, *_named(near)]
+    run_id = keep_plan(made) if keep else ""
+    notes += [f"kept as run {run_id}"] if keep else []
     if export:
         print(export_text(made, export, per_node=machines.cluster.accelerators_per_node), end="")
     elif json:
-        print_json(_plain_plan(made) | {"assumptions": notes})
+        print_json(_plain_plan(made) | {"assumptions": notes} | ({"run": run_id} if keep else {}))
     else:
         is_own = THIS_MACHINE in (cluster, accelerator)
         _print(made, str(allowed), notes, is_own=is_own)

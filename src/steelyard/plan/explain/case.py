@@ -58,6 +58,9 @@ class Case:
         self.seen = seen_in(log, step)
         self.expected = seen_in(baseline, step) if baseline else self.forecast
         self._spreads = dict(zip(PARTS, beliefs.parts, strict=True))
+        # Traffic of all kinds crosses the same links, and little was known of the replicas'.
+        links = max(self._spreads["tensor_s"], self._spreads["data_s"])
+        self._spreads |= {"tensor_s": links, "data_s": links}
         self._own = beliefs.own
         self.work, self.predicted = self._measured(self.seen)
         self.expected_work, self.expected_step = self._measured(self.expected)
