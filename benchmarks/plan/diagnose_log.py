@@ -30,7 +30,7 @@ _SEVERITIES = (1.05, 1.15, 1.4, np.inf)
 
 def run(quick: bool) -> list[Check]:
     """Plant each fault in some jobs, and name it with and without an earlier log."""
-    count, healthy = (4, 8) if quick else (25, 100)
+    count, healthy = (3, 6) if quick else (16, 64)
     told: Counter[str] = Counter()
     by_size: Counter[tuple[int, bool]] = Counter()
     for place, fault in enumerate(FAULTS):

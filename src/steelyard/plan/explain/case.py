@@ -1,5 +1,6 @@
 """A log beside what is expected of it: ratios, what the waits should be, what changes cost."""
 
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 
@@ -34,6 +35,7 @@ class Case:
         model: the step as it is simulated.
         forecast: what the forecast says.
         seen: what the log says.
+        alarm: standard deviations beyond which a term departs.
         expected: what the earlier log says, the forecast without one.
         work: work as it was measured, over the forecast.
         expected_work: the same of what is expected.
@@ -62,8 +64,14 @@ class Case:
         links = max(self._spreads["tensor_s"], self._spreads["data_s"])
         self._spreads |= {"tensor_s": links, "data_s": links}
         self._own = beliefs.own
+        self.alarm = _ALARM
         self.work, self.predicted = self._measured(self.seen)
         self.expected_work, self.expected_step = self._measured(self.expected)
+
+    @property
+    def high_s(self) -> float:
+        """High end of the 80 % interval of the step's time."""
+        return self.expected.step_s * float(np.exp(_Z80 * self.spread))
 
     @property
     def spread(self) -> float:
@@ -84,7 +92,13 @@ class Case:
     def tolerance(self, term: str) -> float:
         """Return the factor from which a term departs."""
         spread = _AS_BEFORE / _ALARM if self.baseline else self._spreads.get(term, self._own)
-        return float(np.exp(_ALARM * spread))
+        return float(np.exp(self.alarm * spread))
+
+    def without_doubt(self) -> "Case":
+        """Return the case as it were if the forecast of every term were exact."""
+        found = copy(self)
+        found.alarm = 0.0
+        return found
 
     def ratio(self, term: str) -> Array:
         """Return how many times longer than expected a term lasts at each place."""

@@ -1,6 +1,6 @@
 """The causes of a longer step, each with what the step would gain without it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,8 +46,19 @@ def causes_of(case: Case) -> list[Finding]:
         case: its log beside what is expected.
 
     Returns:
-        Causes that cost enough, the dearest first.
+        Causes that cost enough, the dearest first. Where the step is longer than its interval and
+        no term departs from its own, the term that adds most.
     """
+    found = _certain(case)
+    if found or case.seen.step_s <= case.high_s:
+        return found
+    likely = _certain(case.without_doubt())[:1]
+    doubt = "; its forecast alone may be off by as much, which an earlier log would settle"
+    return [replace(item, words=item.words + doubt) for item in likely]
+
+
+def _certain(case: Case) -> list[Finding]:
+    """List the causes that depart beyond doubt, the dearest first."""
     terms = case.seen.terms
     found = [_pauses(case)]
     if "compute_s" in terms:
@@ -272,7 +283,7 @@ def _bubble(case: Case) -> Finding:
 def _whole(case: Case) -> Finding | None:
     """Say that the whole step departs, where nothing is known of its terms."""
     factor = case.seen.step_s / case.expected.step_s
-    if factor <= np.exp(1.2815515594 * case.spread):
+    if case.seen.step_s <= case.high_s:
         return None
     return Finding(
         cause="step",

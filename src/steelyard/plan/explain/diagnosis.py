@@ -8,8 +8,6 @@ it. Ranks stand beside one another as in the heat map of arXiv 2402.15627, secti
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from steelyard.plan.advice import PUBLISHED_BELIEFS
 from steelyard.plan.beliefs import Beliefs
 from steelyard.plan.explain.case import Case
@@ -68,13 +66,12 @@ def diagnose(
         DataError: the log's ranks are not the layout's.
     """
     case = Case(log, step, baseline, beliefs)
-    width = float(np.exp(1.2815515594 * case.spread))
     return Diagnosis(
         findings=tuple(causes_of(case)),
         step_s=case.seen.step_s,
         expected_s=case.expected.step_s,
-        low_s=case.expected.step_s / width,
-        high_s=case.expected.step_s * width,
+        low_s=case.expected.step_s**2 / case.high_s,
+        high_s=case.high_s,
         measured=case.seen.means(),
         expected=case.expected.means(),
         notes=(*log.notes, *_lacks(log)),
