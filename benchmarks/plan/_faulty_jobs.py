@@ -27,7 +27,7 @@ FAULTS = (
     "bubble",
     "pauses",
 )
-_SIZES = (
+_SIZES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("gpt3-6.7b", {"pipeline": 1, "data": 8, "tensor": 2, "num_micro_batches": 2}),
     ("gpt3-6.7b", {"pipeline": 4, "data": 2, "tensor": 1, "num_micro_batches": 8}),
     ("gpt3-6.7b", {"pipeline": 2, "data": 8, "tensor": 1, "num_micro_batches": 4}),
@@ -215,11 +215,11 @@ class _Truth:
             cost = closed_form(self.model.step)
             terms["product_s"] = terms["compute_s"] * float(cost.product_s / cost.compute_s)
         rest_s = pause_s + 0.01 * usual_s * rng.exponential(1.0)
-        whole = np.full(shape, seconds.time_s + rest_s)
-        noise = rng.normal(0, 1e-4, whole.shape)
-        return {"step_time_s": whole * (1 + noise)} | {
-            name: np.round(np.maximum(item, 0.0), 5) for name, item in terms.items()
-        }
+        whole_s = (seconds.time_s + rest_s) * (1 + rng.normal(0, 1e-4, shape))
+        found: dict[str, Array] = {"step_time_s": whole_s}
+        for name, item in terms.items():
+            found[name] = np.round(np.maximum(item, 0.0), 5)
+        return found
 
 
 def _planted(truth: _Truth, fault: str, rng: np.random.Generator) -> _Truth:

@@ -52,6 +52,9 @@ class TrainingSearch:
     def found(self) -> LayoutSearch:
         """Every layout of every number of accelerators.
 
+        Returns:
+            The candidates, of which one at least fits.
+
         Raises:
             InfeasibleError: no layout exists, or none fits in memory.
         """
@@ -103,6 +106,9 @@ class TrainingSearch:
         """Index of the layout of the largest efficient number of accelerators.
 
         Where that misses the deadline it is the one of the fewest accelerators that meet it.
+
+        Returns:
+            An index of `found`.
 
         Raises:
             InfeasibleError: none meets the deadline.

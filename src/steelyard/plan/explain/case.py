@@ -59,7 +59,7 @@ class Case:
         self.forecast = simulated(self.model.simulate(), log, step.tensor)
         self.seen = seen_in(log, step)
         self.expected = seen_in(baseline, step) if baseline else self.forecast
-        self._spreads = dict(zip(PARTS, beliefs.parts, strict=True))
+        self._spreads: dict[str, float] = dict(zip(PARTS, beliefs.parts, strict=True))
         # Traffic of all kinds crosses the same links, and little was known of the replicas'.
         links = max(self._spreads["tensor_s"], self._spreads["data_s"])
         self._spreads |= {"tensor_s": links, "data_s": links}
@@ -134,16 +134,15 @@ class Case:
     def _measured(self, seen: Seen) -> tuple[WorkFactors, StepTerms]:
         """Return the work that a log shows, over the forecast's, and the step that follows."""
         shape = seen.shape
+
+        def over(term: str) -> Array:
+            return _over(seen.terms.get(term), self.forecast.terms.get(term), shape)
+
         work = WorkFactors(
+            compute=over("compute_s"),
+            tensor=over("tensor_s"),
+            update=over("update_s"),
             load_s=seen.terms.get("load_s", np.zeros(shape)),
-            **{
-                field: _over(seen.terms.get(term), self.forecast.terms.get(term), shape)
-                for field, term in (
-                    ("compute", "compute_s"),
-                    ("tensor", "tensor_s"),
-                    ("update", "update_s"),
-                )
-            },
         )
         found = self.model.simulate(work)
         if "data_s" not in seen.terms or self.model.shape[0] == 1:

@@ -60,7 +60,7 @@ def causes_of(case: Case) -> list[Finding]:
 def _certain(case: Case) -> list[Finding]:
     """List the causes that depart beyond doubt, the dearest first."""
     terms = case.seen.terms
-    found = [_pauses(case)]
+    found: list[Finding | None] = [_pauses(case)]
     if "compute_s" in terms:
         found += [_slow_ranks(case), *_kernels(case)]
     if "tensor_s" in terms:
