@@ -96,9 +96,10 @@ def _size(fault: str, rng: np.random.Generator) -> TrainingStep:
     """Draw a layout that can have the fault."""
     needs = {"tensor traffic": "tensor", "all-reduce": "data", "bubble": "pipeline"}.get(fault)
     able = [item for item in _SIZES if not needs or item[1][needs] > 1]
-    model, sizes = able[rng.integers(len(able))]
+    model, drawn = able[rng.integers(len(able))]
+    sizes: dict[str, Any] = dict(drawn)
     if fault == "bubble" and rng.random() < 0.5:
-        sizes = sizes | {"num_chunks": 2}
+        sizes["num_chunks"] = 2
     cluster = catalog.cluster("Selene")
     machine = Machine.from_accelerator(catalog.accelerator(cluster.accelerator), cluster=cluster)
     return TrainingStep(
@@ -218,7 +219,7 @@ class _Truth:
         whole_s = (seconds.time_s + rest_s) * (1 + rng.normal(0, 1e-4, shape))
         found: dict[str, Array] = {"step_time_s": whole_s}
         for name, item in terms.items():
-            found[name] = np.round(np.maximum(item, 0.0), 5)
+            found[name] = np.maximum(item, 0.0).round(5)
         return found
 
 

@@ -1,5 +1,6 @@
 """Plan a training run: from a compute budget and a cluster to a model, its layout and its cost."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -92,26 +93,42 @@ def plan_training(
     device = machine or Machine.from_accelerator(
         accelerator, dtype=dtype, cluster=cluster, efficiencies=efficiencies
     )
-    flops = tokens * model_flops_per_token(arch, sequence_length)
     run = TrainingSearch(
         arch=arch,
         machine=device,
         num_nodes=cluster.num_nodes,
         per_node=cluster.accelerators_per_node,
         tokens=tokens,
-        global_batch=_global_batch(flops, tokens, sequence_length),
+        global_batch=_global_batch(arch, tokens, sequence_length),
         sequence_length=sequence_length,
         deadline_s=deadline_s,
         min_efficiency=min_efficiency,
         reserve_fraction=reserve_fraction,
         name=cluster.name,
     )
+    prices = {"rent_usd": rent_usd, "prefers_rent": prefers_rent}
+    made = _plan(run, allocation, cluster, accelerator, site, dtype, prices, explains=explains)
+    return replace(made, helps=what_helps(run)) if reprices else made
+
+
+def _plan(
+    run: TrainingSearch,
+    allocation: AllocationLike,
+    cluster: Cluster,
+    accelerator: Accelerator,
+    site: Site,
+    dtype: str,
+    prices: dict[str, Any],
+    *,
+    explains: bool,
+) -> Plan:
+    """Choose among the layouts, and forecast the run of the chosen one."""
     try:
         search, chosen = run.found, run.chosen
     except InfeasibleError as error:
         raise NoPlanError(error, run) from error
-    choice = _choice(search, chosen, arch, cluster, dtype, sequence_length, tokens, flops)
-    timed = _forecasts(search, chosen, choice["steps"], device)
+    choice = _choice(run, cluster, dtype)
+    timed = _forecasts(search, chosen, choice["steps"], run.machine)
     failures = _failures(run, choice, timed)
     duration = failures.forecasts[2] if failures else timed[1]
     costs = bill(
@@ -121,26 +138,18 @@ def plan_training(
         site=site,
         pue=cluster.pue,
         duration_relative=duration.high / duration.value - 1,
-        rent_usd=rent_usd,
-        prefers_rent=prefers_rent,
+        **prices,
     )
-    shown = (arch, device, search, chosen, choice["steps"])
-    goodput = failures.forecasts[0] if failures else None
-    why = training_chain(*shown, accelerator, site, cluster.pue, costs, goodput) if explains else []
+    shown = (run, choice["steps"], accelerator, site, cluster.pue, costs)
+    interrupted = failures.forecasts if failures else ()
     return Plan(
         choice=choice | _saves(failures, choice["steps"], timed),
-        forecasts=[
-            _loss(allocation),
-            *timed,
-            *(failures.forecasts if failures else ()),
-            *costs.forecasts,
-        ],
-        rejected=rejected(search, chosen, run.best, tokens, deadline_s),
+        forecasts=[_loss(allocation), *timed, *interrupted, *costs.forecasts],
+        rejected=rejected(search, chosen, run.best, run.tokens, run.deadline_s),
         binding_constraint=binding_constraint(search, chosen, run.best),
-        notes=_notes(device, run.global_batch, costs.unknown),
+        notes=_notes(run.machine, run.global_batch, costs.unknown),
         unknown=costs.unknown,
-        why=why,
-        helps=what_helps(run) if reprices else [],
+        why=training_chain(*shown, goodput=next(iter(interrupted), None)) if explains else [],
     )
 
 
@@ -183,33 +192,27 @@ def _check_ranges(
         )
 
 
-def _global_batch(flops: float, tokens: float, sequence_length: int) -> int:
+def _global_batch(arch: Architecture, tokens: float, sequence_length: int) -> int:
     """Return the sequences per step: a power of two near the usual tokens for this compute."""
+    flops = tokens * model_flops_per_token(arch, sequence_length)
     # A small run would take a few huge steps by that rule: it gets at least 250.
     wanted = min(global_batch_tokens(flops), tokens / 250) / sequence_length
     return 2 ** max(0, round(np.log2(max(wanted, 1.0))))
 
 
-def _choice(
-    search: LayoutSearch,
-    index: int,
-    arch: Architecture,
-    cluster: Cluster,
-    dtype: str,
-    sequence_length: int,
-    tokens: float,
-    flops: float,
-) -> dict[str, Any]:
+def _choice(run: TrainingSearch, cluster: Cluster, dtype: str) -> dict[str, Any]:
     """Collect the chosen settings as plain values."""
-    steps = max(1, round(tokens / float(search.cost.tokens[index])))
+    search, index, arch = run.found, run.chosen, run.arch
+    flops = run.tokens * model_flops_per_token(arch, run.sequence_length)
+    steps = max(1, round(run.tokens / float(search.cost.tokens[index])))
     layout = search.choice(index)
     batch = layout["data"] * layout["micro_batch"] * layout["accumulation"]
     return {
         "architecture": to_plain(arch),
         "parameters": int(count_parameters(arch).total),
-        "tokens": float(steps * batch * sequence_length),
+        "tokens": float(steps * batch * run.sequence_length),
         "steps": steps,
-        "sequence_length": sequence_length,
+        "sequence_length": run.sequence_length,
         "global_batch": batch,
         "learning_rate": float(f"{learning_rate(flops):.3g}"),
         "dtype": dtype,

@@ -1,18 +1,13 @@
 """`steelyard plan explain`: which term of a running job departs, from its log of steps."""
 
 from pathlib import Path
-from typing import Any
 
-from steelyard import catalog
 from steelyard.cli.output import Switch, print_json
 from steelyard.cli.plan.keeping import check_plan
-from steelyard.cli.plan.timeline import ScheduleName, check_sizes, machine_for
-from steelyard.cli.plan.train import check_one
+from steelyard.cli.plan.timeline import ScheduleName, step_of
 from steelyard.config import to_plain
-from steelyard.plan.explain import TERMS, Diagnosis, diagnose, read_step_log
+from steelyard.plan.explain import TERMS, JobDiagnosis, diagnose, read_step_log
 from steelyard.runs.report import Cell, Column, Report, Section, Table, Text
-from steelyard.sim.step.training import TrainingStep
-from steelyard.sim.taskgraph import StepOverlap
 from steelyard.units import pretty
 
 __all__ = ["explain"]
@@ -72,24 +67,17 @@ def explain(
     Returns:
         Exit status: 1 where something departs.
     """
-    check_one(cluster, accelerator)
-    sizes: dict[str, Any] = {
-        "pipeline": pipeline,
-        "tensor": tensor,
-        "data": data,
-        "num_chunks": chunks,
-        "num_micro_batches": micro_batches,
-        "micro_batch": micro_batch,
-        "sequence_length": sequence_length,
-    }
-    check_sizes(sizes)
-    step = TrainingStep(
-        arch=catalog.architecture_by_name(model),
-        machine=machine_for(cluster, accelerator, tensor * pipeline * data, dtype),
+    degrees = {"pipeline": pipeline, "tensor": tensor, "data": data, "num_chunks": chunks}
+    batch = {"num_micro_batches": micro_batches, "micro_batch": micro_batch}
+    step = step_of(
+        model=model,
+        cluster=cluster,
+        accelerator=accelerator,
+        dtype=dtype,
+        sizes=degrees | batch | {"sequence_length": sequence_length},
         schedule=schedule,
-        overlap=StepOverlap(pipeline=not blocking, data=not blocking),
         recompute=recompute,
-        **sizes,
+        blocking=blocking,
     )
     earlier = read_step_log(baseline) if baseline else None
     read = read_step_log(log)
@@ -108,7 +96,7 @@ def explain(
     return 1 if found.findings else 0
 
 
-def _print(found: Diagnosis, log: Path, baseline: Path | None) -> None:
+def _print(found: JobDiagnosis, log: Path, baseline: Path | None) -> None:
     """Print a diagnosis as tables."""
     against = f"the earlier log {baseline}" if baseline else "the forecast"
     low, high = (pretty(value, "s") for value in (found.low_s, found.high_s))
@@ -124,7 +112,7 @@ def _print(found: Diagnosis, log: Path, baseline: Path | None) -> None:
     Report(head[0].upper() + head[1:], f"steps of {log}", sections).print()
 
 
-def _causes(found: Diagnosis) -> list[Table]:
+def _causes(found: JobDiagnosis) -> list[Table]:
     """Make the table of causes; none where nothing departs."""
     if not found.findings:
         return []
@@ -142,7 +130,7 @@ def _causes(found: Diagnosis) -> list[Table]:
     return [Table([*heads, Column("ranks", rank=1), Column("what")], rows)]
 
 
-def _terms(found: Diagnosis) -> list[Table]:
+def _terms(found: JobDiagnosis) -> list[Table]:
     """Make the table of all terms beside what was expected of them; none where none were logged."""
     if not found.measured:
         return []

@@ -20,7 +20,7 @@ from steelyard.sim.step.training import TrainingStep
 from steelyard.sim.taskgraph import StepOverlap
 from steelyard.units import pretty
 
-__all__ = ["ScheduleName", "check_sizes", "machine_for", "timeline"]
+__all__ = ["ScheduleName", "step_of", "timeline"]
 
 _MOST_PASSES = 300_000
 _MOST_BARS = 20_000
@@ -73,25 +73,25 @@ def timeline(
         chart: file for the picture of the timeline, .html, .svg, .png or .json.
         json: print the numbers as JSON.
     """
-    check_one(cluster, accelerator)
     chart_file(chart)
-    sizes: dict[str, Any] = {
-        "pipeline": pipeline,
-        "tensor": tensor,
-        "data": data,
-        "num_chunks": chunks,
-        "num_micro_batches": micro_batches,
-        "micro_batch": micro_batch,
-        "sequence_length": sequence_length,
-    }
-    check_sizes(sizes, chart)
-    step = TrainingStep(
-        arch=catalog.architecture_by_name(model),
-        machine=machine_for(cluster, accelerator, tensor * pipeline * data, dtype),
+    step = step_of(
+        model=model,
+        cluster=cluster,
+        accelerator=accelerator,
+        dtype=dtype,
+        sizes={
+            "pipeline": pipeline,
+            "tensor": tensor,
+            "data": data,
+            "num_chunks": chunks,
+            "num_micro_batches": micro_batches,
+            "micro_batch": micro_batch,
+            "sequence_length": sequence_length,
+        },
         schedule=schedule,
-        overlap=StepOverlap(pipeline=not blocking, data=not blocking, loader=not blocking),
         recompute=recompute,
-        **sizes,
+        blocking=blocking,
+        chart=chart,
     )
     made = plan_timeline(step)
     title = f"{model}: one step of {step.num_accelerators:,} x {step.machine.name}"
@@ -105,16 +105,52 @@ def timeline(
         _print(step, made, title)
 
 
-def check_sizes(sizes: dict[str, int], chart: Path | None = None) -> None:
-    """Refuse sizes below 1, and pipelines too large to simulate or to draw.
+def step_of(
+    *,
+    model: str,
+    cluster: str,
+    accelerator: str,
+    dtype: str,
+    sizes: dict[str, Any],
+    schedule: str,
+    recompute: bool,
+    blocking: bool,
+    chart: Path | None = None,
+) -> TrainingStep:
+    """Return the step that a verb's options describe.
 
     Args:
-        sizes: values by the name of their option, with or without "num_".
+        model: catalog name of a dense decoder.
+        cluster: catalog name of the cluster, or this-machine.
+        accelerator: catalog name of an accelerator, in place of a cluster.
+        dtype: number format of the products; bf16 on published accelerators when empty.
+        sizes: degrees, micro-batches and tokens by their fields' names.
+        schedule: order of the passes.
+        recompute: run each forward pass again before its backward pass.
+        blocking: let kernels wait for transfers, gathers and reading data.
         chart: file of the picture, None for none.
+
+    Returns:
+        Model, machine and layout.
 
     Raises:
         ConfigError: names every wrong option.
     """
+    check_one(cluster, accelerator)
+    _check_sizes(sizes, chart)
+    count = sizes["tensor"] * sizes["pipeline"] * sizes["data"]
+    return TrainingStep(
+        arch=catalog.architecture_by_name(model),
+        machine=_machine(cluster, accelerator, count, dtype),
+        schedule=schedule,
+        overlap=StepOverlap(pipeline=not blocking, data=not blocking, loader=not blocking),
+        recompute=recompute,
+        **sizes,
+    )
+
+
+def _check_sizes(sizes: dict[str, int], chart: Path | None) -> None:
+    """Refuse sizes below 1, and pipelines too large to simulate or to draw."""
     options = {f"--{name.removeprefix('num_').replace('_', '-')}": sizes[name] for name in sizes}
     wrong: list[SteelyardError] = [
         ConfigError(f"{name} is {size}, but must be at least 1", hint=f"change {name}")
@@ -141,21 +177,8 @@ def check_sizes(sizes: dict[str, int], chart: Path | None = None) -> None:
         raise merged(wrong)
 
 
-def machine_for(cluster: str, accelerator: str, count: int, dtype: str) -> Machine:
-    """Return the accelerator of a layout with its links.
-
-    Args:
-        cluster: catalog name of the cluster, or this-machine.
-        accelerator: catalog name of an accelerator, in place of a cluster.
-        count: accelerators of the layout.
-        dtype: number format of the products; bf16 on published accelerators when empty.
-
-    Returns:
-        The accelerator.
-
-    Raises:
-        ConfigError: the cluster has fewer.
-    """
+def _machine(cluster: str, accelerator: str, count: int, dtype: str) -> Machine:
+    """Return the accelerator with its links; a cluster must have as many."""
     found = machines_of(
         cluster=cluster,
         accelerator=accelerator,

@@ -16,11 +16,11 @@ from steelyard.plan.explain.log import StepLog
 from steelyard.plan.explain.terms import TERMS
 from steelyard.sim.step.training import TrainingStep
 
-__all__ = ["Diagnosis", "diagnose"]
+__all__ = ["JobDiagnosis", "diagnose"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Diagnosis:
+class JobDiagnosis:
     """What a log shows.
 
     Attributes:
@@ -50,7 +50,7 @@ def diagnose(
     *,
     baseline: StepLog | None = None,
     beliefs: Beliefs = PUBLISHED_BELIEFS,
-) -> Diagnosis:
+) -> JobDiagnosis:
     """Say which terms of a job's step depart from what is expected.
 
     Args:
@@ -66,7 +66,7 @@ def diagnose(
         DataError: the log's ranks are not the layout's.
     """
     case = Case(log, step, baseline, beliefs)
-    return Diagnosis(
+    return JobDiagnosis(
         findings=tuple(causes_of(case)),
         step_s=case.seen.step_s,
         expected_s=case.expected.step_s,
