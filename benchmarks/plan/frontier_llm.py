@@ -174,10 +174,10 @@ def _intervals(
     share = float(inside.mean())
     width = float(np.median(wide - 1) / np.median(np.abs(off - 1)))
     return [
-        Check("4 held-out runs inside 80 % intervals, at least", share, 0.7, "higher"),
-        Check("4 held-out runs inside 80 % intervals, at most", share, 0.9, "lower"),
-        Check("4 half-width over median error", width, 2.5, "lower"),
-        Check("4 package's spreads less those fitted", float(drift.max()), 0.02, "lower"),
+        Check("6 held-out runs inside 80 % intervals, at least", share, 0.7, "higher"),
+        Check("6 held-out runs inside 80 % intervals, at most", share, 0.9, "lower"),
+        Check("6 half-width over median error", width, 2.5, "lower"),
+        Check("6 package's spreads less those fitted", float(drift.max()), 0.02, "lower"),
     ]
 
 
