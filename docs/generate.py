@@ -198,11 +198,13 @@ def on_config(config: Any) -> Any:
         {"Home": "index.md"},
         {"Quickstart": "quickstart.md"},
         {"Tutorial": "tutorial.md"},
+        {"Trainings replayed": "replay.md"},
         {"Rooms": written},
         {
             "Evidence": [
                 {"Papers": "papers.md"},
                 {"Benchmarks": "benchmarks.md"},
+                {"Trainings replayed": "replay.md"},
                 {"Quantities": "quantities.md"},
             ]
         },

@@ -7,12 +7,17 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from steelyard import catalog
 from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.hardware import Cluster
 from steelyard.cost.layout import Layout
 from steelyard.cost.roofline import Machine
 from steelyard.cost.step import StepCost, training_step
+from steelyard.plan.beliefs import part_shares
+from steelyard.plan.intervals import step_relative
 
 __all__ = [
     "DEEPSPEED",
@@ -69,7 +74,7 @@ class PublishedStep:
     flash_attention: bool
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class PublishedRun:
     """One row with its forecast.
 
@@ -78,20 +83,26 @@ class PublishedRun:
         step: what it measured.
         system: software that ran.
         chip: accelerator as the row names it.
+        model: model as the row names it.
         accelerators: how many.
         forecast: forecast tokens per second and accelerator.
         published: published tokens per second and accelerator.
         is_fitted: whether the accelerator's factor may be fitted on it; the others are held out.
+        shares: parts of the forecast step's time, [parts].
+        relative: half-width of the 80 % interval that a plan would state.
     """
 
     source: str
     step: PublishedStep
     system: str
     chip: str
+    model: str
     accelerators: int
     forecast: float
     published: float
     is_fitted: bool
+    shares: NDArray[np.float64]
+    relative: float
 
 
 def published_runs() -> tuple[list[PublishedRun], int]:
@@ -154,10 +165,13 @@ def _run(row: dict[str, str], rings: float) -> PublishedRun | None:
         step=step,
         system=row["system"],
         chip=row["chip"],
+        model=row["model"],
         accelerators=accelerators,
         forecast=cost.tokens / cost.time_s / accelerators,
         published=_published(row, cost, accelerators),
         is_fitted=zlib.crc32(row["id"].encode()) % 2 == 0,
+        shares=part_shares(cost)[0],
+        relative=step_relative(machine, cost),
     )
 
 

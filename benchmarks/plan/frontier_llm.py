@@ -15,12 +15,14 @@ from benchmarks.common import Check
 from benchmarks.plan._frontier import LENGTH, frontier_machine, gpt
 from benchmarks.plan._layout_sweep import SweepGroup, sweep_groups, sweep_machine, sweep_memory
 from benchmarks.plan._layout_tuning import tuning_checks
+from benchmarks.plan._published_beliefs import fit_published, sweep_coverage
 from benchmarks.plan._published_runs import DEEPSPEED, PublishedRun, published_runs
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.cost.layout import Layout
 from steelyard.cost.roofline import Machine
 from steelyard.cost.step import StepCost, training_step
+from steelyard.plan.advice import PUBLISHED_BELIEFS
 from steelyard.plan.layouts import search_layouts
 
 PAPER = ["17-frontier-llm"]
@@ -133,6 +135,34 @@ def _throughput() -> list[Check]:
         Check("2 of them sources that set nothing, median", float(np.median(blind)), 0.10, "lower"),
         Check("2 held-out runs, 90 % error", float(np.percentile(every, 90)), 0.25, "lower"),
         Check("2 ZeRO-3 over 1,536 and 2,240, worst error", worst, 0.25, "lower"),
+        *_intervals(runs, held, factors),
+    ]
+
+
+def _intervals(
+    runs: list[PublishedRun], held: list[PublishedRun], factors: dict[str, float]
+) -> list[Check]:
+    """Count how often the intervals hold that a plan states: of raw forecasts, without a factor."""
+    beliefs = fit_published(runs, factors)
+    drift = np.abs(
+        np.array([*beliefs.parts, beliefs.own]) - [*PUBLISHED_BELIEFS.parts, PUBLISHED_BELIEFS.own]
+    )
+    off = np.array([item.forecast / item.published for item in held])
+    wide = np.array([1 + item.relative for item in held])
+    inside = (1 / wide <= off) & (off <= wide)
+    for source in sorted({item.source for item in held}):
+        own = [bool(hit) for hit, item in zip(inside, held, strict=True) if item.source == source]
+        print(f"{source:18s} {sum(own)} of {len(own)} within 80 % intervals")
+    told = np.round(beliefs.parts, 3).tolist()
+    print(f"spreads of parts {told}, of a layout {beliefs.own:.3f}")
+    print(f"held-out layouts of the sweep within them: {sweep_coverage(PUBLISHED_BELIEFS):.1%}")
+    share = float(inside.mean())
+    width = float(np.median(wide - 1) / np.median(np.abs(off - 1)))
+    return [
+        Check("6 held-out runs inside 80 % intervals, at least", share, 0.7, "higher"),
+        Check("6 held-out runs inside 80 % intervals, at most", share, 0.9, "lower"),
+        Check("6 half-width over median error", width, 2.5, "lower"),
+        Check("6 package's spreads less those fitted", float(drift.max()), 0.02, "lower"),
     ]
 
 

@@ -55,7 +55,6 @@ def run(quick: bool) -> list[Check]:
     return [
         *checks,
         *(replace(check, name=f"{check.name}, as shipped") for check in shipped),
-        _carried(beliefs),
     ]
 
 
@@ -66,14 +65,6 @@ def _held_out(held: list[SweepGroup], beliefs: Beliefs, factor: float, parts: in
         *_choices(held, beliefs, factor, parts),
         *_probes(held, beliefs, factor),
     ]
-
-
-def _carried(fitted: Beliefs) -> Check:
-    """Compare the spreads that the package carries with those that are fitted now."""
-    now, carried = (np.array([*one.parts, one.own]) for one in (fitted, PUBLISHED_BELIEFS))
-    # The package carries three decimals.
-    worst = float(np.abs(now - carried).max())
-    return Check("4 shipped spreads less fitted ones, most", worst, 0.001, "lower")
 
 
 def _doubt(group: SweepGroup, beliefs: Beliefs) -> Doubt:

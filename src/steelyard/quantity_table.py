@@ -197,6 +197,12 @@ _ROWS: tuple[tuple[str, str, Literal["lower", "higher", "neither"], str], ...] =
     ),
     ("run.carbon", "g", "lower", "Operational carbon dioxide equivalent of the run's energy."),
     ("run.duration", "s", "lower", "Wall time from a run's start to its end, everything included."),
+    (
+        "run.interruptions",
+        "count",
+        "lower",
+        "Failures that a run restarts from, from its start to its end.",
+    ),
     ("plan.num_accelerators", "count", "lower", "Accelerators the plan occupies."),
     (
         "plan.memory_per_accelerator",

@@ -39,6 +39,7 @@ STATED = {
     "run.cost": "run_cost",
     "run.energy": "energy",
     "train.total_time": "total_time",
+    "run.duration": "duration",
     "train.step_time": "step_time",
     "train.flops": "run_flops",
     "train.mfu": "mfu",

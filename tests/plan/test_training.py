@@ -1,14 +1,24 @@
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from steelyard import catalog
 from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.hardware import Accelerator, Cluster, Site
 from steelyard.catalog.parameters import count_parameters
 from steelyard.config import convert
+from steelyard.cost.efficiency import Efficiencies
+from steelyard.cost.layout import Layout
+from steelyard.cost.roofline import Machine
+from steelyard.cost.step import training_step
 from steelyard.errors import ConfigError, InfeasibleError
 from steelyard.plan import decoder_near, plan_training
+from steelyard.plan.alternatives import nearest_fit
+from steelyard.plan.changes import NoPlanError
+from steelyard.plan.intervals import step_relative
+from steelyard.plan.layouts import search_layouts
 
 SITE = Site(
     name="somewhere", country="Italy", pue=1.2, price_usd_per_kwh=0.1, carbon_g_per_kwh=300.0
@@ -33,6 +43,9 @@ FORECAST = {
     "run.energy",
     "run.cost",
     "run.carbon",
+    "run.duration",
+    "run.interruptions",
+    "train.goodput",
     "eval.loss",
 }
 
@@ -109,6 +122,97 @@ def test_impossible_plans_name_what_binds():
         plan(1e5, 2e6, 1)
     with pytest.raises(ConfigError, match="positive"):
         plan(-1.0, 2e6, 1)
+
+
+def test_what_does_not_fit_comes_with_the_nearest_changes_that_do():
+    with pytest.raises(NoPlanError, match=r"^memory: ") as caught:
+        plan(70e9, 2e10, 1)
+    nodes, memory, *_ = caught.value.changes
+    count = nodes.layout["num_accelerators"] // 8
+    assert nodes.name == f"{count} nodes"
+    plan(70e9, 2e10, count)
+    # Halves of the nodes are part of every search, so the nearest smaller number is.
+    with pytest.raises(NoPlanError):
+        plan(70e9, 2e10, count - 1)
+    wanted = float(memory.name.split()[2])
+    roomy = replace(A100, memory_bytes=wanted * 1.01e9)
+    asked = SimpleNamespace(parameters=70e9, tokens=2e10, loss=2.0)
+    where = {"cluster": cluster(1), "site": SITE}
+    plan_training(asked, accelerator=roomy, **where)
+    with pytest.raises(NoPlanError, match=r"^memory: "):
+        plan_training(asked, accelerator=replace(roomy, memory_bytes=wanted * 0.98e9), **where)
+
+
+def test_too_short_a_deadline_comes_with_the_time_and_the_nodes_that_do():
+    with pytest.raises(NoPlanError, match=r"^time: ") as caught:
+        plan(7e9, 1.4e11, 4, deadline_s=86400.0)
+    found = {item.name.split()[-1]: item for item in caught.value.changes}
+    assert found["nodes"].duration_s <= 86400.0 < found["time"].duration_s
+    allowed = found["time"].duration_s * 1.001
+    assert plan(7e9, 1.4e11, 4, deadline_s=allowed).duration_s == pytest.approx(
+        found["time"].duration_s, rel=0.01
+    )
+
+
+def test_what_would_help_is_priced_anew():
+    made = plan(7e9, 1.4e11, 4, reprices=True)
+    saved = [item.saved for item in made.helps]
+    assert saved == sorted(saved, reverse=True) and saved[-1] > 0
+    found = {item.name: item for item in made.helps}
+    twice = found["twice the rate of products"]
+    faster = replace(A100, peak_flops_per_s={"bf16": 624e12})
+    asked = SimpleNamespace(parameters=7e9, tokens=1.4e11, loss=2.2)
+    other = plan_training(
+        asked,
+        cluster=cluster(4),
+        accelerator=faster,
+        site=SITE,
+        efficiencies=Efficiencies.typical(312e12),
+    )
+    assert other.choice["num_accelerators"] == made.choice["num_accelerators"]
+    assert twice.duration_s == pytest.approx(other.duration_s, rel=0.01)
+    assert not plan(7e9, 1.4e11, 4).helps
+
+
+def test_failures_lengthen_the_run_with_its_accelerators():
+    small, large = plan(3e9, 6e10, 16), plan(70e9, 1.4e12, 128)
+    for made in (small, large):
+        kept = made.forecast("train.goodput")
+        assert kept.low < kept.value < kept.high < 1
+        total = made.forecast("train.total_time").value
+        assert made.duration_s == pytest.approx(total / kept.value)
+        assert made.forecast("run.duration").value == made.duration_s
+        assert 1 <= made.choice["checkpoint_every"] <= made.choice["steps"]
+    assert large.forecast("train.goodput").value < small.forecast("train.goodput").value
+    # As many accelerator-hours as Llama 3's, as many interruptions.
+    hours = large.duration_s / 3600 * large.choice["num_accelerators"]
+    expected = 419 * hours / (54 * 24 * 16384)
+    assert large.forecast("run.interruptions").value == pytest.approx(expected)
+
+
+def test_an_interval_depends_on_what_a_layout_waits_for():
+    machine = Machine.from_accelerator(A100, cluster=cluster(4))
+    arch = catalog.architecture_by_name("gpt3-6.7b")
+    how = {"machine": machine, "micro_batch": 1, "sequence_length": 2048, "accumulation": 8}
+    plain = training_step(arch, layout=Layout(), **how)
+    linked = training_step(arch, layout=Layout(tensor=8), **how)
+    assert 1.5 * step_relative(machine, plain) < step_relative(machine, linked)
+    other = replace(machine, name="MI250X-GCD")
+    assert step_relative(other, plain) > step_relative(machine, plain)
+    own = replace(machine, provenance="measured")
+    assert step_relative(own, plain) == step_relative(own, linked) == own.time_relative
+
+
+def test_a_layout_that_does_not_fit_is_one_change_from_one_that_does():
+    arch = catalog.architecture_by_name("gpt3-6.7b")
+    machine = Machine.from_accelerator(A100, cluster=cluster(2))
+    search = search_layouts(arch, machine, counts=[16], global_batch=256, sequence_length=2048)
+    index = int(np.flatnonzero(~search.fits)[0])
+    name, other = nearest_fit(search, index)
+    assert search.fits[other]
+    before, after = search.choice(index), search.choice(other)
+    changed = {key for key in before if before[key] != after[key]} - {"accumulation"}
+    assert changed and changed <= {*name.split(), "sequence_parallel", *([name] if name else [])}
 
 
 def test_an_unknown_price_leaves_money_out_and_plans_the_rest():

@@ -1,10 +1,12 @@
 """Why a plan is as it is: the alternatives that lost, and what keeps it from being faster."""
 
+import numpy as np
+
 from steelyard.plan.layouts import LayoutSearch
 from steelyard.plan.types import Rejected
 from steelyard.units import pretty
 
-__all__ = ["binding_constraint", "rejected"]
+__all__ = ["binding_constraint", "nearest_fit", "rejected"]
 
 
 def rejected(
@@ -39,7 +41,7 @@ def rejected(
             f"{pretty(search.limit_bytes, 'byte')}"
         )
         gain = f"{100 * (rate[bigger] / rate[chosen] - 1):.0f} % faster"
-        add(bigger, f"{gain}, but needs {memory} per accelerator")
+        add(bigger, f"{gain}, but needs {memory} per accelerator{_nearest_words(search, bigger)}")
     for name in ("tensor", "pipeline", "zero_stage", "recompute", "micro_batch"):
         column = getattr(search, name)
         other = search.best(search.fits & same & (column != column[chosen]))
@@ -57,6 +59,50 @@ def rejected(
         took = f"{count} accelerators take {pretty(duration, 's')}{late}"
         add(best[count], f"{took} at {100 * share:.0f} % of the efficiency")
     return found[:10]
+
+
+_KNOBS = {
+    "micro_batch": ("micro_batch", "accumulation"),
+    "zero_stage": ("zero_stage",),
+    "recompute": ("recompute",),
+    "tensor and data": ("tensor", "data", "accumulation"),
+    "pipeline and data": ("pipeline", "data", "accumulation"),
+}
+"""Fields that change together when one thing of a layout does."""
+
+
+def nearest_fit(search: LayoutSearch, index: int) -> tuple[str, int]:
+    """Find the layout that differs in one thing from one that does not fit, and fits.
+
+    Args:
+        search: all candidates.
+        index: the one that does not fit.
+
+    Returns:
+        What differs, and the index of the fastest such layout; "" and -1 where there is none.
+    """
+    same = search.num_accelerators == search.num_accelerators[index]
+    fields = {name for group in _KNOBS.values() for name in group}
+    # The batch may differ by what does not divide, so that steps are compared where they decide.
+    equal = {name: getattr(search, name) == getattr(search, name)[index] for name in fields}
+    found = []
+    for name, group in _KNOBS.items():
+        fixed = [equal[item] for item in fields - {*group, "accumulation"}]
+        other = search.best(search.fits & same & np.all(fixed, axis=0))
+        if other >= 0:
+            found.append((float(search.tokens_per_s[other]), name, other))
+    return max(found)[1:] if found else ("", -1)
+
+
+def _nearest_words(search: LayoutSearch, index: int) -> str:
+    """Say with which single change a layout would fit, and what that costs."""
+    name, other = nearest_fit(search, index)
+    if other < 0:
+        return ""
+    choice = search.choice(other)
+    values = " x ".join(str(choice[item]) for item in _KNOBS[name] if item != "accumulation")
+    lost = 100 * (1 - float(search.tokens_per_s[other] / search.tokens_per_s[index]))
+    return f"; it fits with {name.replace('_', ' ')} {values}, {lost:.1f} % slower"
 
 
 def binding_constraint(search: LayoutSearch, chosen: int, best: dict[int, int]) -> str:

@@ -1,5 +1,6 @@
 """Plan a training run: from a compute budget and a cluster to a model, its layout and its cost."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,18 +9,21 @@ from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.hardware import Accelerator, Cluster, Site
 from steelyard.catalog.parameters import count_parameters
 from steelyard.config import to_plain
-from steelyard.cost.bill import Bill, bill
+from steelyard.cost.bill import bill
 from steelyard.cost.efficiency import Efficiencies
 from steelyard.cost.flops import model_flops_per_token
 from steelyard.cost.roofline import Machine
 from steelyard.errors import ConfigError, InfeasibleError
 from steelyard.plan.alternatives import binding_constraint, rejected
-from steelyard.plan.layouts import LayoutSearch, accelerator_counts, fitting_layouts
+from steelyard.plan.changes import NoPlanError, what_helps
+from steelyard.plan.interruptions import Interruptions, expected_interruptions
+from steelyard.plan.intervals import step_relative
+from steelyard.plan.layouts import LayoutSearch
 from steelyard.plan.shapes import decoder_near, global_batch_tokens, learning_rate
+from steelyard.plan.training_search import TrainingSearch
 from steelyard.plan.training_why import training_chain
 from steelyard.plan.types import AllocationLike, Plan, interval
 from steelyard.quantity import Forecast, Provenance
-from steelyard.units import pretty
 
 __all__ = ["plan_training"]
 
@@ -44,6 +48,7 @@ def plan_training(
     rent_usd: float | None = None,
     prefers_rent: bool = False,
     explains: bool = False,
+    reprices: bool = False,
 ) -> Plan:
     """Choose a model shape, a layout and a number of accelerators, and forecast the run.
 
@@ -69,14 +74,16 @@ def plan_training(
         rent_usd: price of an accelerator-hour that replaces the amortized or list one.
         prefers_rent: whether the catalog's list rent comes before amortized hardware.
         explains: whether the plan carries the chain of formulas behind it.
+        reprices: whether the plan says what would help most, by pricing the run anew with one thing
+            better at a time.
 
     Returns:
         The plan. An unknown price or carbon intensity leaves its forecast out, with a note.
 
     Raises:
         ConfigError: an argument is out of range.
-        InfeasibleError: memory, batch or time rules every layout out; the message begins with
-            which.
+        NoPlanError: memory, batch or time rules every layout out; the message begins with which,
+            and its `changes` are the nearest that give the run a plan.
     """
     wanted, tokens = (interval(item)[0] for item in (allocation.parameters, allocation.tokens))
     _check_ranges((wanted, tokens, deadline_s, sequence_length), reserve_fraction, min_efficiency)
@@ -86,48 +93,83 @@ def plan_training(
     device = machine or Machine.from_accelerator(
         accelerator, dtype=dtype, cluster=cluster, efficiencies=efficiencies
     )
-    flops = tokens * model_flops_per_token(arch, sequence_length)
-    batch = _global_batch(flops, tokens, sequence_length)
-    search = _search(arch, device, cluster, batch, sequence_length, reserve_fraction)
-    best = _best_per_count(search)
-    chosen = _choose_count(search, best, tokens, deadline_s, min_efficiency, cluster)
-    choice = _choice(search, chosen, arch, cluster, dtype, sequence_length, tokens, flops)
-    duration_s = choice["steps"] * float(search.cost.time_s[chosen])
-    prices: dict[str, Any] = {"rent_usd": rent_usd, "prefers_rent": prefers_rent}
-    costs = _bill(duration_s, choice, device, accelerator, site, cluster, **prices)
-    run = (arch, device, search, chosen, choice["steps"])
-    why = training_chain(*run, accelerator, site, cluster.pue, costs) if explains else []
-    timed = _forecasts(search, chosen, choice["steps"], device)
-    return Plan(
-        choice=choice,
-        forecasts=[_loss(allocation), *timed, *costs.forecasts],
-        rejected=rejected(search, chosen, best, tokens, deadline_s),
-        binding_constraint=binding_constraint(search, chosen, best),
-        notes=_notes(device, batch, costs.unknown),
-        unknown=costs.unknown,
-        why=why,
+    run = TrainingSearch(
+        arch=arch,
+        machine=device,
+        num_nodes=cluster.num_nodes,
+        per_node=cluster.accelerators_per_node,
+        tokens=tokens,
+        global_batch=_global_batch(arch, tokens, sequence_length),
+        sequence_length=sequence_length,
+        deadline_s=deadline_s,
+        min_efficiency=min_efficiency,
+        reserve_fraction=reserve_fraction,
+        name=cluster.name,
     )
+    prices = {"rent_usd": rent_usd, "prefers_rent": prefers_rent}
+    made = _plan(run, allocation, cluster, accelerator, site, dtype, prices, explains=explains)
+    return replace(made, helps=what_helps(run)) if reprices else made
 
 
-def _bill(
-    duration_s: float,
-    choice: dict[str, Any],
-    device: Machine,
+def _plan(
+    run: TrainingSearch,
+    allocation: AllocationLike,
+    cluster: Cluster,
     accelerator: Accelerator,
     site: Site,
-    cluster: Cluster,
-    **prices: Any,
-) -> Bill:
-    """Price the run of the chosen layout."""
-    return bill(
-        duration_s=duration_s,
+    dtype: str,
+    prices: dict[str, Any],
+    *,
+    explains: bool,
+) -> Plan:
+    """Choose among the layouts, and forecast the run of the chosen one."""
+    try:
+        search, chosen = run.found, run.chosen
+    except InfeasibleError as error:
+        raise NoPlanError(error, run) from error
+    choice = _choice(run, cluster, dtype)
+    timed = _forecasts(search, chosen, choice["steps"], run.machine)
+    failures = _failures(run, choice, timed)
+    duration = failures.forecasts[2] if failures else timed[1]
+    costs = bill(
+        duration_s=duration.value,
         num_accelerators=choice["num_accelerators"],
         accelerator=accelerator,
         site=site,
         pue=cluster.pue,
-        duration_relative=device.time_relative,
+        duration_relative=duration.high / duration.value - 1,
         **prices,
     )
+    shown = (run, choice["steps"], accelerator, site, cluster.pue, costs)
+    interrupted = failures.forecasts if failures else ()
+    return Plan(
+        choice=choice | _saves(failures, choice["steps"], timed),
+        forecasts=[_loss(allocation), *timed, *interrupted, *costs.forecasts],
+        rejected=rejected(search, chosen, run.best, run.tokens, run.deadline_s),
+        binding_constraint=binding_constraint(search, chosen, run.best),
+        notes=_notes(run.machine, run.global_batch, costs.unknown),
+        unknown=costs.unknown,
+        why=training_chain(*shown, goodput=next(iter(interrupted), None)) if explains else [],
+    )
+
+
+def _failures(
+    run: TrainingSearch, choice: dict[str, Any], timed: list[Forecast]
+) -> Interruptions | None:
+    """Forecast what failures make of the run; None on a calibrated machine, whose are unknown."""
+    if run.machine.provenance == "measured":
+        return None
+    count = choice["num_accelerators"]
+    total = next(item for item in timed if item.quantity == "train.total_time")
+    return expected_interruptions(choice["parameters"], count, run.nodes_of(count), total)
+
+
+def _saves(failures: Interruptions | None, steps: int, timed: list[Forecast]) -> dict[str, Any]:
+    """Return how often the run should save, in steps."""
+    if failures is None:
+        return {}
+    every = failures.plan.interval_s / timed[0].value
+    return {"checkpoint_every": min(steps, max(1, round(every)))}
 
 
 def _notes(machine: Machine, batch: int, unknown: dict[str, str]) -> list[str]:
@@ -150,90 +192,27 @@ def _check_ranges(
         )
 
 
-def _best_per_count(search: LayoutSearch) -> dict[int, int]:
-    """Return the fastest candidate that fits, for each number of accelerators that has one."""
-    counts = sorted({*search.num_accelerators[search.fits].tolist()})
-    return {
-        count: search.best(search.fits & (search.num_accelerators == count)) for count in counts
-    }
-
-
-def _global_batch(flops: float, tokens: float, sequence_length: int) -> int:
+def _global_batch(arch: Architecture, tokens: float, sequence_length: int) -> int:
     """Return the sequences per step: a power of two near the usual tokens for this compute."""
+    flops = tokens * model_flops_per_token(arch, sequence_length)
     # A small run would take a few huge steps by that rule: it gets at least 250.
     wanted = min(global_batch_tokens(flops), tokens / 250) / sequence_length
     return 2 ** max(0, round(np.log2(max(wanted, 1.0))))
 
 
-def _search(
-    arch: Architecture,
-    machine: Machine,
-    cluster: Cluster,
-    batch: int,
-    sequence_length: int,
-    reserve_fraction: float,
-) -> LayoutSearch:
-    """Evaluate every layout on the cluster; refuse when none exists or none fits."""
-    return fitting_layouts(
-        arch,
-        machine,
-        counts=accelerator_counts(cluster.num_nodes, cluster.accelerators_per_node),
-        global_batch=batch,
-        sequence_length=sequence_length,
-        reserve_fraction=reserve_fraction,
-    )
-
-
-def _choose_count(
-    search: LayoutSearch,
-    best: dict[int, int],
-    tokens: float,
-    deadline_s: float,
-    min_efficiency: float,
-    cluster: Cluster,
-) -> int:
-    """Return the candidate of the largest efficient number of accelerators.
-
-    Where that misses the deadline it is the one of the fewest accelerators that meet it.
-    """
-    rate = {count: float(search.tokens_per_s[index]) for count, index in best.items()}
-    fastest = max(rate, key=lambda count: rate[count])
-    if tokens / rate[fastest] > deadline_s:
-        raise InfeasibleError(
-            f"time: {pretty(tokens, 'token')} take {pretty(tokens / rate[fastest], 's')} on "
-            f"{fastest} accelerators of {cluster.name}, longer than the limit of "
-            f"{pretty(deadline_s, 's')}",
-            hint="lower the budget, choose a larger cluster, or allow more time",
-        )
-    efficiency = {count: rate[count] / count for count in rate}
-    least = min_efficiency * max(efficiency.values())
-    efficient = [count for count in rate if efficiency[count] >= least]
-    chosen = max(efficient, key=lambda count: rate[count])
-    if tokens / rate[chosen] > deadline_s:
-        chosen = min(count for count in rate if tokens / rate[count] <= deadline_s)
-    return best[chosen]
-
-
-def _choice(
-    search: LayoutSearch,
-    index: int,
-    arch: Architecture,
-    cluster: Cluster,
-    dtype: str,
-    sequence_length: int,
-    tokens: float,
-    flops: float,
-) -> dict[str, Any]:
+def _choice(run: TrainingSearch, cluster: Cluster, dtype: str) -> dict[str, Any]:
     """Collect the chosen settings as plain values."""
-    steps = max(1, round(tokens / float(search.cost.tokens[index])))
+    search, index, arch = run.found, run.chosen, run.arch
+    flops = run.tokens * model_flops_per_token(arch, run.sequence_length)
+    steps = max(1, round(run.tokens / float(search.cost.tokens[index])))
     layout = search.choice(index)
     batch = layout["data"] * layout["micro_batch"] * layout["accumulation"]
     return {
         "architecture": to_plain(arch),
         "parameters": int(count_parameters(arch).total),
-        "tokens": float(steps * batch * sequence_length),
+        "tokens": float(steps * batch * run.sequence_length),
         "steps": steps,
-        "sequence_length": sequence_length,
+        "sequence_length": run.sequence_length,
         "global_batch": batch,
         "learning_rate": float(f"{learning_rate(flops):.3g}"),
         "dtype": dtype,
@@ -266,7 +245,7 @@ def _forecasts(
         ("plan.num_accelerators", float(search.num_accelerators[index]), 0.0, "chosen by the plan"),
         ("train.flops", work, 0.0, "6N plus attention"),
     )
-    width = machine.time_relative
+    width = step_relative(machine, search.one_cost(index))
     return [
         *(
             Forecast.about(name, value, relative=width, provenance=kind, source=machine.source)

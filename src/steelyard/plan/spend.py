@@ -11,8 +11,6 @@ from steelyard.units import parse, pretty
 
 __all__ = ["Budget", "plan_within", "read_budget"]
 
-_QUANTITIES = {"FLOP": "train.flops", "USD": "run.cost", "s": "train.total_time"}
-"""What a plan forecasts of each kind of budget."""
 _FIRST_FLOPS = 1e19
 _LEAST_FLOPS = 1e9
 _CLOSE = 0.98
@@ -92,20 +90,20 @@ def plan_within(budget: Budget, plan: Callable[[float], Plan]) -> Plan:
     """
     if budget.unit == "FLOP":
         return plan(budget.amount)
-    quantity = _QUANTITIES[budget.unit]
     least = 0.0
     most = math.inf
     flops = _FIRST_FLOPS
     best: Plan | None = None
     refusal: InfeasibleError | None = None
+    first: InfeasibleError | None = None
     for _ in range(_TRIALS):
         try:
             made = plan(flops)
-            spent = made.forecast(quantity).value / budget.amount
+            spent = _spent(made, budget) / budget.amount
         except InfeasibleError as error:
             # Too little for a model with its vocabulary, or more than the machines hold or the
             # deadline allows: then less compute may still do.
-            refusal = error
+            refusal, first = error, first or error
             spent = 0.0 if str(error).startswith("budget") else math.inf
         else:
             if spent <= 1 and flops > least:
@@ -115,15 +113,21 @@ def plan_within(budget: Budget, plan: Callable[[float], Plan]) -> Plan:
             break
         flops = _next(flops, spent, least, most)
     if best is None:
-        raise refusal or InfeasibleError(
+        # Where no compute is possible, the least one that was tried says nothing.
+        raise first or InfeasibleError(
             f"budget: {budget} pays for no training run on these machines",
             hint="raise the budget or choose other machines",
         )
-    spent = best.forecast(quantity).value
+    spent = _spent(best, budget)
     if refusal is None or spent >= _CLOSE * budget.amount:
         return best
     note = f"{pretty(spent, budget.unit)} of {budget} are used: more compute fails on {refusal}"
     return replace(best, notes=[note, *best.notes])
+
+
+def _spent(made: Plan, budget: Budget) -> float:
+    """Return what a plan is forecast to use of a budget's money or time."""
+    return made.forecast("run.cost").value if budget.unit == "USD" else made.duration_s
 
 
 def _next(flops: float, spent: float, least: float, most: float) -> float:

@@ -13,7 +13,7 @@ from steelyard.sim.step.stragglers import Stragglers
 from steelyard.sim.step.timeline import StepTimeline
 from steelyard.sim.step.training import TrainingStep
 
-__all__ = ["StepReport", "other_schedules", "plan_timeline"]
+__all__ = ["StepReport", "closed_form", "other_schedules", "plan_timeline"]
 
 Array = NDArray[np.float64]
 
@@ -69,7 +69,7 @@ def plan_timeline(step: TrainingStep, stragglers: Stragglers | None = None) -> S
     path: Counter[str] = Counter()
     for place in timeline.critical_path():
         path[timeline.graph.tasks[place].op] += durations[place]
-    cost = _closed(step)
+    cost = closed_form(step)
     return StepReport(
         timeline=timeline,
         idle=timeline.bubble_fraction(),
@@ -81,8 +81,15 @@ def plan_timeline(step: TrainingStep, stragglers: Stragglers | None = None) -> S
     )
 
 
-def _closed(step: TrainingStep) -> StepCost:
-    """Evaluate the closed forms for a step's layout."""
+def closed_form(step: TrainingStep) -> StepCost:
+    """Evaluate the closed forms for a step's layout.
+
+    Args:
+        step: model, machine and layout.
+
+    Returns:
+        The cost of the step.
+    """
     recompute: Literal["full", "none"] = "full" if step.recompute else "none"
     layout = Layout(
         data=step.data,

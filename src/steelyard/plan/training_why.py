@@ -18,56 +18,57 @@ from steelyard.cost.why.training import (
     utilization_step,
 )
 from steelyard.plan.layouts import LayoutSearch
+from steelyard.plan.training_search import TrainingSearch
+from steelyard.quantity import Forecast
 
 __all__ = ["bill_chain", "layout_chain", "training_chain"]
 
 
 def training_chain(
-    arch: Architecture,
-    machine: Machine,
-    search: LayoutSearch,
-    index: int,
+    run: TrainingSearch,
     steps: int,
     accelerator: Accelerator,
     site: Site,
     pue: float,
     costs: Bill,
+    *,
+    goodput: Forecast | None = None,
 ) -> list[ChainStep]:
     """Show how a plan's figures follow from one another.
 
     Args:
-        arch: model that is trained.
-        machine: accelerator with its links.
-        search: candidates that the plan chose from.
-        index: the chosen one.
+        run: what was searched for, with the candidates and the chosen one.
         steps: optimizer steps of the run.
         accelerator: record with power and price.
         site: place with its electricity.
         pue: facility overhead of the cluster, 0 for the site's.
         costs: the plan's bill.
+        goodput: share of time that failures leave, None where they are not known.
 
     Returns:
         Steps, each after those it needs; the last ones are time, energy and money of the run.
     """
+    arch, search, index = run.arch, run.found, run.chosen
     cost = search.one_cost(index)
-    length = search.sequence_length
-    tokens = steps * cost.tokens
     seconds = steps * cost.time_s
-    count = float(search.num_accelerators[index])
+    count = float(run.count)
+    # Money and energy are those of the time with failures, where they are known.
+    kept, name = (goodput.value, "duration") if goodput else (1.0, "total_time")
     found = {item.quantity: item.value for item in costs.forecasts}
+    shown = (accelerator, site, costs, found, count, seconds / kept, pue or site.pue, name)
     return [
         ChainStep(
             name="tokens",
             formula="steps x step_tokens",
             numbers={"steps": float(steps), "step_tokens": cost.tokens},
-            value=tokens,
+            value=steps * cost.tokens,
             unit="token",
             source="scaling law and budget, in whole steps",
         ),
-        flops_per_token_step(arch, length),
-        run_flops_step(arch, length, tokens, steps * cost.model_flops),
-        *layout_chain(arch, machine, search, index),
-        utilization_step(machine, cost, count),
+        flops_per_token_step(arch, run.sequence_length),
+        run_flops_step(arch, run.sequence_length, steps * cost.tokens, steps * cost.model_flops),
+        *layout_chain(arch, run.machine, search, index),
+        utilization_step(run.machine, cost, count),
         ChainStep(
             name="total_time",
             formula="steps x step_time",
@@ -76,8 +77,21 @@ def training_chain(
             unit="s",
             source="failures, restarts and evaluation left out",
         ),
-        *bill_chain(accelerator, site, costs, found, count, seconds, pue or site.pue),
+        *([_duration_step(seconds, goodput)] if goodput else []),
+        *bill_chain(*shown),
     ]
+
+
+def _duration_step(seconds: float, goodput: Forecast) -> ChainStep:
+    """Show the time with failures."""
+    return ChainStep(
+        name="duration",
+        formula="total_time / goodput",
+        numbers={"total_time": seconds, "goodput": goodput.value},
+        value=seconds / goodput.value,
+        unit="s",
+        source=goodput.source,
+    )
 
 
 def layout_chain(
@@ -121,6 +135,7 @@ def bill_chain(
     count: float,
     seconds: float,
     pue: float,
+    time_name: str = "total_time",
 ) -> list[ChainStep]:
     """Show energy and money of a run, as far as they are known.
 
@@ -132,12 +147,13 @@ def bill_chain(
         count: accelerators.
         seconds: time of the run.
         pue: facility overhead.
+        time_name: name of the step that the time comes from.
 
     Returns:
         Steps.
     """
-    steps = [energy_step(accelerator, count, seconds, pue, found["run.energy"])]
+    steps = [energy_step(accelerator, count, seconds, pue, found["run.energy"], time_name)]
     if costs.hour and "run.cost" in found:
         steps += hour_steps(accelerator, site, costs.hour)
-        steps.append(run_cost_step(costs.hour, count, seconds, found["run.cost"]))
+        steps.append(run_cost_step(costs.hour, count, seconds, found["run.cost"], time_name))
     return steps

@@ -118,7 +118,7 @@ def price_run(accelerator: str, count: int, parameters: float, tokens: float) ->
             parameters=parameters,
             tokens=tokens,
             count=count,
-            hours=made.forecast("train.total_time").value / 3600,
+            hours=made.duration_s / 3600,
             usd=made.forecast("run.cost").value if is_known else None,
         )
 

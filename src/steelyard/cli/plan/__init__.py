@@ -45,6 +45,11 @@ for name, text, example in (
         "Simulate one step of training, device by device, with the closed forms beside.",
         "--model gpt3-175b --cluster Selene --tensor 8 --pipeline 8 --micro-batches 16",
     ),
+    (
+        "explain",
+        "Say which term of a running job departs from its forecast, from its log of steps.",
+        "steps.jsonl --model gpt3-175b --cluster Selene --tensor 8 --pipeline 8 --micro-batches 16",
+    ),
 ):
     told = f"{text}\n\nExample: steelyard plan {name} {example}"
     app.command(f"steelyard.cli.plan.{name}:{name}", name=name, help=told)

@@ -20,7 +20,7 @@ from steelyard.sim.step import lanes_chart, write_chrome_trace
 from steelyard.sim.step.training import TrainingStep
 from steelyard.units import pretty
 
-__all__ = ["timeline"]
+__all__ = ["ScheduleName", "step_of", "timeline"]
 
 _MOST_PASSES = 300_000
 _MOST_BARS = 20_000
@@ -73,28 +73,26 @@ def timeline(
         chart: file for the picture of the timeline, .html, .svg, .png or .json.
         json: print the numbers as JSON.
     """
-    check_one(cluster, accelerator)
     chart_file(chart)
-    sizes: dict[str, Any] = {
-        "pipeline": pipeline,
-        "tensor": tensor,
-        "data": data,
-        "num_chunks": chunks,
-        "num_micro_batches": micro_batches,
-        "micro_batch": micro_batch,
-        "sequence_length": sequence_length,
-    }
     chosen = options or StepOptions()
-    chosen.check()
-    _check_sizes(sizes, chart)
-    step = TrainingStep(
+    step = step_of(
+        model=model,
+        cluster=cluster,
+        accelerator=accelerator,
+        dtype=dtype,
+        sizes={
+            "pipeline": pipeline,
+            "tensor": tensor,
+            "data": data,
+            "num_chunks": chunks,
+            "num_micro_batches": micro_batches,
+            "micro_batch": micro_batch,
+            "sequence_length": sequence_length,
+        },
         schedule=schedule,
         recompute=recompute,
-        **sizes,
-        **chosen.settings(
-            catalog.architecture_by_name(model),
-            _machine(cluster, accelerator, tensor * pipeline * data, dtype),
-        ),
+        options=chosen,
+        chart=chart,
     )
     made = plan_timeline(step, chosen.slow_machines())
     title = f"{model}: one step of {step.num_accelerators:,} x {step.machine.name}"
@@ -111,6 +109,50 @@ def _save(made: StepReport, title: str, trace: Path | None, chart: Path | None) 
         write_chrome_trace(made.timeline, trace)
     if chart is not None:
         save_chart(lanes_chart(made.timeline, title), chart)
+
+
+def step_of(
+    *,
+    model: str,
+    cluster: str,
+    accelerator: str,
+    dtype: str,
+    sizes: dict[str, Any],
+    schedule: str,
+    recompute: bool,
+    options: StepOptions,
+    chart: Path | None = None,
+) -> TrainingStep:
+    """Return the step that a verb's options describe.
+
+    Args:
+        model: catalog name of a dense decoder.
+        cluster: catalog name of the cluster, or this-machine.
+        accelerator: catalog name of an accelerator, in place of a cluster.
+        dtype: number format of the products; bf16 on published accelerators when empty.
+        sizes: degrees, micro-batches and tokens by their fields' names.
+        schedule: order of the passes.
+        recompute: run each forward pass again before its backward pass.
+        options: overlaps and the model's block.
+        chart: file of the picture, None for none.
+
+    Returns:
+        Model, machine and layout.
+
+    Raises:
+        ConfigError: names every wrong option.
+    """
+    check_one(cluster, accelerator)
+    options.check()
+    _check_sizes(sizes, chart)
+    count = sizes["tensor"] * sizes["pipeline"] * sizes["data"]
+    machine = _machine(cluster, accelerator, count, dtype)
+    return TrainingStep(
+        schedule=schedule,
+        recompute=recompute,
+        **sizes,
+        **options.settings(catalog.architecture_by_name(model), machine),
+    )
 
 
 def _check_sizes(sizes: dict[str, int], chart: Path | None) -> None:

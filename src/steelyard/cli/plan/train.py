@@ -1,7 +1,7 @@
 """`steelyard plan train`: the training run that a budget of compute, money or time buys."""
 
 import difflib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from steelyard import laws
@@ -11,6 +11,7 @@ from steelyard.catalog.stored import THIS_MACHINE
 from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, forecast_table, print_json
 from steelyard.cli.plan.exporting import Engine, export_text
+from steelyard.cli.plan.keeping import keep_plan
 from steelyard.cli.records import records_of
 from steelyard.cli.why import plain_steps, why_section
 from steelyard.config import to_plain
@@ -18,11 +19,12 @@ from steelyard.cost import model_flops_per_token
 from steelyard.errors import ConfigError
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.plan import Plan, plan_training
+from steelyard.plan.changes import NoPlanError
 from steelyard.plan.law_why import law_chain
 from steelyard.plan.machines import Machines, machines_of
 from steelyard.plan.shapes import model_of
 from steelyard.plan.spend import plan_within, read_budget
-from steelyard.plan.types import AllocationLike, layout_words
+from steelyard.plan.types import AllocationLike, Change, layout_words
 from steelyard.quantity import Provenance
 from steelyard.runs.report import Cell, Column, Report, Section, Table, Text
 from steelyard.units import parse, pretty
@@ -47,8 +49,9 @@ def train(
     price_per_hour: str = "",
     why: Switch = False,
     export: Engine | None = None,
+    keep: Switch = False,
     json: Switch = False,
-) -> None:
+) -> int:
     """Plan the training run that a budget of compute, money or time buys.
 
     Money or carbon whose price or intensity is unknown are left out with a note, null in JSON.
@@ -76,42 +79,124 @@ def train(
         why: print the chain of formulas behind the forecasts, with the numbers put in.
         export: print what an engine is started with, in place of the plan: a command for megatron
             or torchtitan, a recipe of this package (own), or a task for skypilot.
+        keep: write the plan into the run store, where `plan explain --plan` checks its forecasts.
         json: print the plan as JSON.
+
+    Returns:
+        Exit status: 1 where no plan is possible; the nearest changes that make one are said.
     """
     check_one(cluster, accelerator)
-    machines = machines_of(
-        cluster=cluster, accelerator=accelerator, count=count, nodes=nodes, site=site, dtype=dtype
-    )
-    rent = parse(price_per_hour, "USD", where="--price-per-hour") if price_per_hour else None
+    named = {"cluster": cluster, "accelerator": accelerator, "site": site, "dtype": dtype}
+    machines = machines_of(**named, count=count, nodes=nodes)
     sizes = {"vocab_size": vocab_size, "sequence_length": sequence_length}
     architecture, near = model_of(model, **sizes) if model else (None, [])
-    fit = _published(law)
-
-    def plan(flops: float) -> Plan:
-        allocation = _allocation(fit, architecture, flops, sequence_length)
-        limit = parse(deadline, "s", where="--deadline")
-        how = {"architecture": architecture, "deadline_s": limit, "rent_usd": rent}
-        # An accelerator that is named apart from a cluster is rented, where a rent is known.
-        how |= {"prefers_rent": bool(accelerator), "explains": why}
-        made = _plan(allocation, machines, **sizes, **how)
-        return replace(made, why=[*law_chain(fit, allocation, flops), *made.why]) if why else made
-
-    allowed = read_budget(budget, where="--budget")
-    made = plan_within(allowed, plan)
-    notes = [*machines.notes, *_named(near)]
+    planner = _Planner(
+        law=_published(law),
+        architecture=architecture,
+        machines=machines,
+        sizes=sizes,
+        deadline_s=parse(deadline, "s", where="--deadline"),
+        rent_usd=_rent(price_per_hour),
+        prefers_rent=bool(accelerator),
+        explains=why,
+    )
+    try:
+        made = plan_within(read_budget(budget, where="--budget"), planner.plan)
+    except NoPlanError as error:
+        return _say_why_not(error, machines, json=json)
+    run_id = keep_plan(made) if keep else ""
+    notes = [*machines.notes, *_named(near, run_id)]
     if export:
         print(export_text(made, export, per_node=machines.cluster.accelerators_per_node), end="")
     elif json:
-        print_json(_plain_plan(made) | {"assumptions": notes})
+        print_json(_plain_plan(planner.repriced(made), notes, run_id))
     else:
-        is_own = THIS_MACHINE in (cluster, accelerator)
-        _print(made, str(allowed), notes, is_own=is_own)
+        _print(planner.repriced(made), budget, notes, is_own=bool(machines.calibrated))
         _say_next(made, model, machines)
+    return 0
 
 
-def _named(near: list[str]) -> list[str]:
-    """Say which models of the catalog have about the size that was asked for."""
-    return [f"model: a shape of that size; named ones near it: {', '.join(near)}"] if near else []
+@dataclass(frozen=True, kw_only=True)
+class _Planner:
+    """Plans of any compute on the same machines.
+
+    An accelerator that is named apart from a cluster is rented, where a rent is known.
+    """
+
+    law: Fit
+    architecture: Architecture | None
+    machines: Machines
+    sizes: dict[str, int]
+    deadline_s: float
+    rent_usd: float | None
+    prefers_rent: bool
+    explains: bool
+    asked: list[tuple[dict[str, Any], float]] = field(default_factory=list)
+
+    def plan(self, flops: float, *, reprices: bool = False) -> Plan:
+        """Plan the run of a compute."""
+        length = self.sizes["sequence_length"]
+        allocation = _allocation(self.law, self.architecture, flops, length)
+        made = _plan(
+            allocation,
+            self.machines,
+            **self.sizes,
+            architecture=self.architecture,
+            deadline_s=self.deadline_s,
+            rent_usd=self.rent_usd,
+            prefers_rent=self.prefers_rent,
+            explains=self.explains,
+            reprices=reprices,
+        )
+        self.asked.append((made.choice, flops))
+        if not self.explains:
+            return made
+        return replace(made, why=[*law_chain(self.law, allocation, flops), *made.why])
+
+    def repriced(self, made: Plan) -> Plan:
+        """Return a plan with what would help most: only the one that is shown is priced again."""
+        # The compute that was asked for: whole steps make a little more of it.
+        flops = next(flops for choice, flops in self.asked if choice is made.choice)
+        return replace(made, helps=self.plan(flops, reprices=True).helps)
+
+
+def _say_why_not(error: NoPlanError, machines: Machines, *, json: bool) -> int:
+    """Say what exceeds, by how much, and the nearest changes that make a plan possible."""
+    if json:
+        values = {"infeasible": str(error), "hint": error.hint, "changes": to_plain(error.changes)}
+        print_json(values)
+        return error.exit_code
+    table = _changes(
+        "with", error.changes, [pretty(item.duration_s, "s") for item in error.changes]
+    )
+    told = f"{error}."
+    if not error.changes:
+        told += f" No single change of machines, memory, sequences or batch helps; {error.hint}."
+    sections = [Section("What exceeds", [Text(told)])]
+    if error.changes:
+        sections.append(Section("Nearest changes that fit", [table]))
+    Report("No plan is possible", f"on {machines.cluster.name}", sections).print()
+    return error.exit_code
+
+
+def _changes(head: str, changes: list[Change], times: list[str]) -> Table:
+    """Make the table of single changes with what the run would be."""
+    rows: list[list[Cell]] = [
+        [item.name, time, layout_words(item.layout)]
+        for item, time in zip(changes, times, strict=True)
+    ]
+    return Table([Column(head), Column("run takes", align="right"), Column("layout", rank=1)], rows)
+
+
+def _rent(price_per_hour: str) -> float | None:
+    """Read the rent of an accelerator, None where none was given."""
+    return parse(price_per_hour, "USD", where="--price-per-hour") if price_per_hour else None
+
+
+def _named(near: list[str], run_id: str) -> list[str]:
+    """Say which models of the catalog have about the size that was asked for, and what was kept."""
+    notes = [f"model: a shape of that size; named ones near it: {', '.join(near)}"] if near else []
+    return notes + ([f"kept as run {run_id}"] if run_id else [])
 
 
 def check_one(cluster: str, accelerator: str) -> None:
@@ -195,9 +280,10 @@ def _plan(allocation: AllocationLike, machines: Machines, **how: Any) -> Plan:
     return min(plans, key=lambda made: made.forecast("train.total_time").value)
 
 
-def _plain_plan(made: Plan) -> dict[str, Any]:
+def _plain_plan(made: Plan, notes: list[str], run_id: str) -> dict[str, Any]:
     """Return a plan as JSON values; quantities without a forecast are null, with the reason."""
-    values = to_plain(made) | {"why": plain_steps(made.why)}
+    values = to_plain(made) | {"why": plain_steps(made.why), "assumptions": notes}
+    values |= {"run": run_id} if run_id else {}
     values["forecasts"] += [
         {"quantity": name, "value": None, "low": None, "high": None, "source": reason}
         for name, reason in made.unknown.items()
@@ -235,11 +321,16 @@ def _print(made: Plan, budget: str, assumptions: list[str], *, is_own: bool) -> 
     sections = [
         Section("Choice", [chosen, Text(f"Bound by {made.binding_constraint}.")]),
         Section("Forecasts", [forecast_table(made.forecasts, records), *notes]),
-        Section("Rejected", [rejected]),
     ]
+    if made.helps:
+        times = [f"{pretty(item.duration_s, 's')} ({-item.saved:+.0%})" for item in made.helps]
+        sections.append(
+            Section("What would help most", [_changes("one thing better", made.helps, times)])
+        )
+    sections.append(Section("Rejected", [rejected]))
     if made.why:
         sections.append(why_section(made.why))
-    Report(f"Plan for {budget}", f"on {made.choice['cluster']}", sections).print()
+    Report(f"Plan for {read_budget(budget)}", f"on {made.choice['cluster']}", sections).print()
 
 
 def _plain(value: Any) -> str:

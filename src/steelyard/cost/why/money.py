@@ -106,7 +106,9 @@ def per_million_step(hour: ChipHour, count: float, tokens_per_s: float, value: f
     return _usd("usd_per_million", formula, numbers, value, hour.source)
 
 
-def run_cost_step(hour: ChipHour, count: float, seconds: float, value: float) -> ChainStep:
+def run_cost_step(
+    hour: ChipHour, count: float, seconds: float, value: float, time_name: str = "total_time"
+) -> ChainStep:
     """Show the money of a run.
 
     Args:
@@ -114,6 +116,7 @@ def run_cost_step(hour: ChipHour, count: float, seconds: float, value: float) ->
         count: accelerators.
         seconds: time of the run.
         value: US dollars that the answer states.
+        time_name: name of the step that the time comes from.
 
     Returns:
         The step.
@@ -121,14 +124,19 @@ def run_cost_step(hour: ChipHour, count: float, seconds: float, value: float) ->
     numbers = {
         "usd_per_hour": hour.total_usd,
         "accelerators": float(count),
-        "total_time": seconds,
+        time_name: seconds,
     }
-    formula = "usd_per_hour x accelerators x total_time / 3600"
+    formula = f"usd_per_hour x accelerators x {time_name} / 3600"
     return _usd("run_cost", formula, numbers, value, f"{hour.method}: {hour.source}")
 
 
 def energy_step(
-    accelerator: Accelerator, count: float, seconds: float, pue: float, value: float
+    accelerator: Accelerator,
+    count: float,
+    seconds: float,
+    pue: float,
+    value: float,
+    time_name: str = "total_time",
 ) -> ChainStep:
     """Show the electric energy of a run.
 
@@ -138,17 +146,18 @@ def energy_step(
         seconds: time of the run.
         pue: facility overhead.
         value: joules that the answer states.
+        time_name: name of the step that the time comes from.
 
     Returns:
         The step.
     """
     return ChainStep(
         name="energy",
-        formula="watts x accelerators x total_time x overhead",
+        formula=f"watts x accelerators x {time_name} x overhead",
         numbers={
             "watts": accelerator_power_w(accelerator),
             "accelerators": float(count),
-            "total_time": seconds,
+            time_name: seconds,
             "overhead": pue,
         },
         value=value,

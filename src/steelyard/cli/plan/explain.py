@@ -1,0 +1,155 @@
+"""`steelyard plan explain`: which term of a running job departs, from its log of steps."""
+
+from pathlib import Path
+
+from steelyard.cli.output import Switch, print_json
+from steelyard.cli.plan.keeping import check_plan
+from steelyard.cli.plan.step_options import StepOptions
+from steelyard.cli.plan.timeline import ScheduleName, step_of
+from steelyard.config import to_plain
+from steelyard.errors import ConfigError
+from steelyard.plan.explain import TERMS, JobDiagnosis, diagnose, read_step_log
+from steelyard.runs.report import Cell, Column, Report, Section, Table, Text
+from steelyard.units import pretty
+
+__all__ = ["explain"]
+
+
+def explain(
+    log: Path,
+    /,
+    *,
+    model: str,
+    cluster: str = "",
+    accelerator: str = "",
+    pipeline: int = 1,
+    tensor: int = 1,
+    data: int = 1,
+    chunks: int = 1,
+    micro_batches: int = 1,
+    micro_batch: int = 1,
+    sequence_length: int = 2048,
+    schedule: ScheduleName = "1f1b",
+    recompute: Switch = False,
+    options: StepOptions | None = None,
+    dtype: str = "",
+    baseline: Path | None = None,
+    plan: str = "",
+    json: Switch = False,
+) -> int:
+    """Say which term of a running job departs from its forecast, from its log of steps.
+
+    The log is a CSV or JSON-lines file with columns step and step_time_s, with rank one row per
+    rank, and with the terms of a step where they are known; or a folder of `train run`.
+
+    Example: steelyard plan explain steps.jsonl --model gpt3-175b --cluster Selene --tensor 8
+    --pipeline 8 --micro-batches 16
+
+    Args:
+        log: the measured steps: terms are compute_s, tensor_s, bubble_s, data_s, load_s, update_s.
+        model: catalog name of a dense decoder.
+        cluster: catalog name of the cluster, or this-machine.
+        accelerator: catalog name of an accelerator, in place of a cluster.
+        pipeline: ranks of the pipeline.
+        tensor: accelerators that a layer is split over, with sequence parallelism.
+        data: replicas, which share optimizer states.
+        chunks: stages per rank; several make 1f1b interleaved.
+        micro_batches: micro-batches per step and replica.
+        micro_batch: sequences per micro-batch.
+        sequence_length: tokens per sequence.
+        schedule: order of the passes: 1f1b, gpipe or zero-bubble.
+        recompute: the job runs each forward pass again before its backward pass.
+        options: overlaps and the model's block; slow machines are what the log is searched for.
+        dtype: number format of the products; bf16 on published accelerators when empty.
+        baseline: an earlier log of the same job, to compare with in place of the forecast.
+        plan: run of `plan train --keep` that the job follows: its step's time is written beside the
+            forecast, and into the ledger.
+        json: print the diagnosis as JSON.
+
+    Returns:
+        Exit status: 1 where something departs.
+    """
+    degrees = {"pipeline": pipeline, "tensor": tensor, "data": data, "num_chunks": chunks}
+    batch = {"num_micro_batches": micro_batches, "micro_batch": micro_batch}
+    chosen = options or StepOptions()
+    if chosen.stragglers:
+        raise ConfigError(
+            f"--stragglers is {chosen.stragglers:g}, but slow machines are what the log is "
+            "searched for",
+            hint="leave --stragglers out",
+        )
+    step = step_of(
+        model=model,
+        cluster=cluster,
+        accelerator=accelerator,
+        dtype=dtype,
+        sizes=degrees | batch | {"sequence_length": sequence_length},
+        schedule=schedule,
+        recompute=recompute,
+        options=chosen,
+    )
+    earlier = read_step_log(baseline) if baseline else None
+    read = read_step_log(log)
+    found = diagnose(read, step, baseline=earlier)
+    checks = check_plan(plan, read, cluster or accelerator) if plan else []
+    if json:
+        print_json(to_plain(found) | {"checks": to_plain(checks)})
+        return 1 if found.findings else 0
+    _print(found, log, baseline)
+    for item in checks:
+        held = "holds" if item.covered else "misses"
+        print(
+            f"The plan's interval of {item.forecast.quantity} {held} what was measured "
+            f"({item.relative_error:+.1%}); written into the ledger."
+        )
+    return 1 if found.findings else 0
+
+
+def _print(found: JobDiagnosis, log: Path, baseline: Path | None) -> None:
+    """Print a diagnosis as tables."""
+    against = f"the earlier log {baseline}" if baseline else "the forecast"
+    low, high = (pretty(value, "s") for value in (found.low_s, found.high_s))
+    usual = (
+        f"A step takes {pretty(found.step_s, 's')}; expected by {against} are "
+        f"{pretty(found.expected_s, 's')} ({low} to {high})."
+    )
+    sections = [
+        Section("What departs", [*_causes(found), Text(usual)]),
+        Section("Terms", [*_terms(found), *(Text(f"{note}.") for note in found.notes)]),
+    ]
+    head = found.findings[0].words if found.findings else f"nothing departs from {against}"
+    Report(head[0].upper() + head[1:], f"steps of {log}", sections).print()
+
+
+def _causes(found: JobDiagnosis) -> list[Table]:
+    """Make the table of causes; none where nothing departs."""
+    if not found.findings:
+        return []
+    rows: list[list[Cell]] = [
+        [
+            item.cause,
+            pretty(item.cost_s, "s"),
+            f"{item.cost_s / found.step_s:.1%}",
+            ", ".join(map(str, item.ranks[:8])) + (" ..." if len(item.ranks) > 8 else "") or "all",
+            item.words,
+        ]
+        for item in found.findings
+    ]
+    heads = [Column("cause"), Column("costs a step", align="right"), Column("share", align="right")]
+    return [Table([*heads, Column("ranks", rank=1), Column("what")], rows)]
+
+
+def _terms(found: JobDiagnosis) -> list[Table]:
+    """Make the table of all terms beside what was expected of them; none where none were logged."""
+    if not found.measured:
+        return []
+    rows: list[list[Cell]] = []
+    for name, words in TERMS.items():
+        if name not in found.measured:
+            continue
+        now, before = found.measured[name], found.expected.get(name, 0.0)
+        ratio = f"{now / before:.2f}" if before > 0 else ""
+        rows.append([name, words, pretty(now, "s"), pretty(before, "s"), ratio])
+    heads = (Column(name, align="right") for name in ("measured", "expected", "ratio"))
+    caption = "means over all ranks of what is usual"
+    return [Table([Column("term"), Column("what", rank=1), *heads], rows, caption=caption)]
