@@ -182,8 +182,7 @@ def keep_run(
         with store.create("train", plain, seed=config.seed, name=out.resolve().name) as run:
             for said in price.forecasts if price else ():
                 run.forecast(said)
-            for item in [*result.measurements(), *(_spent(price, result) if price else ())]:
-                run.measure(item)
+            run.measure(*result.measurements(), *(_spent(price, result) if price else ()))
             if model is not None:
                 run.artifact("model", model)
         if checks := checks_of(price, result):

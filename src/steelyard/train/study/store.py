@@ -31,8 +31,7 @@ def cell_keeper(out: Path) -> Callable[[CellOutcome], None]:
             plain = to_plain(config) | {"pool": outcome.cell.pool}
             store = RunStore(out / "runs")
             with store.create("train", plain, seed=config.seed, name=outcome.cell.folder) as run:
-                for item in result.measurements():
-                    run.measure(item)
+                run.measure(*result.measurements())
                 run.artifact("model", result.model)
             return run.id
 
