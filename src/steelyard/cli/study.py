@@ -22,19 +22,20 @@ def study(
     recipe: Path,
     *,
     data: Path,
-    out: Path,
+    out: Path | None = None,
     jobs: int = 0,
     price: Switch = False,
     json: Switch = False,
 ) -> None:
     """Train every run of a study; the same line goes on after a kill.
 
-    Example: steelyard train study recipes/ladder.toml --data tokens --out ladder
+    Example: steelyard train study recipes/ladder.toml --data tokens
 
     Args:
         recipe: TOML or JSON file with the study; see recipes/ladder.toml.
         data: folder of token shards that `steelyard data prepare` made.
-        out: folder of the study: a folder per model, and a run store in `runs`.
+        out: folder of the study: a folder per model, and a run store in `runs`; the recipe's name
+            where it is left out.
         jobs: runs at once; 0 for as many as the cores allow at the recipe's threads.
         price: time a few steps, print what the study would take, and stop.
         json: print the results as JSON.
@@ -43,6 +44,7 @@ def study(
     from steelyard.weigh.held_out import best_points, forecast_largest
 
     wanted = configs.load(recipe, StudyRecipe)
+    out = Path(recipe.stem) if out is None else out
     with ExitStack() as held:
         # The price comes first, on a line of its own: whoever finds it too dear stops here.
         with progress("timing a few steps", quiet=json):
@@ -65,7 +67,7 @@ def study(
         print_json(_plain(found, check))
         return
     _page(recipe.stem, out, found, check).print()
-    say_next("laws", "compare", out / "runs")
+    say_next("laws", "compare", out)
 
 
 def _keep_time(recipe: "StudyRecipe", out: Path, found: "StudyOutcome") -> None:
