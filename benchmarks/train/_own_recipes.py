@@ -170,23 +170,27 @@ def adaptive_runs(quick: bool) -> tuple[list[OwnRun], dict[float, list[OwnRun]]]
         weight_decay=0.0,
         warmup_steps=12,
     )
-    averages = tuple(WeightAverage(kind="ema", decay=decay) for decay in (0.9, 0.98))
+    wide = replace(
+        wide, averages=tuple(WeightAverage(kind="ema", decay=decay) for decay in (0.9, 0.98))
+    )
     recipe = StudyRecipe(
-        train=replace(wide, averages=averages),
+        train=wide,
         batch_sizes=(4, 8, 16, 32, 64),
         rate_factors=(0.5, 1.0, 2.0),
         cooldown_fractions=(0.0,),
         seeds=(0, 1),
     )
-    constant = own_runs("byte-batches", recipe, abstracts(BYTES), quick=quick)
+    data = abstracts(BYTES)
+    constant = own_runs("byte-batches", recipe, data, quick=quick)
+    # The lowest rate was the best of most batches: lower ones are tried on both sides.
+    lower = replace(recipe, rate_factors=(0.25,))
+    constant = [*constant, *own_runs("byte-batches-lower", lower, data, quick=quick)]
     found = {}
     for exchange in (0.0, 16.0, 64.0):
         pilot = AdaptiveBatch(largest=16, exchange=exchange)
         small = replace(wide, accumulation=2, adaptive_batch=pilot)
-        grown = replace(recipe, train=small, batch_sizes=(4,))
-        found[exchange] = own_runs(
-            f"byte-adaptive-{exchange:g}", grown, abstracts(BYTES), quick=quick
-        )
+        grown = replace(recipe, train=small, batch_sizes=(4,), rate_factors=(0.25, 0.5, 1.0))
+        found[exchange] = own_runs(f"byte-adaptive-{exchange:g}", grown, data, quick=quick)
     return constant, found
 
 
