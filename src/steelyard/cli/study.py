@@ -68,6 +68,9 @@ def study(
         return
     _page(recipe.stem, out, found, check).print()
     say_next("laws", "compare", out)
+    ended = [(item.result.eval_loss, item.cell.folder) for item in found.cells if item.result]
+    if ended:
+        say_next("serve", out / min(ended)[1])
 
 
 def _keep_time(recipe: "StudyRecipe", out: Path, found: "StudyOutcome") -> None:

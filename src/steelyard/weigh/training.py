@@ -157,13 +157,14 @@ def climb(
     costs = {item.folder: float(item.steps * parameters(_shape(item.config))) for item in cells}
     pacers = {shape: Pacer() for shape in ladder.rungs}
     here = InProcess(shards.directory, on_step=lambda run, _: pacers[_shape(run)].tick())
-    keep = cell_keeper(folder)
-    runner = CellRunner(cells, shards.directory, folder, here, costs, keep, advance)
-    points: list[RungPoint] = []
+    runner = CellRunner(cells, shards.directory, folder, here, costs, advance=advance)
+    # Kept at the end: a database at work between the cells would count as their memory and time.
+    points, keep = list[RungPoint](), cell_keeper(folder)
     for item in runner.until_done(here, 1):
         if item.result is None:
             raise DivergedError(f"{item.cell.folder}: {item.failure}")
         if not item.cell.is_trunk:
+            keep(item)
             shape = _shape(item.cell.config)
             points.append(_point(shape, item.result, pacers[shape].pace()))
     return points

@@ -149,8 +149,8 @@ class OpenStudy:
                 self._directory,
                 self._trainer,
                 cell_seconds(self.cells, self._paces),
-                on_cell,
-                advance,
+                on_cell=on_cell,
+                advance=advance,
             )
             found = runner.until_done(self._pool, self._jobs)
         finally:

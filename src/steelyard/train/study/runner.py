@@ -87,8 +87,9 @@ class CellRunner:
         directory: Path,
         trainer: CellTrainer,
         seconds: Mapping[str, float],
-        on_cell: Callable[[CellOutcome], None],
-        advance: Advance,
+        *,
+        on_cell: Callable[[CellOutcome], None] = lambda outcome: None,
+        advance: Advance = lambda done, words: None,
     ) -> None:
         """Stand before the first cell.
 
