@@ -46,6 +46,7 @@ def _compared(
     targets, gains = [_target(constant, share) for share in _SHARES], []
     for exchange, grown in adaptive.items():
         found = [_gain(constant, grown, target) for target in targets]
+        # No number where no constant batch gets there in so few updates.
         shown = ", ".join(f"{100 * gain:.1f} %" for gain in found)
         print(f"  exchange {exchange:g}{words}: spares {shown}")
         gains += [gain for gain in found if np.isfinite(gain)]
