@@ -4,7 +4,7 @@ The hyperbola and the noise scale are those of McCandlish et al. 2018 (arXiv 181
 generators: tables drawn from the hyperbola with noise, for recovery and coverage; and SGD with
 sampled gradient noise on three quadratics, where the noise scale along the run is known exactly.
 `_noise_runs` measures the noise scale inside training runs, `_own_batches` holds it against batches
-that were tried.
+that were tried; `_own_adaptive` lets batches follow it.
 """
 
 import math
@@ -12,6 +12,7 @@ import math
 import numpy as np
 from benchmarks.common import Check
 from benchmarks.laws._noise_runs import own_runs
+from benchmarks.laws._own_adaptive import own_adaptive
 from benchmarks.laws._own_batches import own_noise_scale
 from numpy.typing import NDArray
 
@@ -33,7 +34,7 @@ _TASKS = {
 def run(quick: bool) -> list[Check]:
     """Recover known trade-offs, run the quadratics, then measure inside training runs."""
     checks = [*_recovery(400 if quick else 2000), *_quadratics(2 if quick else 8)]
-    return [*checks, *own_runs(quick), *own_noise_scale(quick)]
+    return [*checks, *own_runs(quick), *own_noise_scale(quick), *own_adaptive(quick)]
 
 
 def _recovery(count: int) -> list[Check]:

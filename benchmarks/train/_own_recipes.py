@@ -5,16 +5,18 @@ from typing import Any
 
 import numpy as np
 from benchmarks.train._own_study import OwnRun, own_runs, shape
-from benchmarks.train._own_text import abstracts, write_pool
+from benchmarks.train._own_text import BYTES, abstracts, write_pool
 
 from steelyard.data.shards import TokenShards
 from steelyard.train import TrainConfig
+from steelyard.train.adaptive_batch import AdaptiveBatch
 from steelyard.train.study import StudyRecipe
 from steelyard.train.weight_average import WeightAverage
 
 __all__ = [
     "POOLS",
     "POOL_TOKENS",
+    "adaptive_runs",
     "batch_runs",
     "cooldown_runs",
     "horizon_runs",
@@ -147,6 +149,49 @@ def batch_runs(quick: bool) -> list[OwnRun]:
         cooldown_fractions=(0.0,),
     )
     return own_runs("batches", recipe, abstracts(), quick=quick)
+
+
+def adaptive_runs(quick: bool) -> tuple[list[OwnRun], dict[float, list[OwnRun]]]:
+    """Return runs on bytes: five constant batches, and batches that adapt at three exchange rates.
+
+    Of bytes a model learns soon what is common, and the noise scale grows tenfold on the way. What
+    the runs are like was chosen on another seed.
+
+    Returns:
+        Runs of constant batches, with averages of their weights, and runs by exchange rate.
+    """
+    sequences, evaluations = 8192, 64
+    wide = _train(
+        32,
+        sequences // 8,
+        architecture=shape(32, vocab_size=BYTES),
+        eval_every=sequences // 8 // evaluations,
+        eval_tokens=8192,
+        weight_decay=0.0,
+        warmup_steps=12,
+    )
+    wide = replace(
+        wide, averages=tuple(WeightAverage(kind="ema", decay=decay) for decay in (0.9, 0.98))
+    )
+    recipe = StudyRecipe(
+        train=wide,
+        batch_sizes=(4, 8, 16, 32, 64),
+        rate_factors=(0.5, 1.0, 2.0),
+        cooldown_fractions=(0.0,),
+        seeds=(0, 1),
+    )
+    data = abstracts(BYTES)
+    constant = own_runs("byte-batches", recipe, data, quick=quick)
+    # The lowest rate was the best of most batches: lower ones are tried on both sides.
+    lower = replace(recipe, rate_factors=(0.25,))
+    constant = [*constant, *own_runs("byte-batches-lower", lower, data, quick=quick)]
+    found = {}
+    for exchange in (0.0, 16.0, 64.0):
+        pilot = AdaptiveBatch(largest=16, exchange=exchange)
+        small = replace(wide, accumulation=2, adaptive_batch=pilot)
+        grown = replace(recipe, train=small, batch_sizes=(4,), rate_factors=(0.25, 0.5, 1.0))
+        found[exchange] = own_runs(f"byte-adaptive-{exchange:g}", grown, data, quick=quick)
+    return constant, found
 
 
 def horizon_runs(quick: bool) -> list[OwnRun]:

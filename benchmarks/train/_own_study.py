@@ -9,6 +9,7 @@ import hashlib
 import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -19,6 +20,8 @@ from steelyard.catalog.architecture import Architecture
 from steelyard.config import convert, to_plain
 from steelyard.data.manifest import read_manifest
 from steelyard.files import read_json, write_json
+from steelyard.train import TrainConfig, TrainResult
+from steelyard.train.batch_pilot import BatchPilot
 from steelyard.train.study import CellOutcome, StudyRecipe, run_study
 
 __all__ = ["OwnRun", "own_runs", "shape", "steps_to"]
@@ -48,6 +51,7 @@ class OwnRun:
         curve: (steps done, held-out loss) on its way.
         averages: the same of each average of the weights.
         noise: (step, sequences) of the noise scale where it was measured.
+        updates: (steps done, updates made) where an adaptive batch was evaluated.
     """
 
     folder: str
@@ -67,6 +71,7 @@ class OwnRun:
     curve: list[tuple[int, float]] = field(default_factory=list)
     averages: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     noise: list[tuple[int, float]] = field(default_factory=list)
+    updates: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def best_curve(self) -> NDArray[np.float64]:
@@ -168,7 +173,23 @@ def _own(item: CellOutcome) -> OwnRun:
             for name, pairs in (result.average_losses if result else {}).items()
         },
         noise=[(step, float(f"{value:.4g}")) for step, value in noise],
+        updates=_updates(config, result) if result and config.adaptive_batch else [],
     )
+
+
+def _updates(config: TrainConfig, result: TrainResult) -> list[tuple[int, int]]:
+    """Count the updates of an adaptive run up to each evaluation, from when its batch changed."""
+    report: dict[str, Any] = result.reports["adaptive-batch"]
+    pilot, changes = BatchPilot(config), dict(report["batches"])
+    found, step, updates = [], 0, 0
+    while step < config.steps:
+        taken, updates = pilot.count(step), updates + 1
+        pilot.multiple = changes.get(step, pilot.multiple)
+        step += taken
+        if step % config.eval_every == 0 or step == config.steps:
+            found.append((step, updates))
+    assert updates == report["updates"], (updates, report["updates"])
+    return found
 
 
 def _rounded(pairs: list[tuple[int, float]]) -> list[tuple[int, float]]:

@@ -19,9 +19,11 @@ from steelyard.data.shards import TokenShards
 from steelyard.data.tokenizer import END_OF_TEXT, load_tokenizer, train_tokenizer
 from steelyard.files import write_bytes, write_json
 
-__all__ = ["VOCAB_SIZE", "WORK", "abstracts", "write_pool"]
+__all__ = ["BYTES", "VOCAB_SIZE", "WORK", "abstracts", "write_pool"]
 
 VOCAB_SIZE = 512
+BYTES = 257
+"""Tokens of a text cut into bytes: 256, and the end of a document."""
 WORK = Path(__file__).parents[1] / ".work"
 """Where text and unfinished runs of benchmarks lie; what is finished is kept in `results/cells`."""
 
@@ -31,9 +33,16 @@ _HELDOUT_FRACTION = 0.03
 _SAMPLE = 8
 
 
-def abstracts() -> Path:
-    """Return the folder of the whole text, made where there is none."""
-    folder = WORK / "abstracts"
+def abstracts(vocab_size: int = VOCAB_SIZE) -> Path:
+    """Return the folder of the whole text, made where there is none.
+
+    Args:
+        vocab_size: tokens of its tokenizer; `BYTES` for every byte one token.
+
+    Returns:
+        A folder of token shards.
+    """
+    folder = WORK / ("abstracts" if vocab_size == VOCAB_SIZE else f"abstracts-{vocab_size}")
     if (folder / MANIFEST).exists():
         return folder
     documents = []
@@ -41,7 +50,7 @@ def abstracts() -> Path:
         with gzip.open(shared(name) / f"{file}.jsonl.gz", "rt", encoding="utf-8") as lines:
             documents += [msgspec.json.decode(line)[field].strip() for line in lines]
     documents = sorted({item for item in documents if len(item) > 100})
-    tokenizer = train_tokenizer(documents[::_SAMPLE], VOCAB_SIZE)
+    tokenizer = train_tokenizer(documents[::_SAMPLE], vocab_size)
     write_bytes(folder / "tokenizer.json", tokenizer.to_str().encode())
     tokenizer = load_tokenizer(folder)
     held = split_heldout([item.encode() for item in documents], _HELDOUT_FRACTION, 0)
@@ -54,7 +63,7 @@ def abstracts() -> Path:
     ]
     train, heldout = (encoder.encode(part, end) for part in parts)
     heldout_bytes = sum(len(item.encode()) for item in parts[1])
-    _write(folder, train, heldout, heldout_bytes)
+    _write(folder, train, heldout, heldout_bytes, vocab_size)
     return folder
 
 
@@ -79,7 +88,13 @@ def write_pool(name: str, pool: str, train: Tokens) -> Path:
     return folder.parent
 
 
-def _write(folder: Path, train: Tokens, heldout: NDArray[np.generic], heldout_bytes: int) -> None:
+def _write(
+    folder: Path,
+    train: Tokens,
+    heldout: NDArray[np.generic],
+    heldout_bytes: int,
+    vocab_size: int = VOCAB_SIZE,
+) -> None:
     """Write shards and their manifest."""
     shards = []
     for name, tokens in (("train", train), ("heldout", heldout)):
@@ -98,7 +113,7 @@ def _write(folder: Path, train: Tokens, heldout: NDArray[np.generic], heldout_by
         text_bytes=0,
         heldout_documents=0,
         heldout_bytes=heldout_bytes,
-        vocab_size=VOCAB_SIZE,
+        vocab_size=vocab_size,
         end_token=0,
         dtype="uint16",
         seed=0,

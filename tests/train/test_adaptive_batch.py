@@ -1,4 +1,5 @@
 import math
+import types
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,9 @@ from steelyard.train.adaptive_batch import AdaptiveBatch
 from steelyard.train.batch_pilot import BatchPilot
 from steelyard.train.callback import Callback
 from steelyard.train.estimator import Estimator
+from steelyard.train.measure.noise_estimate import NoiseEstimate
 from steelyard.train.trainer import train
+from steelyard.train.weight_average import WeightAverage
 
 
 class StopError(Exception):
@@ -122,8 +125,31 @@ def test_a_resumed_run_has_the_same_bits_whatever_its_batch_was(
     assert whole.reports["adaptive-batch"]["updates"] < 40
 
 
+@pytest.mark.parametrize(
+    ("exchange", "scale", "multiple"),
+    # The batch is 8: sqrt(16 * 100) = 40 is worth a doubling, sqrt(1 * 100) = 10 none.
+    [(0.0, 15.0, 1), (0.0, 17.0, 2), (1.0, 100.0, 1), (16.0, 100.0, 2), (16.0, -1.0, 1)],
+)
+def test_the_batch_follows_the_root_of_the_exchange_rate_times_the_noise_scale(
+    monkeypatch, exchange, scale, multiple
+):
+    told = NoiseEstimate(scale, 0.0, 0.0, False, 9, 0)
+    monkeypatch.setattr(BatchPilot, "estimate", told)
+    pilot = BatchPilot(plan(adaptive_batch=AdaptiveBatch(every=1, exchange=exchange)))
+    for _ in range(5):
+        pilot.after_update(types.SimpleNamespace(step=0))
+    assert pilot.multiple == multiple
+
+
+def test_averages_by_decay_are_kept_beside_it_and_windows_refused(tmp_path):
+    kept = plan(averages=(WeightAverage(kind="ema", decay=0.5),))
+    assert fit(kept, 1.0, tmp_path)[1].reports["adaptive-batch"]["updates"] < 150
+    with pytest.raises(ConfigError, match="kind 'ema' only"):
+        plan(averages=(WeightAverage(kind="swa"),))
+
+
 def test_what_cannot_adapt_is_refused():
-    for changes in ({"largest": 3}, {"largest": 1}, {"every": 0}):
+    for changes in ({"largest": 3}, {"largest": 1}, {"every": 0}, {"exchange": -1.0}):
         with pytest.raises(ConfigError):
             AdaptiveBatch(**changes)
     with pytest.raises(ConfigError, match="accumulation of 2 or more"):

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from steelyard import config as configs
 from steelyard.catalog.architecture import Architecture
 from steelyard.cli import study as cli
+from steelyard.cli.main import main
 from steelyard.data.shards import TokenShards
 from steelyard.errors import ConfigError, DivergedError
 from steelyard.laws import RunTable
 from steelyard.runs.store import RunStore
 from steelyard.train import TrainConfig
-from steelyard.train.study import Cell, StudyRecipe, resized, run_study, study_cells
+from steelyard.train.study import Cell, OpenStudy, StudyRecipe, resized, run_study, study_cells
 from steelyard.train.study.order import makespan
 from steelyard.train.study.processes import TrainProcesses
 from steelyard.train.trainer import train
@@ -303,6 +304,19 @@ def test_price_trains_nothing_of_the_study(recipe, data, in_process, tmp_path, c
     with pytest.raises(ConfigError, match="-1 jobs"):
         cli.study(path, data=data, out=tmp_path / "out", jobs=-1)
     assert all("pace-" in folder for folder in in_process)
+
+
+def test_ctrl_c_says_how_to_go_on(recipe, data, tmp_path, monkeypatch, capsys):
+    def stop(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(OpenStudy, "__enter__", stop)
+    configs.dump(recipe, tmp_path / "small.json")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "study", "small.json", "--data", str(data)])
+    assert ended.value.code == 130
+    assert "run the same command again to continue" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -113,7 +113,13 @@ def _app(names: Iterable[str]) -> "cyclopts.App":
     """Make the application with some of its commands; each room is imported when it is used."""
     import cyclopts
 
-    app = cyclopts.App(name="steelyard", version=__version__, help_format="plaintext")
+    app = cyclopts.App(
+        name="steelyard",
+        version=__version__,
+        help_format="plaintext",
+        # Else Ctrl-C would end without a word of how to go on.
+        suppress_keyboard_interrupt=False,
+    )
     for name in names:
         # Its help is what its own docstring says, example included.
         app.command(f"steelyard.cli.{COMMANDS[name][0]}", name=name)

@@ -85,6 +85,13 @@ def _in_folder(folder: Path, text: str) -> FoundModel:
         return FoundModel(target_model(folder), names)
     if (folder / "model" / "config.json").is_file():
         return FoundModel(folder / "model", names)
+    if runs := [item.parents[1] for item in folder.glob("*/*/model/config.json")]:
+        # Six digits each: of the runs of one model the last name is the longest's.
+        largest = max(runs, key=lambda run: (_bytes(run / "model"), run.name != "trunk", run.name))
+        raise ConfigError(
+            f"{text} holds the {len(runs)} runs of a study, each a model of its own",
+            hint=f"name one of them, such as {largest}",
+        )
     if (folder / "stages").is_dir():
         raise ConfigError(
             f"the quickstart in {text} has not trained its larger model yet: no config.json in "
@@ -96,6 +103,11 @@ def _in_folder(folder: Path, text: str) -> FoundModel:
         hint="name the folder a model was saved in, one that `steelyard quickstart` wrote, or a "
         "run's id",
     )
+
+
+def _bytes(folder: Path) -> int:
+    """Return the bytes of the weights in a folder."""
+    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
 
 
 def _run(text: str, message: str) -> "RunRecord":

@@ -10,13 +10,13 @@ from steelyard.catalog.stored import THIS_MACHINE
 from steelyard.cost import model_flops_per_token
 from steelyard.errors import SteelyardError, StoreError
 from steelyard.quantity import Check, Forecast, Measurement, check
+from steelyard.runs.stages import Stages
 from steelyard.train.config import TrainConfig
 from steelyard.train.estimator_config import EstimatorConfig
 from steelyard.train.pace import RunPace, choose_compile, time_few_steps
 from steelyard.train.price import FORECASTER, RunPrice, price_run
 from steelyard.train.result import RESULT_FILE, EstimatorResult, OnStep, TrainResult
 from steelyard.units import pretty, pretty_duration
-from steelyard.weigh.stages import Stages
 
 __all__ = ["checks_of", "keep_run", "kept_price", "price_words", "priced"]
 
@@ -182,8 +182,7 @@ def keep_run(
         with store.create("train", plain, seed=config.seed, name=out.resolve().name) as run:
             for said in price.forecasts if price else ():
                 run.forecast(said)
-            for item in [*result.measurements(), *(_spent(price, result) if price else ())]:
-                run.measure(item)
+            run.measure(*result.measurements(), *(_spent(price, result) if price else ()))
             if model is not None:
                 run.artifact("model", model)
         if checks := checks_of(price, result):

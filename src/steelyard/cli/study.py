@@ -13,7 +13,7 @@ from steelyard.units import pretty, pretty_duration
 
 if TYPE_CHECKING:
     from steelyard.quantity import Check, Forecast, Measurement
-    from steelyard.train.study import CellOutcome, StudyOutcome, StudyRecipe
+    from steelyard.train.study import StudyOutcome, StudyRecipe
 
 __all__ = ["study"]
 
@@ -22,27 +22,29 @@ def study(
     recipe: Path,
     *,
     data: Path,
-    out: Path,
+    out: Path | None = None,
     jobs: int = 0,
     price: Switch = False,
     json: Switch = False,
 ) -> None:
     """Train every run of a study; the same line goes on after a kill.
 
-    Example: steelyard train study recipes/ladder.toml --data tokens --out ladder
+    Example: steelyard train study recipes/ladder.toml --data tokens
 
     Args:
         recipe: TOML or JSON file with the study; see recipes/ladder.toml.
         data: folder of token shards that `steelyard data prepare` made.
-        out: folder of the study: a folder per model, and a run store in `runs`.
+        out: folder of the study: a folder per model, and a run store in `runs`; the recipe's name
+            where it is left out.
         jobs: runs at once; 0 for as many as the cores allow at the recipe's threads.
         price: time a few steps, print what the study would take, and stop.
         json: print the results as JSON.
     """
-    from steelyard.train.study import OpenStudy, StudyRecipe
+    from steelyard.train.study import OpenStudy, StudyRecipe, cell_keeper
     from steelyard.weigh.held_out import best_points, forecast_largest
 
     wanted = configs.load(recipe, StudyRecipe)
+    out = Path(recipe.stem) if out is None else out
     with ExitStack() as held:
         # The price comes first, on a line of its own: whoever finds it too dear stops here.
         with progress("timing a few steps", quiet=json):
@@ -58,20 +60,23 @@ def study(
         if price:
             return
         with progress(f"study {recipe.stem}", quiet=json) as advance:
-            found = opened.run(on_cell=_keeper(out), advance=advance)
+            found = opened.run(on_cell=cell_keeper(out), advance=advance)
     _keep_time(wanted, out, found)
     check = forecast_largest(best_points(found.cells))
     if json:
         print_json(_plain(found, check))
         return
     _page(recipe.stem, out, found, check).print()
-    say_next("laws", "compare", out / "runs")
+    say_next("laws", "compare", out)
+    ended = [(item.result.eval_loss, item.cell.folder) for item in found.cells if item.result]
+    if ended:
+        say_next("serve", out / min(ended)[1])
 
 
 def _keep_time(recipe: "StudyRecipe", out: Path, found: "StudyOutcome") -> None:
     """Write the study's time beside its forecast into the store, where the ledger reads it."""
+    from steelyard.runs.stages import Stages
     from steelyard.runs.store import RunStore
-    from steelyard.weigh.stages import Stages
 
     def work() -> str:
         store = RunStore(out / "runs")
@@ -96,32 +101,6 @@ def _span(said: "Forecast") -> str:
     """Write a forecast time with its interval."""
     low, high = pretty_duration(said.low), pretty_duration(said.high)
     return f"{pretty_duration(said.value)} ({low} to {high})"
-
-
-def _keeper(out: Path) -> Any:
-    """Return what writes each finished run into the study's store, once."""
-    from steelyard.runs.store import RunStore
-    from steelyard.weigh.stages import Stages
-
-    def keep(outcome: "CellOutcome") -> None:
-        result, config = outcome.result, outcome.cell.config
-        # A run that diverged has no loss to fit a law to; the page names it.
-        if result is None:
-            return
-
-        def work() -> str:
-            plain = configs.to_plain(config) | {"pool": outcome.cell.pool}
-            store = RunStore(out / "runs")
-            with store.create("train", plain, seed=config.seed, name=outcome.cell.folder) as run:
-                for item in result.measurements():
-                    run.measure(item)
-                run.artifact("model", result.model)
-            return run.id
-
-        name = outcome.cell.folder.replace("/", "-")
-        Stages(out / "stages").run(name, [result.steps, result.eval_loss], str, work)
-
-    return keep
 
 
 def _plain(found: "StudyOutcome", check: "Check | None") -> dict[str, Any]:

@@ -3,17 +3,26 @@
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from steelyard.units import pretty_duration
 
-__all__ = ["Advance", "progress"]
+__all__ = ["Advance", "StageBar", "progress", "silent_bar"]
 
 Advance = Callable[[float, str], None]
 """Told how much of a job is done, and a few words on how it goes."""
 
+StageBar = Callable[[str], AbstractContextManager[Advance]]
+"""Opens the bar of a named stage of a job; it is told the finished share, 0..1."""
+
 _EVERY_S = 10.0
 """Time between two plain lines: often enough to see life, seldom enough for a log."""
+
+
+def silent_bar(name: str) -> AbstractContextManager[Advance]:
+    """Open a bar nobody sees; `name` is the stage's."""
+    del name
+    return nullcontext(lambda done, words: None)
 
 
 @contextmanager

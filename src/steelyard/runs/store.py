@@ -97,8 +97,8 @@ class RunStore:
         """Open a store that is there, to read it: nothing is made where there is none.
 
         Args:
-            location: a folder, or a "postgresql://..." URL; None for `runs` in the user's data
-                folder.
+            location: a folder, the folder of a study that keeps its store in `runs`, or a
+                "postgresql://..." URL; None for `runs` in the user's data folder.
 
         Returns:
             The store.
@@ -106,16 +106,19 @@ class RunStore:
         Raises:
             StoreError: the folder holds no store, or the store cannot be used.
         """
+        if isinstance(location, str) and "://" in location:
+            return cls(location)
         folder = Path(location or user_dir() / "runs").expanduser()
-        is_url = isinstance(location, str) and "://" in location
-        if not is_url and not (folder / "runs.sqlite").is_file():
+        if (folder / "runs" / "runs.sqlite").is_file():
+            folder /= "runs"
+        if not (folder / "runs.sqlite").is_file():
             raise StoreError(
                 f"no run store in {folder}",
                 hint="give the folder that holds runs.sqlite"
                 if location
                 else "`steelyard quickstart` makes the first run",
             )
-        return cls(location)
+        return cls(folder)
 
     def create(
         self, kind: str, recipe: Mapping[str, Any], *, seed: int, name: str = ""

@@ -4,9 +4,10 @@ import contextlib
 import dataclasses
 import hashlib
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import sqlalchemy as sa
 
@@ -18,6 +19,11 @@ from steelyard.runs.database import ARTIFACTS, FORECASTS, MEASUREMENTS, RUNS, Da
 from steelyard.runs.record import STATUSES
 
 __all__ = ["RunWriter", "hash_path"]
+
+
+def _own(value: Any) -> Any:
+    """Make a numpy scalar Python's own, which every database driver takes."""
+    return value.item() if hasattr(value, "item") else value
 
 
 def hash_path(path: Path) -> tuple[str, int]:
@@ -110,21 +116,22 @@ class RunWriter:
 
     def forecast(self, forecast: Forecast) -> None:
         """Record what is expected of this run."""
-        self._insert(FORECASTS, forecast)
+        self._insert(FORECASTS, [dataclasses.asdict(forecast)])
 
-    def measure(self, measurement: Measurement) -> None:
-        """Record a measured value; one without a time gets the current one."""
-        self._insert(MEASUREMENTS, measurement, time_s=measurement.time_s or time.time())
+    def measure(self, *measurements: Measurement) -> None:
+        """Record measured values, all or none; one without a time gets the current one."""
+        rows = [dataclasses.asdict(item) for item in measurements]
+        self._insert(MEASUREMENTS, [row | {"time_s": row["time_s"] or time.time()} for row in rows])
 
-    def _insert(self, table: sa.Table, item: Forecast | Measurement, **values: object) -> None:
-        """Write a forecast or a measurement as a row of this run."""
-        row = dataclasses.asdict(item) | {"run_id": self.id, **values}
-        # numpy scalars become Python's own, which every database driver takes
-        plain = {
-            name: value.item() if hasattr(value, "item") else value for name, value in row.items()
-        }
-        with self._database.write() as connection:
-            connection.execute(sa.insert(table).values(**plain))
+    def _insert(self, table: sa.Table, rows: Sequence[Mapping[str, object]]) -> None:
+        """Write forecasts or measurements as rows of this run, in one transaction."""
+        plain = [
+            {"run_id": self.id} | {name: _own(value) for name, value in row.items()} for row in rows
+        ]
+        # Without a row SQLAlchemy would insert one of defaults.
+        if plain:
+            with self._database.write() as connection:
+                connection.execute(sa.insert(table), plain)
 
     def artifact(self, name: str, path: Path) -> None:
         """Record a file or folder by its hash.

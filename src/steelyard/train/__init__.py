@@ -1,7 +1,7 @@
 """Train modules: one exact loop with its schedules, checkpoints, measurements and studies.
 
 Names here load without torch; `steelyard.train.estimator.Estimator` trains any module,
-`steelyard.train.trainer.train` a decoder, `steelyard.train.study.run_ladder_rung` a study, and
+`steelyard.train.trainer.train` a decoder, `steelyard.train.study.run_study` a study, and
 `steelyard.train.worker.train_in_subprocess` trains in a fresh process.
 """
 

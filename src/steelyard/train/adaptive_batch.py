@@ -1,5 +1,6 @@
 """A batch that grows with the noise of its gradient: how far, and what the rate does."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,14 +22,18 @@ class AdaptiveBatch:
         rate: the rate's factor at m times the batch: "sqrt" for sqrt(m), right for Adam; "linear"
             for m, right for plain gradient descent; "none" for 1.
         every: updates between two measurements of the noise scale.
+        exchange: examples that one update is worth, r: the batch follows the root of r times the
+            noise scale, which costs the fewest examples for the updates that a run may take. 0 for
+            the noise scale itself, which goes through every part of the run at its knee.
 
     Source: McCandlish et al. 2018 (arXiv 1812.06162), section 2.2 (the batch at the knee is the
-        noise scale) and appendix D (batches that adapt).
+        noise scale) and appendix D (batches that adapt; the root is its equation D.3).
     """
 
     largest: int = 16
     rate: Literal["sqrt", "linear", "none"] = "sqrt"
     every: int = 4
+    exchange: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse what no batch can follow.
@@ -43,7 +48,12 @@ class AdaptiveBatch:
                 "a power of two, at least 2",
             ),
             every=(self.every >= 1, "at least 1"),
+            exchange=(0 <= self.exchange < math.inf, "a number of examples, or 0"),
         )
+
+    def wanted(self, noise_scale: float) -> float:
+        """Return the batch in examples at a noise scale in examples."""
+        return math.sqrt(self.exchange * noise_scale) if self.exchange else noise_scale
 
     def factor(self, multiple: int) -> float:
         """Return what the learning rate is multiplied by at a multiple of the batch."""

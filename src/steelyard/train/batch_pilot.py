@@ -16,7 +16,7 @@ _LEAST = 5
 
 
 class BatchPilot(GradientNoiseScale):
-    """Keeps the batch at the noise scale, within a factor of two.
+    """Keeps the batch at what its rule makes of the noise scale, within a factor of two.
 
     Attributes:
         name: "adaptive-batch".
@@ -68,19 +68,21 @@ class BatchPilot(GradientNoiseScale):
         return self._updates % self._rule.every == 0
 
     def after_update(self, state: StepState, /) -> None:
-        """Double or halve the batch where the noise scale is a factor of two away."""
+        """Double or halve the batch where the one it should be is a factor of two away."""
         was_measured = self.wants_micro_batches(state.step)
         self._updates += 1
         if not was_measured:
             return
         self._since += 1
-        scale, batch = self.estimate.value, self.multiple * self._config.batch_size
+        # Early estimates may be negative, or not there.
+        goal = self._rule.wanted(max(self.estimate.value, 0.0))
+        batch = self.multiple * self._config.batch_size
         if self._since < _LEAST:
             return
         wanted = self.multiple
-        if scale >= 2 * batch:
+        if goal >= 2 * batch:
             wanted = min(2 * self.multiple, self._rule.largest)
-        elif scale < batch / 2:
+        elif goal < batch / 2:
             wanted = max(self.multiple // 2, 1)
         if wanted != self.multiple:
             self.multiple, self._since = wanted, 0

@@ -123,9 +123,10 @@ class EstimatorConfig:
                 f"at least 1 and a divisor of batch_size = {self.batch_size}",
             ),
             adaptive_batch=(
-                self.adaptive_batch is None or (self.accumulation >= 2 and not self.averages),
-                "with accumulation of 2 or more, to compare micro-batches, and without averages, "
-                "which count updates",
+                self.adaptive_batch is None
+                or (self.accumulation >= 2 and all(item.kind == "ema" for item in self.averages)),
+                "with accumulation of 2 or more, to compare micro-batches, and averages of kind "
+                "'ema' only: windows count updates, whose number nobody knows before",
             ),
             learning_rate=(0 < self.learning_rate < 10, "above 0 and below 10"),
             betas=(

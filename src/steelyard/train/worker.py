@@ -27,7 +27,7 @@ from steelyard import errors
 from steelyard.train.config import TrainConfig
 from steelyard.train.result import Progress, TrainResult
 
-__all__ = ["Job", "TrainProcess", "launcher", "main", "train_in_subprocess"]
+__all__ = ["Job", "TrainProcess", "main", "train_in_subprocess"]
 
 _PR_SET_PDEATHSIG = 1
 
@@ -209,15 +209,6 @@ def _send(child: "subprocess.Popen[str]", job: Job) -> None:
     with contextlib.suppress(BrokenPipeError):
         child.stdin.write(json.dumps(configs.to_plain(job)) + "\n")
         child.stdin.flush()
-
-
-def launcher(
-    data: Path, *, on_step: Callable[[Progress], None] | None = None
-) -> Callable[[TrainConfig, Path, Path | None], TrainResult]:
-    """Make a `launch` argument of `study.run_ladder_rung` that trains in fresh processes."""
-    return lambda config, directory, start_from: train_in_subprocess(
-        config, data, directory, start_from=start_from, on_step=on_step
-    )
 
 
 def _listen(

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.parameters import count_parameters
 from steelyard.errors import InfeasibleError
+from steelyard.train.study import resized
 
 __all__ = [
+    "BASE",
     "BATCH_SIZE",
     "COOLDOWN_FRACTION",
     "LEAST_SHAPES",
@@ -36,23 +38,27 @@ _TARGET_SHARE = 0.30
 _MIN_STEPS = 120
 
 
+BASE = Architecture(
+    name="rung",
+    hidden_size=_HEAD_DIM,
+    num_layers=1,
+    num_heads=1,
+    num_kv_heads=1,
+    head_dim=_HEAD_DIM,
+    # 8/3 of the width, not rounded: SwiGLU's three matrices then hold as many parameters as the two
+    # of a plain MLP of four times the width.
+    intermediate_size=_HEAD_DIM * 8 // 3,
+    vocab_size=VOCAB_SIZE,
+    max_positions=4 * SEQUENCE_LENGTH,
+    tied_embeddings=True,
+    source="steelyard ladder",
+)
+"""What all rungs share: RMSNorm, rotary positions, SwiGLU, tied embeddings."""
+
+
 def rung_architecture(hidden_size: int, num_layers: int) -> Architecture:
-    """Return the decoder of one rung: RMSNorm, rotary positions, SwiGLU, tied embeddings."""
-    return Architecture(
-        name=f"rung-{hidden_size}x{num_layers}",
-        hidden_size=hidden_size,
-        num_layers=num_layers,
-        num_heads=hidden_size // _HEAD_DIM,
-        num_kv_heads=hidden_size // _HEAD_DIM,
-        head_dim=_HEAD_DIM,
-        # 8/3 of the width, rounded up to 32: SwiGLU's three matrices then hold as many parameters
-        # as the two of a plain MLP of four times the width.
-        intermediate_size=-(-hidden_size * 8 // 3 // 32) * 32,
-        vocab_size=VOCAB_SIZE,
-        max_positions=4 * SEQUENCE_LENGTH,
-        tied_embeddings=True,
-        source="steelyard ladder",
-    )
+    """Return the decoder of one rung."""
+    return resized(BASE, hidden_size, num_layers)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

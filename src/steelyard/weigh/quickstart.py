@@ -31,6 +31,8 @@ from steelyard.laws.registry import published
 from steelyard.plan import Plan, plan_training
 from steelyard.quantity import Check, Forecast, Measurement, check
 from steelyard.runs import Ledger, RunStore
+from steelyard.runs.progress import Advance, StageBar, silent_bar
+from steelyard.runs.stages import Stages
 from steelyard.train.result import TrainResult
 from steelyard.weigh.forecast import RungPoint, fit_laws, loss_forecasts, training_forecasts
 from steelyard.weigh.ladder import (
@@ -43,13 +45,10 @@ from steelyard.weigh.ladder import (
     probe_shapes,
 )
 from steelyard.weigh.pace import Pace, joined
-from steelyard.weigh.progress import Advance, StageBar, silent_bar
 from steelyard.weigh.serving import ServingOutcome, weigh_serving
-from steelyard.weigh.settings import QuickstartConfig
-from steelyard.weigh.stages import Stages
+from steelyard.weigh.settings import QuickstartConfig, target_model
 from steelyard.weigh.training import (
     climb,
-    model_directory,
     probe_step_times,
     train_target,
     write_table,
@@ -315,7 +314,7 @@ def _serve(stages: Stages, config: QuickstartConfig, seen: Pace) -> ServingOutco
         {"config": _inputs(config)},
         ServingOutcome,
         lambda advance: weigh_serving(
-            model_directory(config),
+            target_model(config.out),
             seconds=60 * config.minutes * _SERVING_SHARE,
             seed=config.seed,
             threads=config.threads,
@@ -344,7 +343,7 @@ def _keep(
                 run.forecast(item.forecast)
                 run.measure(item.measurement)
             run.measure(Measurement(quantity="run.duration", value=duration_s))
-            run.artifact("model", model_directory(config))
+            run.artifact("model", target_model(config.out))
         ledger = Ledger(store)
         for forecaster, kinds in _forecasters(checks).items():
             ledger.record(forecaster, kinds, run.id)

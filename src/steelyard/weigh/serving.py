@@ -11,13 +11,13 @@ from steelyard.nn.checkpoint import load
 from steelyard.nn.transformer import Transformer
 from steelyard.parallel import torch_threads
 from steelyard.quantity import Forecast, Measurement
+from steelyard.runs.progress import Advance
 from steelyard.serve.engine import LLM, default_config
 from steelyard.serve.forecast import forecast_replay
 from steelyard.serve.profile import profile
 from steelyard.serve.traces import TraceRequest, synthetic_rows, with_prompts
 from steelyard.sim.timeline import Timeline
 from steelyard.weigh.pace import Pace, Pacer, drift
-from steelyard.weigh.progress import Advance
 
 __all__ = ["ServingOutcome", "make_trace", "weigh_serving"]
 

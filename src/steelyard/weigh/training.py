@@ -5,18 +5,23 @@ The rungs' runs are kept as a table that `steelyard laws` reads.
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
+from steelyard.data.shards import TokenShards
+from steelyard.errors import DivergedError
 from steelyard.files import write_bytes
+from steelyard.runs.progress import Advance
 from steelyard.train.config import TrainConfig
 from steelyard.train.result import Progress, TrainResult
 from steelyard.train.source import TokenSource
-from steelyard.train.study import ladder_tokens, run_ladder_rung
+from steelyard.train.study import CellRunner, InProcess, StudyRecipe, cell_keeper, study_cells
 from steelyard.train.trainer import open_session, train
 from steelyard.weigh.forecast import RungPoint
 from steelyard.weigh.ladder import (
+    BASE,
     BATCH_SIZE,
     COOLDOWN_FRACTION,
     LEAST_SHAPES,
@@ -26,12 +31,11 @@ from steelyard.weigh.ladder import (
     rung_architecture,
 )
 from steelyard.weigh.pace import Pace, Pacer
-from steelyard.weigh.progress import Advance
-from steelyard.weigh.settings import QuickstartConfig, target_model
+from steelyard.weigh.settings import QuickstartConfig
 
 __all__ = [
     "climb",
-    "model_directory",
+    "ladder_recipe",
     "probe_step_times",
     "rung_config",
     "train_target",
@@ -117,36 +121,58 @@ def probe_step_times(
     return times
 
 
+def ladder_recipe(ladder: Ladder, config: QuickstartConfig) -> StudyRecipe:
+    """Return the study whose cells are the rungs at every token count."""
+    steps = ladder.branch_steps[-1]
+    common = rung_config((BASE.hidden_size, BASE.num_layers), steps, config, cooled=False)
+    return StudyRecipe(
+        train=replace(common, architecture=BASE),
+        shapes=ladder.rungs,
+        lengths=tuple(length / steps for length in ladder.branch_steps),
+        cooldown_fractions=(COOLDOWN_FRACTION,),
+    )
+
+
 def climb(
-    ladder: Ladder, shards: TokenSource, config: QuickstartConfig, advance: Advance
+    ladder: Ladder, shards: TokenShards, config: QuickstartConfig, advance: Advance
 ) -> list[RungPoint]:
-    """Train every rung at every token count, or go on where an earlier call was killed."""
-    points: list[RungPoint] = []
-    lengths = list(ladder.branch_steps)
-    configs = [rung_config(shape, lengths[-1], config, cooled=False) for shape in ladder.rungs]
-    tokens = [ladder_tokens(item, lengths, cooldown_fraction=COOLDOWN_FRACTION) for item in configs]
-    costs = [parameters(shape) * count for shape, count in zip(ladder.rungs, tokens, strict=True)]
-    for index, (shape, recipe) in enumerate(zip(ladder.rungs, configs, strict=True)):
-        pacer = Pacer()
-        on_step = _tally(
-            advance,
-            pacer,
-            begin=sum(costs[:index]) / sum(costs),
-            share=costs[index] / sum(costs),
-            steps=tokens[index] // recipe.tokens_per_step,
-            name=f"{shape[0]} wide, {shape[1]} layers",
-        )
-        directory = config.out / "ladder" / f"{shape[0]}x{shape[1]}"
-        results = run_ladder_rung(
-            recipe,
-            lengths,
-            shards,
-            directory,
-            cooldown_fraction=COOLDOWN_FRACTION,
-            on_step=on_step,
-        )
-        points += [_point(shape, result, pacer.pace()) for result in results]
+    """Train every rung at every token count, or go on where an earlier call was killed.
+
+    The rungs are a study in the folder `ladder`; `steelyard laws` reads its store of runs.
+
+    Args:
+        ladder: shapes of the rungs, and the steps they are measured at.
+        shards: tokens to train and evaluate on.
+        config: choices of the user.
+        advance: callback for progress.
+
+    Returns:
+        One point per rung and token count.
+
+    Raises:
+        DivergedError: the loss of a rung is no longer finite.
+    """
+    folder, cells = config.out / "ladder", study_cells(ladder_recipe(ladder, config))
+    # What they cost, near enough for their order and the bar.
+    costs = {item.folder: float(item.steps * parameters(_shape(item.config))) for item in cells}
+    pacers = {shape: Pacer() for shape in ladder.rungs}
+    here = InProcess(shards.directory, on_step=lambda run, _: pacers[_shape(run)].tick())
+    runner = CellRunner(cells, shards.directory, folder, here, costs, advance=advance)
+    # Kept at the end: a database at work between the cells would count as their memory and time.
+    points, keep = list[RungPoint](), cell_keeper(folder)
+    for item in runner.until_done(here, 1):
+        if item.result is None:
+            raise DivergedError(f"{item.cell.folder}: {item.failure}")
+        if not item.cell.is_trunk:
+            keep(item)
+            shape = _shape(item.cell.config)
+            points.append(_point(shape, item.result, pacers[shape].pace()))
     return points
+
+
+def _shape(config: TrainConfig) -> tuple[int, int]:
+    """Return (hidden_size, num_layers) of a run's model."""
+    return config.architecture.hidden_size, config.architecture.num_layers
 
 
 def train_target(
@@ -164,29 +190,18 @@ def train_target(
         The result, and the machine's pace during the steps of this call.
     """
     pacer = Pacer()
-    on_step = _tally(advance, pacer, begin=0.0, share=1.0, steps=ladder.target_steps)
-    recipe = rung_config(ladder.target, ladder.target_steps, config, cooled=True)
-    result = train(recipe, shards, config.out / "target", on_step=on_step)
-    return result, pacer.pace()
-
-
-def _tally(
-    advance: Advance, pacer: Pacer, *, begin: float, share: float, steps: int, name: str = ""
-) -> Callable[[Progress], None]:
-    """Turn the trainer's steps into a fraction, from `begin` on by `share`, of a stage.
-
-    Between the steps the machine's pace is taken.
-    """
     done = itertools.count(1)
 
-    def step(progress: Progress) -> None:
-        words = f"{name}  loss {progress.loss:.2f}  {progress.tokens_per_s:,.0f} tokens/s".strip()
-        # A resumed run reports only the steps it still does, and a restarted one may repeat some:
-        # the fraction is cut at the stage's end.
-        advance(begin + share * min(next(done) / steps, 1.0), words)
+    def step(now: Progress) -> None:
+        words = f"loss {now.loss:.2f}  {now.tokens_per_s:,.0f} tokens/s"
+        # A run that was killed may repeat steps: the fraction is cut at the end.
+        advance(min(next(done) / ladder.target_steps, 1.0), words)
+        # Between the steps the machine's pace is taken.
         pacer.tick()
 
-    return step
+    recipe = rung_config(ladder.target, ladder.target_steps, config, cooled=True)
+    result = train(recipe, shards, config.out / "target", on_step=step)
+    return result, pacer.pace()
 
 
 def _point(shape: tuple[int, int], result: TrainResult, pace: Pace) -> RungPoint:
@@ -204,11 +219,6 @@ def _point(shape: tuple[int, int], result: TrainResult, pace: Pace) -> RungPoint
         pace=pace,
         peak_memory_bytes=result.peak_memory_bytes,
     )
-
-
-def model_directory(config: QuickstartConfig) -> Path:
-    """Return the folder of the larger model's final weights."""
-    return target_model(config.out)
 
 
 def write_table(points: Sequence[RungPoint], path: Path, tokenizer: str) -> None:

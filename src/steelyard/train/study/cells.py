@@ -1,4 +1,10 @@
-"""The cells of a study: one training run each, with the checkpoint it starts from."""
+"""The cells of a study: one training run each, with the checkpoint it starts from.
+
+A branch of T steps starts from its trunk's checkpoint at T (1 - c), with its weights, moments and
+data position, and decays the rate over the last c T steps. The trunk goes on undisturbed, so k
+lengths cost T_k (1 - c) + c (T_1 + ... + T_k) steps instead of their sum (Haegele et al. 2024,
+arXiv 2405.18392, section 5).
+"""
 
 import itertools
 from collections.abc import Iterator

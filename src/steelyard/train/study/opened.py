@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,8 +15,9 @@ from steelyard.quantity import Forecast
 from steelyard.runs.host import describe_machine
 from steelyard.train.pace import RunPace
 from steelyard.train.study.cells import Cell, study_cells
-from steelyard.train.study.price import forecast_time, probe
-from steelyard.train.study.processes import TrainProcesses
+from steelyard.train.study.in_process import InProcess
+from steelyard.train.study.price import cell_seconds, forecast_time, probe
+from steelyard.train.study.processes import CellTrainer, TrainProcesses
 from steelyard.train.study.recipe import StudyRecipe
 from steelyard.train.study.runner import (
     Advance,
@@ -36,7 +37,15 @@ class OpenStudy:
         cells: all its cells.
     """
 
-    def __init__(self, recipe: StudyRecipe, data: Path, directory: Path, *, jobs: int = 0) -> None:
+    def __init__(
+        self,
+        recipe: StudyRecipe,
+        data: Path,
+        directory: Path,
+        *,
+        jobs: int = 0,
+        in_process: bool = False,
+    ) -> None:
         """Say what is studied; nothing is started before `with`.
 
         Args:
@@ -45,13 +54,15 @@ class OpenStudy:
             directory: the study's folder: a folder per model, one per run in it.
             jobs: cells at once; 0 for as many as the cores allow at the recipe's `threads` each,
                 one where it leaves `threads` open.
+            in_process: train in this process, one cell after another, whatever `jobs` says.
 
         Raises:
             ConfigError: lengths that some model cannot have, or fewer than 0 jobs.
         """
         self.cells = study_cells(recipe)
         self._data, self._directory = Path(data), Path(directory)
-        self._jobs = _places(recipe, jobs)
+        self._jobs = 1 if in_process else _places(recipe, jobs)
+        self._in_process = in_process
         self._held = ExitStack()
 
     def __enter__(self) -> "OpenStudy":
@@ -66,17 +77,25 @@ class OpenStudy:
         """
         with ExitStack() as held:
             held.enter_context(files.exclusive(self._directory))
-            self._processes = held.enter_context(TrainProcesses(self._data))
-            # One pool to the end: Linux ends a child with the thread that started it.
-            self._pool = held.enter_context(ThreadPoolExecutor(self._jobs))
-            if self._left():
-                # What a process loads before its first run is no part of a run.
-                list(self._pool.map(lambda _: self._processes.warm(), range(self._jobs)))
+            self._trainer, self._pool = self._places_to_train(held)
             self._paces = probe(
-                self.cells, self._directory, self._processes, self._pool, jobs=self._jobs
+                self.cells, self._directory, self._trainer, self._pool, jobs=self._jobs
             )
             self._held = held.pop_all()
         return self
+
+    def _places_to_train(self, held: ExitStack) -> tuple[CellTrainer, Executor]:
+        """Return what trains cells, and what runs as many at once as there are jobs."""
+        if self._in_process:
+            here = InProcess(self._data)
+            return here, here
+        processes = held.enter_context(TrainProcesses(self._data))
+        # One pool to the end: Linux ends a child with the thread that started it.
+        pool = held.enter_context(ThreadPoolExecutor(self._jobs))
+        if self._left():
+            # What a process loads before its first run is no part of a run.
+            list(pool.map(lambda _: processes.warm(), range(self._jobs)))
+        return processes, pool
 
     def __exit__(
         self,
@@ -128,10 +147,10 @@ class OpenStudy:
                 self.cells,
                 self._data,
                 self._directory,
-                self._processes,
-                self._paces,
-                on_cell,
-                advance,
+                self._trainer,
+                cell_seconds(self.cells, self._paces),
+                on_cell=on_cell,
+                advance=advance,
             )
             found = runner.until_done(self._pool, self._jobs)
         finally:
@@ -155,11 +174,12 @@ def run_study(
     directory: Path,
     *,
     jobs: int = 0,
+    in_process: bool = False,
     on_cell: "Callable[[CellOutcome], None]" = lambda outcome: None,
     advance: Advance = lambda done, words: None,
 ) -> StudyOutcome:
     """Train every cell of a study; arguments, result and errors of `OpenStudy` and its `run`."""
-    with OpenStudy(recipe, data, directory, jobs=jobs) as study:
+    with OpenStudy(recipe, data, directory, jobs=jobs, in_process=in_process) as study:
         return study.run(on_cell=on_cell, advance=advance)
 
 

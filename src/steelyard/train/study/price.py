@@ -17,9 +17,9 @@ from steelyard.train.pace import TIMED_STEPS, RunPace, shortened, time_few_steps
 from steelyard.train.result import OnStep, TrainResult
 from steelyard.train.study.cells import Cell
 from steelyard.train.study.order import makespan
-from steelyard.train.study.processes import TrainProcesses
+from steelyard.train.study.processes import CellTrainer
 
-__all__ = ["forecast_time", "probe"]
+__all__ = ["cell_seconds", "forecast_time", "probe"]
 
 _COMMON_Z = 1.28
 _LEAST_SPREAD = 0.08
@@ -27,14 +27,14 @@ _LEAST_SPREAD = 0.08
 
 
 def probe(
-    cells: Sequence[Cell], directory: Path, processes: TrainProcesses, pool: Executor, *, jobs: int
+    cells: Sequence[Cell], directory: Path, trainer: CellTrainer, pool: Executor, *, jobs: int
 ) -> dict[str, RunPace]:
     """Time a few steps of every model, as many at once as the study will run.
 
     Args:
         cells: the study.
         directory: where the times are kept; a later call reads them.
-        processes: what trains.
+        trainer: what trains.
         pool: runs `jobs` at once.
         jobs: cells that the study runs at once.
 
@@ -48,7 +48,7 @@ def probe(
         convert(files.read_json(kept), dict[str, RunPace], where=str(kept)) if kept.exists() else {}
     )
     missing = {keys[cell.folder]: cell for cell in cells if keys[cell.folder] not in known}
-    timed = list(pool.map(lambda cell: _timed(cell, directory, processes), missing.values()))
+    timed = list(pool.map(lambda cell: _timed(cell, directory, trainer), missing.values()))
     known |= dict(zip(missing, timed, strict=True))
     if missing:
         files.write_json(kept, to_plain(known))
@@ -62,13 +62,18 @@ def _key(config: TrainConfig, jobs: int) -> str:
     return f"{config.architecture.name} {hashlib.sha256(plain).hexdigest()[:16]}"
 
 
-def _timed(cell: Cell, directory: Path, processes: TrainProcesses) -> RunPace:
+def _timed(cell: Cell, directory: Path, trainer: CellTrainer) -> RunPace:
     """Time a few steps of one model."""
 
     def train(short: TrainConfig, folder: Path, on_step: OnStep) -> TrainResult:
-        return processes.train(short, folder, pool=cell.pool, on_step=on_step)
+        return trainer.train(short, folder, pool=cell.pool, on_step=on_step)
 
     return time_few_steps(cell.config, directory, train)
+
+
+def cell_seconds(cells: Sequence[Cell], paces: Mapping[str, RunPace]) -> dict[str, float]:
+    """Return what each cell takes by its pace, seconds by folder."""
+    return {cell.folder: paces[cell.folder].seconds(cell.config, cell.start) for cell in cells}
 
 
 def forecast_time(cells: Sequence[Cell], paces: Mapping[str, RunPace], *, jobs: int) -> Forecast:
@@ -83,7 +88,7 @@ def forecast_time(cells: Sequence[Cell], paces: Mapping[str, RunPace], *, jobs: 
         Seconds, with an 80 % interval from the spread of the timed steps; it covers the steps of a
         machine whose load stays as it was.
     """
-    seconds = {cell.folder: paces[cell.folder].seconds(cell.config, cell.start) for cell in cells}
+    seconds = cell_seconds(cells, paces)
     step_s = {cell.folder: paces[cell.folder].step_s for cell in cells}
     value = makespan(cells, seconds, step_s, jobs=jobs)
     spread = max((pace.spread for pace in paces.values()), default=0.0)

@@ -2,16 +2,32 @@
 
 import queue
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 from steelyard.data.shards import TokenShards
 from steelyard.train.config import TrainConfig
-from steelyard.train.result import Progress, TrainResult
+from steelyard.train.result import OnStep, TrainResult
 from steelyard.train.worker import TrainProcess
 
-__all__ = ["TrainProcesses"]
+__all__ = ["CellTrainer", "TrainProcesses"]
+
+
+class CellTrainer(Protocol):
+    """What trains a cell of a study: processes apart, or this one."""
+
+    def train(
+        self,
+        config: TrainConfig,
+        directory: Path,
+        *,
+        pool: str = "",
+        start_from: Path | None = None,
+        on_step: OnStep | None = None,
+    ) -> TrainResult:
+        """Train one run; arguments, result and errors of `TrainProcesses.train`."""
+        ...
 
 
 class TrainProcesses:
@@ -59,7 +75,7 @@ class TrainProcesses:
         *,
         pool: str = "",
         start_from: Path | None = None,
-        on_step: Callable[[Progress], None] | None = None,
+        on_step: OnStep | None = None,
     ) -> TrainResult:
         """Train one run in a process of its own.
 

@@ -2,18 +2,17 @@
 
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass
 from pathlib import Path
 
-from steelyard.data.shards import TokenShards
 from steelyard.errors import DivergedError
 from steelyard.quantity import Forecast
-from steelyard.train.pace import RunPace
-from steelyard.train.result import RESULT_FILE, Progress, TrainResult
+from steelyard.train.result import RESULT_FILE, OnStep, Progress, TrainResult
 from steelyard.train.study.cells import Cell
+from steelyard.train.study.in_process import InProcess
 from steelyard.train.study.order import CellOrder
-from steelyard.train.study.processes import TrainProcesses
+from steelyard.train.study.processes import CellTrainer
 
 __all__ = ["Advance", "CellOutcome", "CellRunner", "StudyOutcome", "is_finished"]
 
@@ -86,10 +85,11 @@ class CellRunner:
         cells: list[Cell],
         data: Path,
         directory: Path,
-        processes: TrainProcesses,
-        paces: Mapping[str, RunPace],
-        on_cell: Callable[[CellOutcome], None],
-        advance: Advance,
+        trainer: CellTrainer,
+        seconds: Mapping[str, float],
+        *,
+        on_cell: Callable[[CellOutcome], None] = lambda outcome: None,
+        advance: Advance = lambda done, words: None,
     ) -> None:
         """Stand before the first cell.
 
@@ -97,28 +97,29 @@ class CellRunner:
             cells: the study.
             data: folder of token shards.
             directory: the study's folder.
-            processes: what trains.
-            paces: how fast each cell trains, by its folder.
+            trainer: what trains.
+            seconds: what each cell takes, by its folder; only their proportions count.
             on_cell: told each outcome, trunks left out.
             advance: told the share of the work that is done, and a few words.
         """
         self.cells = cells
         self.data = data
         self.directory = directory
-        self.processes = processes
+        self.trainer = trainer
         self.on_cell = on_cell
         self.advance = advance
-        self.seconds = {
-            cell.folder: paces[cell.folder].seconds(cell.config, cell.start) for cell in cells
-        }
-        self.order = CellOrder(cells, self.seconds)
+        self.seconds = seconds
+        self.order = CellOrder(cells, seconds)
         self.outcomes: dict[str, CellOutcome] = {}
         self.shares: dict[str, float] = {}
         self.words = ""
         self.stopping = threading.Event()
+        self.teller = threading.current_thread()
 
-    def until_done(self, pool: ThreadPoolExecutor, jobs: int) -> list[CellOutcome]:
+    def until_done(self, pool: Executor, jobs: int) -> list[CellOutcome]:
         """Begin cells as places and checkpoints come free, until all have ended.
+
+        Progress is told by the thread that made this runner, which must be the one that calls.
 
         Args:
             pool: runs `jobs` at once.
@@ -146,19 +147,11 @@ class CellRunner:
 
     def _collect(self) -> None:
         """Take the results of cells that an earlier call finished."""
-        finished = [cell for cell in self.cells if is_finished(self.directory, cell)]
-        if not finished:
-            return
-        from steelyard.train.trainer import train
-
-        sources = {name: TokenShards(self.data / name) for name in {cell.pool for cell in finished}}
-        for cell in finished:
-            start = self.directory / cell.start_file if cell.start else None
-            # A finished folder answers at once, or says that it holds another run.
-            result = train(
-                cell.config, sources[cell.pool], self.directory / cell.folder, start_from=start
-            )
-            self._keep(CellOutcome(cell=cell, result=result))
+        here = InProcess(self.data)
+        for cell in self.cells:
+            if is_finished(self.directory, cell):
+                # A finished folder answers at once, or says that it holds another run.
+                self._keep(CellOutcome(cell=cell, result=self._run(cell, here)))
 
     def _keep(self, outcome: CellOutcome) -> None:
         """Note a cell that has ended."""
@@ -167,9 +160,7 @@ class CellRunner:
         if not outcome.cell.is_trunk:
             self.on_cell(outcome)
 
-    def _begin(
-        self, pool: ThreadPoolExecutor, running: "dict[Future[CellOutcome], Cell]", jobs: int
-    ) -> bool:
+    def _begin(self, pool: Executor, running: "dict[Future[CellOutcome], Cell]", jobs: int) -> bool:
         """Begin what may begin; return whether anything did."""
         begun = {*self.outcomes, *(cell.folder for cell in running.values())}
         found = False
@@ -185,26 +176,32 @@ class CellRunner:
         return (self.directory / cell.start_file).with_suffix(".json").exists()
 
     def _train(self, cell: Cell) -> CellOutcome:
-        """Train one cell in a process of its own."""
+        """Train one cell, and say how far it is."""
 
         def on_step(now: Progress) -> None:
             if self.stopping.is_set():
                 raise _StoppedError
             self.shares[cell.folder] = (now.step - cell.start) / cell.steps
             self.words = f"{cell.folder} loss {now.loss:.3f}"
+            # A cell that trains in the teller's own thread leaves nobody else to tell.
+            if threading.current_thread() is self.teller:
+                self._tell()
 
-        start = self.directory / cell.start_file if cell.start else None
         try:
-            result = self.processes.train(
-                cell.config,
-                self.directory / cell.folder,
-                pool=cell.pool,
-                start_from=start,
-                on_step=on_step,
-            )
+            result = self._run(cell, self.trainer, on_step)
         except DivergedError as error:
             return CellOutcome(cell=cell, failure=str(error))
         return CellOutcome(cell=cell, result=result)
+
+    def _run(self, cell: Cell, trainer: CellTrainer, on_step: OnStep | None = None) -> TrainResult:
+        """Train one cell from where it starts."""
+        return trainer.train(
+            cell.config,
+            self.directory / cell.folder,
+            pool=cell.pool,
+            start_from=self.directory / cell.start_file if cell.start else None,
+            on_step=on_step,
+        )
 
     def _tell(self) -> None:
         """Report how much is done, by forecast time."""

@@ -3,7 +3,7 @@ from dataclasses import dataclass
 import pytest
 
 from steelyard.errors import ConfigError, DataError
-from steelyard.weigh.stages import Stages
+from steelyard.runs.stages import Stages
 
 
 @dataclass(frozen=True)

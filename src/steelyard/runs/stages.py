@@ -11,7 +11,7 @@ import msgspec
 from steelyard.config import convert, to_plain
 from steelyard.errors import DataError
 from steelyard.files import read_json, write_json
-from steelyard.weigh.progress import Advance, StageBar, silent_bar
+from steelyard.runs.progress import Advance, StageBar, silent_bar
 
 __all__ = ["Stages"]
 
