@@ -180,3 +180,11 @@ def test_the_folder_of_a_run_holds_its_steps(tmp_path, capsys):
     found = read_step_log(tmp_path)
     assert found.step_s.tolist() == [[0.5]] * 17
     assert "3 first steps" in found.notes[0]
+
+
+def test_a_job_faster_than_its_forecast_is_another_job(tmp_path, capsys):
+    log = tmp_path / "log.csv"
+    log.write_text("step,step_time_s\n" + "".join(f"{step},0.01\n" for step in range(12)))
+    assert run(log, *LAYOUT) == 0
+    shown = capsys.readouterr().out
+    assert "faster than the forecast allows" in shown and "Check model, layout" in shown
