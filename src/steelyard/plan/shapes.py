@@ -102,8 +102,11 @@ def _distance(arch: Architecture, parameters: float) -> float:
 
 
 def _size_name(total: float) -> str:
-    """Print a parameter count as 125M or 6.7B."""
-    return f"{total / 1e9:.3g}B" if total >= 1e9 else f"{total / 1e6:.3g}M"
+    """Print a parameter count as 125M, 6.7B or 1010B."""
+    if total < 1e9:
+        return f"{total / 1e6:.3g}M"
+    # Three digits of a thousand would be printed as a power of ten.
+    return f"{float(f'{total:.3g}') / 1e9:g}B"
 
 
 def global_batch_tokens(flops: float) -> float:

@@ -7,8 +7,8 @@ from steelyard.cli.plan.keeping import check_plan
 from steelyard.cli.plan.step_options import StepOptions
 from steelyard.cli.plan.timeline import ScheduleName, step_of
 from steelyard.config import to_plain
-from steelyard.errors import ConfigError
 from steelyard.plan.explain import TERMS, JobDiagnosis, diagnose, read_step_log
+from steelyard.quantity import Check
 from steelyard.runs.report import Cell, Column, Report, Section, Table, Text
 from steelyard.units import pretty
 
@@ -72,12 +72,7 @@ def explain(
     degrees = {"pipeline": pipeline, "tensor": tensor, "data": data, "num_chunks": chunks}
     batch = {"num_micro_batches": micro_batches, "micro_batch": micro_batch}
     chosen = options or StepOptions()
-    if chosen.stragglers:
-        raise ConfigError(
-            f"--stragglers is {chosen.stragglers:g}, but slow machines are what the log is "
-            "searched for",
-            hint="leave --stragglers out",
-        )
+    chosen.refuse_stragglers()
     step = step_of(
         model=model,
         cluster=cluster,
@@ -96,13 +91,18 @@ def explain(
         print_json(to_plain(found) | {"checks": to_plain(checks)})
         return 1 if found.findings else 0
     _print(found, log, baseline)
+    _print_checks(checks)
+    return 1 if found.findings else 0
+
+
+def _print_checks(checks: list[Check]) -> None:
+    """Print whether a kept plan held."""
     for item in checks:
         held = "holds" if item.covered else "misses"
         print(
             f"The plan's interval of {item.forecast.quantity} {held} what was measured "
             f"({item.relative_error:+.1%}); written into the ledger."
         )
-    return 1 if found.findings else 0
 
 
 def _print(found: JobDiagnosis, log: Path, baseline: Path | None) -> None:

@@ -72,6 +72,15 @@ class StepOptions:
         if wrong:
             raise merged(wrong)
 
+    def refuse_stragglers(self) -> None:
+        """Refuse assumed slow machines where a log is searched for them."""
+        if self.stragglers:
+            raise ConfigError(
+                f"--stragglers is {self.stragglers:g}, but slow machines are what the log is "
+                "searched for",
+                hint="leave --stragglers out",
+            )
+
     def settings(self, arch: Architecture, machine: Machine) -> dict[str, Any]:
         """Return the fields of a `TrainingStep` that these options set.
 
