@@ -8,6 +8,8 @@ from steelyard.catalog.architecture import Architecture
 from steelyard.nn.parts import token_loss
 from steelyard.nn.parts.token_loss import token_losses
 from steelyard.nn.transformer import build
+from steelyard.train import trainer
+from steelyard.train.measure.example_norms import ExampleNorms
 from steelyard.train.trainer import next_token_loss
 
 SHAPE = {
@@ -73,7 +75,8 @@ def test_autocast_rounds_both_factors():
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_decoder_learns_the_same_with_and_without_logits(tied):
+def test_a_decoder_learns_the_same_with_and_without_logits(tied, monkeypatch):
+    monkeypatch.setattr(trainer, "FEW_LOGITS", 0)
     model = build(Architecture(name="small", **SHAPE, tied_embeddings=tied))
     tokens = torch.randint(0, 300, (3, 20), generator=torch.Generator().manual_seed(1))
     watched = []
@@ -106,3 +109,23 @@ def test_lent_tables_do_not_keep_the_graph():
     model(tokens, targets=tokens)
     assert model.embedding._lent is None
     assert model(tokens).shape == (1, 5, 300)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_norms_by_example_know_losses_and_lent_tables(tied):
+    model = build(Architecture(name="small", **SHAPE, tied_embeddings=tied))
+    tokens = torch.randint(0, 300, (3, 20), generator=torch.Generator().manual_seed(1))
+    norms = ExampleNorms(dict(model.named_parameters()))
+    for _ in range(2):  # names of lent tables are forgotten from pass to pass
+        model.zero_grad()
+        norms.start(3)
+        with norms:
+            model(tokens[:, :-1], targets=tokens[:, 1:]).mean(1).sum().backward()
+        found = {name: value.clone() for name, value in norms.squared().items()}
+    for example in range(3):
+        model.zero_grad()
+        rows = tokens[example : example + 1]
+        F.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten()).backward()
+        for name, item in model.named_parameters():
+            wanted = item.grad.square().sum()
+            assert found[name][example].item() == pytest.approx(wanted.item(), rel=1e-3), name

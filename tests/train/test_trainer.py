@@ -8,7 +8,6 @@ import torch
 
 from steelyard.errors import BackendError, ConfigError, DataError, StoreError
 from steelyard.files import exclusive
-from steelyard.nn import transformer
 from steelyard.train import TrainResult
 from steelyard.train.trainer import train
 
@@ -118,13 +117,16 @@ def test_bf16_is_close_to_fp32(config, source, tmp_path):
 
 
 def test_diverged_run_stops_with_advice(config, source, tmp_path, monkeypatch):
-    plain, calls = transformer.token_losses, []
+    from steelyard.train import trainer
 
-    def poisoned(hidden, weight, targets):
-        calls.append(1)
-        return plain(hidden, weight, targets) * (float("nan") if len(calls) == 5 else 1.0)
+    plain = trainer.F.cross_entropy
+    calls = []
 
-    monkeypatch.setattr(transformer, "token_losses", poisoned)
+    def poisoned(logits, targets, **options):
+        calls.extend([1] * (logits.shape[-1] == config.architecture.vocab_size))
+        return plain(logits, targets, **options) * (float("nan") if len(calls) == 5 else 1.0)
+
+    monkeypatch.setattr(trainer.F, "cross_entropy", poisoned)
     with pytest.raises(ConfigError, match="loss of step 5 is nan") as caught:
         train(config, source, tmp_path)
     assert "lower learning_rate" in caught.value.hint

@@ -14,7 +14,7 @@ __all__ = ["eager_training_memory", "matrix_elements", "saved_bytes_per_token"]
 _FULL, _HALF = 4.0, 2.0
 """Bytes of a float32 and of a bfloat16."""
 TURNED_LOGITS = 1 << 19
-"""Logits that `nn.parts.token_loss` turns at once on a CPU."""
+"""Logits that `nn.parts.token_loss` turns at once on a CPU; fewer are not turned."""
 
 
 def matrix_elements(arch: Architecture) -> float:
@@ -117,27 +117,28 @@ def _workspace(arch: Architecture, tokens: Any, dtype: str, accumulates: Any) ->
     """Return the bytes around the logits at the backward pass's start, and the table's at its end.
 
     Logits become the errors of their shares where they stand, and live until the head's gradient is
-    made. Divided or capped logits take a log-softmax in float32 instead, whose result lives with
-    the gradients of both.
+    made. Few, divided or capped logits take a log-softmax in float32 instead, whose result lives
+    with the gradients of both.
     """
     logits = tokens * arch.vocab_size
     table = float(arch.vocab_size * arch.hidden_size)
-    is_plain = arch.logit_divisor == 1.0 and not arch.logit_softcap
+    can_turn = arch.logit_divisor == 1.0 and not arch.logit_softcap
+    turns = can_turn & (logits > TURNED_LOGITS)
     if dtype == "fp32":
         head = _FULL * logits + _FULL * table
-    elif is_plain:
-        # The gradient of the head is made in bfloat16 and widened, when the errors are gone.
-        head = np.maximum(_HALF * logits + _HALF * table, (_HALF + _FULL) * table)
     else:
-        head = _HALF * logits + (_HALF + _FULL) * table
-    # A tied table gets two gradients and, where neither may be written to, their sum; a plain head
-    # takes the table's rows into its own.
-    tied = (2 if dtype == "fp32" else 1) * _FULL * table
-    tied *= arch.tied_embeddings and not is_plain
+        # The gradient of the head is made in bfloat16 and widened; errors are gone by then.
+        whole = _HALF * logits + (_HALF + _FULL) * table
+        head = np.where(
+            turns, np.maximum(_HALF * logits + _HALF * table, (_HALF + _FULL) * table), whole
+        )
+    # A tied table gets two gradients and, where neither may be written to, their sum; where logits
+    # are turned the head takes the table's rows into its own.
+    tied = (2 if dtype == "fp32" else 1) * _FULL * table * arch.tied_embeddings
     # What is added to an earlier micro-batch's gradient is made beside it.
     added = np.where(accumulates, _FULL * table, 0.0)
-    # While logits are turned there is a piece of them in float32, and two where they are narrow.
-    turned = _FULL * np.minimum(logits, TURNED_LOGITS)
-    plain = _FULL * logits + turned if dtype == "fp32" else _HALF * logits + 2 * turned
-    softmax = plain if is_plain else 3 * _FULL * logits
-    return np.maximum(softmax, head), tied + added
+    # While logits are turned a piece of them is there in float32, and two where they are narrow.
+    piece = _FULL * np.minimum(logits, TURNED_LOGITS)
+    turned = _FULL * logits + piece if dtype == "fp32" else _HALF * logits + 2 * piece
+    softmax = np.where(turns, turned, 3 * _FULL * logits)
+    return np.maximum(softmax, head), np.where(turns, 0.0, tied) + added

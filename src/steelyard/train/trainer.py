@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from steelyard import files
 from steelyard.errors import all_of
 from steelyard.nn.moe.losses import auxiliary_loss
+from steelyard.nn.parts.token_loss import FEW_LOGITS
 from steelyard.nn.transformer import Transformer, build, refuse_unsupported
 from steelyard.parallel import torch_threads
 from steelyard.train.batches import Batch
@@ -74,7 +75,11 @@ def _losses(module: nn.Module, tokens: Batch) -> Tensor:
     """Return the cross-entropy of each predicted token, [B T]."""
     assert isinstance(tokens, Tensor)
     read, wanted = tokens[:, :-1], tokens[:, 1:]
-    is_plain = isinstance(module, Transformer) and module.has_plain_head
+    is_plain = (
+        isinstance(module, Transformer)
+        and module.has_plain_head
+        and read.numel() * module.architecture.vocab_size > FEW_LOGITS
+    )
     # torch.compile fuses logits and loss by itself.
     if is_plain and not torch.compiler.is_compiling():
         return module(read, targets=wanted).flatten()
