@@ -14,6 +14,7 @@ from steelyard.quantity_table import QUANTITIES, Quantity
 
 __all__ = [
     "QUANTITIES",
+    "Z80",
     "Check",
     "Forecast",
     "Measurement",
@@ -24,6 +25,8 @@ __all__ = [
 ]
 
 Provenance = Literal["measured", "fitted", "simulated", "derived", "published", "assumed"]
+Z80 = 1.2815515594
+"""Standard deviations either side of the mean that hold 80 % of a normal distribution."""
 _PROVENANCES = ("measured", "fitted", "simulated", "derived", "published", "assumed")
 
 

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from steelyard.catalog.architecture import Architecture
+from steelyard.errors import ConfigError
 from steelyard.nn.parts import token_loss
 from steelyard.nn.parts.token_loss import token_losses
 from steelyard.nn.transformer import build
@@ -98,6 +99,8 @@ def test_capped_and_divided_logits_go_the_other_way():
     capped = build(Architecture(name="capped", **SHAPE, logit_softcap=30.0))
     assert not capped.has_plain_head
     assert build(Architecture(name="plain", **SHAPE)).has_plain_head
+    with pytest.raises(ConfigError, match="logits of capped are divided, capped"):
+        capped(torch.zeros(1, 4, dtype=torch.int64), targets=torch.zeros(1, 4, dtype=torch.int64))
     tokens = torch.randint(0, 300, (2, 9), generator=torch.Generator().manual_seed(1))
     wanted = F.cross_entropy(capped(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
     assert next_token_loss(capped, tokens).item() == pytest.approx(wanted.item(), rel=1e-6)

@@ -7,11 +7,10 @@ import numpy as np
 
 from steelyard.cost.estimate import CostEstimate
 from steelyard.errors import require
+from steelyard.quantity import Z80
 
 __all__ = ["Staff", "development_of"]
 
-_Z90 = 1.2816
-"""Standard deviations from the middle of a normal distribution to the end of its 80 % range."""
 _STAFF_RANGE = 1.5
 _EXPERIMENT_RANGE = 1.6
 """Factors from the middle to the ends of 80 % ranges. Experiments: a lognormal distribution whose
@@ -72,7 +71,7 @@ def development_of(
     parts = {name: usd * experiment_factor for name, usd in final.parts_usd.items()}
     compute_range = math.sqrt(final.high_usd / final.low_usd)
     draws = [
-        np.exp(generator.normal(0.0, math.log(width) / _Z90, samples))
+        np.exp(generator.normal(0.0, math.log(width) / Z80, samples))
         for width in (compute_range, _EXPERIMENT_RANGE, _STAFF_RANGE)
     ]
     # More compute than the final run's is an experiment; less is none.

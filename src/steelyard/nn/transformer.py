@@ -314,8 +314,8 @@ class Transformer(nn.Module):
             Logits [B, T, V], of an encoder hidden states [B, T, C], or losses [B, T].
 
         Raises:
-            ConfigError: the sequence is longer than the positions the model knows, or it cannot
-                attend in blocks or segments.
+            ConfigError: the sequence is longer than the positions the model knows, it cannot
+                attend in blocks or segments, or has no plain head for targets.
         """
         arch, length = self.architecture, tokens.shape[-1]
         if length > arch.max_positions:
@@ -333,6 +333,12 @@ class Transformer(nn.Module):
         if segments is not None:
             positions, attend = segment_positions(segments), self._attend_segments(segments)
         sides = SideInputs(tokens, memory, split, memory_seen)
+        if targets is not None and not self.has_plain_head:
+            raise ConfigError(
+                f"the logits of {arch.name} are divided, capped or cut over processes, or there "
+                "are none, so that losses need them",
+                hint="call without targets, and take the cross-entropy of the logits",
+            )
         if targets is not None and self.output is None and tokens.device.type == "cpu":
             with self.embedding.lending() as lent:
                 hidden = self.run(tokens, positions, attend, sides=sides)

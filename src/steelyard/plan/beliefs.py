@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from steelyard.cost.step import StepCost
 from steelyard.errors import FitError, require
+from steelyard.quantity import Z80
 
 __all__ = ["PARTS", "Beliefs", "Doubt", "fit_beliefs", "part_shares"]
 
@@ -32,7 +33,6 @@ PARTS = (
 )
 """Parts of a step that are forecast, as `cost.step.StepCost` names them."""
 
-_Z80 = 1.2815515594
 _LEAST, _MOST = 1e-3, 2.0
 
 
@@ -123,7 +123,7 @@ class Doubt:
             Expected, low and high seconds, each [layouts].
         """
         middle = np.asarray(seconds, dtype=float) * np.exp(self.shift)
-        width = np.exp(_Z80 * self.spread)
+        width = np.exp(Z80 * self.spread)
         return middle, middle / width, middle * width
 
     def after(self, mix: ArrayLike, error: float, noise: float) -> "Doubt":

@@ -69,6 +69,7 @@ class DesignComparison:
         as time and cost grow alike. Negative where the slower one costs more even so; infinite
         where both are equally fast.
         """
+        # Time lost per hour of the other's work; below 0 where this one is faster.
         slower = 1 / self.speed - 1
         if not slower:
             return math.inf
@@ -117,6 +118,7 @@ def compare_designs(
     Raises:
         CatalogError: a price or a rate is not known.
     """
+    # Data do not depend on the accelerator: both need the same storage.
     mine, its = replace(design, storage_nodes=0), replace(other, storage_nodes=0)
     hours = [item.hourly_usd(site, assumptions) * item.num_accelerators for item in (mine, its)]
     return DesignComparison(
@@ -168,6 +170,8 @@ def _speed(design: MachineDesign, other: MachineDesign) -> float:
     mine, its = design.gemm_flops_per_s, other.gemm_flops_per_s
     both = sorted(mine.keys() & its.keys())
     if not both:
-        return design.flops_per_s / other.flops_per_s
+        # Peaks of both: a measured rate over a peak would make the measured one look slow.
+        peaks = [replace(item, gemm_flops_per_s={}).flops_per_s for item in (design, other)]
+        return peaks[0] / peaks[1]
     ratio = sum(mine[name] / its[name] for name in both) / len(both)
     return ratio * design.num_accelerators / other.num_accelerators

@@ -6,13 +6,13 @@ from steelyard.cost.roofline import Machine
 from steelyard.cost.step import StepCost
 from steelyard.plan.advice import PUBLISHED_BELIEFS
 from steelyard.plan.beliefs import part_shares
+from steelyard.quantity import Z80
 
 __all__ = ["step_relative"]
 
 _FITTED = ("A100", "H100")
 _OTHER_CHIP = 0.15
 """Spread of the logarithm that an accelerator adds on which nothing was fitted; assumed."""
-_Z80 = 1.2815515594
 
 
 def step_relative(machine: Machine, cost: StepCost) -> float:
@@ -33,4 +33,4 @@ def step_relative(machine: Machine, cost: StepCost) -> float:
     spread = float(PUBLISHED_BELIEFS.doubt(part_shares(cost)).spread[0])
     if not machine.name.startswith(_FITTED):
         spread = float(np.hypot(spread, _OTHER_CHIP))
-    return float(np.expm1(_Z80 * spread))
+    return float(np.expm1(Z80 * spread))

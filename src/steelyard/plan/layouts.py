@@ -16,7 +16,7 @@ from steelyard.cost.step import StepCost, training_step
 from steelyard.errors import InfeasibleError
 from steelyard.units import pretty
 
-__all__ = ["LayoutSearch", "accelerator_counts", "fitting_layouts", "search_layouts"]
+__all__ = ["LayoutSearch", "accelerator_counts", "fastest", "fitting_layouts", "search_layouts"]
 
 MICRO_BATCHES = (1, 2, 4, 8)
 MAX_PIPELINE = 64
@@ -97,10 +97,7 @@ class LayoutSearch:
         """
         if not allowed.any():
             return -1
-        rate = np.where(allowed, self.tokens_per_s, -np.inf)
-        # Candidates that do the same work in another order differ by rounding only.
-        close = np.flatnonzero(rate >= rate.max() * (1 - 1e-9))
-        return int(close[np.argmin(self.memory_bytes[close])])
+        return fastest(self.tokens_per_s, self.memory_bytes, allowed)
 
     def choice(self, index: int) -> dict[str, Any]:
         """Return a candidate as plain values."""
@@ -110,6 +107,23 @@ class LayoutSearch:
             "recompute": RECOMPUTE[int(self.recompute[index])],
             "sequence_parallel": bool(self.tensor[index] > 1),
         }
+
+
+def fastest(tokens_per_s: Array, memory_bytes: Array, allowed: Array) -> int:
+    """Return the place of the fastest candidate; of equally fast ones that of the smallest memory.
+
+    Args:
+        tokens_per_s: throughput of each, [candidates].
+        memory_bytes: memory of its fullest accelerator, [candidates].
+        allowed: whether each may be chosen, [candidates]; one of them at least.
+
+    Returns:
+        An index.
+    """
+    rate = np.where(allowed, tokens_per_s, -np.inf)
+    # Candidates that do the same work in another order differ by rounding only.
+    close = np.flatnonzero(rate >= rate.max() * (1 - 1e-9))
+    return int(close[np.argmin(memory_bytes[close])])
 
 
 def accelerator_counts(num_nodes: int, per_node: int) -> list[int]:

@@ -100,6 +100,7 @@ def node_of(
     Returns:
         The server; its price is 0 where none is known.
     """
+    # Purchase prices of the catalog are shares of whole servers, so that a node is their sum.
     price, said = known_purchase_usd(accelerator)
     power = accelerator_power_w(accelerator) * count
     return NodeDesign(

@@ -51,6 +51,7 @@ class BuildLimits:
         watts = design.power_w * self.pue
         if watts > self.watts:
             over.append(f"draws {pretty(watts, 'W')}, {pretty(watts - self.watts, 'W')} too much")
+        # Without a limit an unknown price is no error.
         if self.usd < math.inf and design.total_usd > self.usd:
             usd = design.total_usd
             over.append(f"costs {pretty(usd, 'USD')}, {pretty(usd - self.usd, 'USD')} too much")
@@ -119,6 +120,7 @@ def machine_designs(
 
 def _largest(excess: Callable[[int], str], too_many: int) -> int:
     """Return the most nodes that exceed nothing, by bisection; 0 where one node does."""
+    # Price and power rise with every node: one boundary parts what fits from what does not.
     most, least_bad = 0, too_many
     while least_bad - most > 1:
         middle = (most + least_bad) // 2

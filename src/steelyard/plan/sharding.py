@@ -20,6 +20,7 @@ from steelyard.cost.roofline import Machine
 from steelyard.cost.step import Overlap, StepCost, training_step
 from steelyard.cost.topology import Topology
 from steelyard.errors import ConfigError, InfeasibleError
+from steelyard.plan.layouts import MICRO_BATCHES, fastest
 from steelyard.units import pretty
 
 __all__ = ["PLAIN", "QUANTIZED", "ShardChoice", "ShardSearch", "WireBits", "search_shards"]
@@ -28,7 +29,6 @@ Array = NDArray[np.float64]
 _STATES = ("weight", "weight_copy", "gradient", "optimizer")
 _SHARDS = tuple(f"{state}_shards" for state in _STATES)
 _BITS = ("weight_wire_bits", "copy_wire_bits", "gradient_wire_bits")
-_MICRO_BATCHES = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +96,8 @@ class ShardSearch:
     @property
     def best(self) -> int:
         """Place of the fastest candidate that fits; of equally fast ones the smallest."""
-        rate = np.where(self.fits, self.cost.tokens / self.cost.time_s, -np.inf)
-        close = np.flatnonzero(rate >= rate.max() * (1 - 1e-9))
-        return int(close[np.argmin(np.asarray(self.cost.memory.total)[close])])
+        rate = np.asarray(self.cost.tokens / self.cost.time_s)
+        return fastest(rate, np.asarray(self.cost.memory.total), self.fits)
 
     def choice(self, place: int) -> ShardChoice:
         """Return a candidate as plain values.
@@ -220,7 +219,7 @@ def _candidates(
     tried = sorted({1, *inner, count})
     batches = [
         (micro, global_batch // (count * micro))
-        for micro in _MICRO_BATCHES
+        for micro in MICRO_BATCHES
         if global_batch % (count * micro) == 0
     ]
     for batch, wire in itertools.product(batches, wires):

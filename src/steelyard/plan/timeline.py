@@ -97,6 +97,7 @@ def closed_form(step: TrainingStep) -> StepCost:
         pipeline=step.pipeline,
         virtual_stages=step.num_chunks,
         schedule=step.schedule,
+        # What the simulated step does: replicas share optimizer states, tensor groups the sequence.
         zero_stage=1,
         sequence_parallel=True,
         recompute=recompute,
@@ -108,12 +109,14 @@ def closed_form(step: TrainingStep) -> StepCost:
         sequence_length=step.sequence_length,
         accumulation=step.num_micro_batches,
         layout=layout,
+        # A parallel block's two halves share one gather and one reduction.
         reductions=1.0 if step.parallel_block else 2.0,
     )
 
 
 def other_schedules(step: TrainingStep) -> dict[str, float]:
     """Return the seconds of the same step under each schedule that it could have instead."""
+    # Several chunks per rank exist in the interleaved schedule alone; one rank has no order.
     names = ("gpipe", "1f1b", "zero-bubble") if step.pipeline > 1 and step.num_chunks == 1 else ()
     return {
         name: replace(step, schedule=name).simulate().time_s

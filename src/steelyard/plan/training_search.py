@@ -114,6 +114,7 @@ class TrainingSearch:
             InfeasibleError: none meets the deadline.
         """
         rate = self.rate
+        # A deadline that the fastest number misses is missed by all.
         fastest = max(rate, key=lambda count: rate[count])
         if self.tokens / rate[fastest] > self.deadline_s:
             raise InfeasibleError(
@@ -126,6 +127,7 @@ class TrainingSearch:
         least = self.min_efficiency * max(efficiency.values())
         efficient = [count for count in rate if efficiency[count] >= least]
         chosen = max(efficient, key=lambda count: rate[count])
+        # A deadline comes before efficiency.
         if self.tokens / rate[chosen] > self.deadline_s:
             chosen = min(count for count in rate if self.tokens / rate[count] <= self.deadline_s)
         return self.best[chosen]

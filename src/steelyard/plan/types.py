@@ -32,6 +32,7 @@ class AllocationLike(Protocol):
 
 def interval(value: Any) -> tuple[float, float, float]:
     """Return (value, low, high) of an interval; a bare number is an interval without width."""
+    # Estimates of laws have ends; a size that was given has none.
     if hasattr(value, "value"):
         return float(value.value), float(value.low), float(value.high)
     return float(value), float(value), float(value)

@@ -7,14 +7,11 @@ import numpy as np
 
 from steelyard.errors import FitError
 from steelyard.laws.decisions.forecasting.forecast import ensemble
-from steelyard.quantity import Check, Forecast, Measurement
+from steelyard.quantity import Z80, Check, Forecast, Measurement
 from steelyard.train.result import TrainResult
 from steelyard.train.study import CellOutcome
 
 __all__ = ["best_points", "forecast_largest"]
-
-_Z_80 = 1.2816
-"""Half-width of an 80 % interval of a normal distribution, in standard deviations."""
 
 
 def best_points(outcomes: Sequence[CellOutcome]) -> list[TrainResult]:
@@ -72,7 +69,7 @@ def forecast_largest(results: Sequence[TrainResult]) -> Check | None:
     value, scatter = float(said.value[0]), _carried_scatter(seen, largest, len(kept))
     # The forms' own interval allows for usual scatter; it is widened where there is more of it.
     below, above = (
-        max(abs(math.log(float(end[0]) / value)), _Z_80 * scatter) for end in (said.low, said.high)
+        max(abs(math.log(float(end[0]) / value)), Z80 * scatter) for end in (said.low, said.high)
     )
     words = f"{len(seen)} runs of {len(sizes)} smaller models"
     words += f", seeds {scatter:.1%} apart there" if scatter else ", scatter of seeds unknown"

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from steelyard.cli.output import Switch, print_json
+from steelyard.cli.plan.job_options import JobOptions
 from steelyard.cli.plan.keeping import check_plan
 from steelyard.cli.plan.step_options import StepOptions
-from steelyard.cli.plan.timeline import ScheduleName, step_of
 from steelyard.config import to_plain
 from steelyard.plan.explain import TERMS, JobDiagnosis, diagnose, read_step_log
 from steelyard.quantity import Check
@@ -19,20 +19,8 @@ def explain(
     log: Path,
     /,
     *,
-    model: str,
-    cluster: str = "",
-    accelerator: str = "",
-    pipeline: int = 1,
-    tensor: int = 1,
-    data: int = 1,
-    chunks: int = 1,
-    micro_batches: int = 1,
-    micro_batch: int = 1,
-    sequence_length: int = 2048,
-    schedule: ScheduleName = "1f1b",
-    recompute: Switch = False,
+    job: JobOptions,
     options: StepOptions | None = None,
-    dtype: str = "",
     baseline: Path | None = None,
     plan: str = "",
     json: Switch = False,
@@ -47,20 +35,8 @@ def explain(
 
     Args:
         log: the measured steps: terms are compute_s, tensor_s, bubble_s, data_s, load_s, update_s.
-        model: catalog name of a dense decoder.
-        cluster: catalog name of the cluster, or this-machine.
-        accelerator: catalog name of an accelerator, in place of a cluster.
-        pipeline: ranks of the pipeline.
-        tensor: accelerators that a layer is split over, with sequence parallelism.
-        data: replicas, which share optimizer states.
-        chunks: stages per rank; several make 1f1b interleaved.
-        micro_batches: micro-batches per step and replica.
-        micro_batch: sequences per micro-batch.
-        sequence_length: tokens per sequence.
-        schedule: order of the passes: 1f1b, gpipe or zero-bubble.
-        recompute: the job runs each forward pass again before its backward pass.
+        job: model, machines, layout and batch of the job.
         options: overlaps and the model's block; slow machines are what the log is searched for.
-        dtype: number format of the products; bf16 on published accelerators when empty.
         baseline: an earlier log of the same job, to compare with in place of the forecast.
         plan: run of `plan train --keep` that the job follows: its step's time is written beside the
             forecast, and into the ledger.
@@ -69,24 +45,13 @@ def explain(
     Returns:
         Exit status: 1 where something departs.
     """
-    degrees = {"pipeline": pipeline, "tensor": tensor, "data": data, "num_chunks": chunks}
-    batch = {"num_micro_batches": micro_batches, "micro_batch": micro_batch}
     chosen = options or StepOptions()
     chosen.refuse_stragglers()
-    step = step_of(
-        model=model,
-        cluster=cluster,
-        accelerator=accelerator,
-        dtype=dtype,
-        sizes=degrees | batch | {"sequence_length": sequence_length},
-        schedule=schedule,
-        recompute=recompute,
-        options=chosen,
-    )
+    step = job.step(chosen)
     earlier = read_step_log(baseline) if baseline else None
     read = read_step_log(log)
     found = diagnose(read, step, baseline=earlier)
-    checks = check_plan(plan, read, cluster or accelerator) if plan else []
+    checks = check_plan(plan, read, job.cluster or job.accelerator) if plan else []
     if json:
         print_json(to_plain(found) | {"checks": to_plain(checks)})
         return 1 if found.findings else 0

@@ -15,6 +15,7 @@ from steelyard.plan.machines import Machines, machines_of
 from steelyard.plan.run_advice import advise_run, plan_of
 from steelyard.plan.shapes import model_of
 from steelyard.plan.types import layout_words
+from steelyard.quantity import Z80
 from steelyard.runs.pareto import pareto
 from steelyard.runs.report import Cell, Chart, Column, Report, Section, Table, Text
 from steelyard.units import parse, pretty
@@ -131,7 +132,7 @@ def _report(advice: LayoutAdvice, machines: Machines, top: int, answered: str) -
     sections = [
         Section("Layouts", [_ranking(advice, top), *_answered(advice, answered)]),
         Section("Time of a step", [_parts(advice)]),
-        *shards.shard_section(advice),
+        shards.shard_section(advice),
         Section("How sure", [Text(words) for words in _doubt(advice)]),
         Section("Charts", [_pareto(advice)]),
     ]
@@ -197,8 +198,7 @@ def _doubt(advice: LayoutAdvice) -> list[str]:
         )
     probe = advice.probes()[0]
     before = float(advice.doubt.spread[regret.chosen])
-    # 1.2816 standard deviations either side hold 80 % of a normal distribution.
-    widths = [f"{100 * (np.exp(1.2816 * spread) - 1):.0f} %" for spread in (before, probe.spread)]
+    widths = [f"{100 * (np.expm1(Z80 * spread)):.0f} %" for spread in (before, probe.spread)]
     words.append(
         f"Measure {probe.name} (forecast {pretty(probe.forecast_s, 's')}): the step's interval "
         f"narrows from {widths[0]} to {widths[1]} either way. Give its time with --measured."

@@ -77,8 +77,9 @@ def machine(
             answer.work = work_cost(designs[0], work, place, mfu=mfu)
             answer.later = _later(answer.work, month)
     if against:
+        # On the network of the first one, so that only accelerators and servers differ.
         rival = machine_designs(
-            asked.node(against, against_node_price),
+            asked.node(against, against_node_price, "--against-node-price"),
             designs[0].num_accelerators,
             radix=asked.radix,
             storage_nodes=asked.storage_nodes,
@@ -101,6 +102,7 @@ def _owned(design: MachineDesign, site: Site, price: str, years: float) -> Owner
     missing = " and ".join(words for words, is_so in lacks.items() if is_so)
     if missing:
         raise CatalogError(f"{missing} is not known")
+    # Rent has electricity in it, ownership has not.
     watts = design.power_w / design.num_accelerators * site.pue
     return buy_or_rent(
         design.total_usd / design.num_accelerators,

@@ -83,14 +83,14 @@ class Hardware:
             )
         return found, impossible
 
-    def node(self, accelerator: str, price: str) -> NodeDesign:
-        """Return a node of an accelerator at a price, the published one where it is empty."""
+    def node(self, accelerator: str, price: str, flag: str = "--node-price") -> NodeDesign:
+        """Return a node of an accelerator at a flag's price, the published one where it is empty."""
         return node_of(
             catalog.accelerator(accelerator),
             count=self.per_node,
             nics=self.nics or self.per_node,
             nic_gbit_per_s=parse(self.nic, "byte/s", where="--nic") * 8e-9,
-            usd=amount(price, "USD", "--node-price", 0.0),
+            usd=amount(price, "USD", flag, 0.0),
         )
 
     def _check(self) -> None:
@@ -101,6 +101,7 @@ class Hardware:
             for name, low in least.items()
             if getattr(self, name) < low
         ]
+        # Trees give one half of a switch's ports to each side.
         if self.radix % 2:
             wrong.append(f"--radix is {self.radix}, but must be even")
         if self.fabric and self.fabric not in FABRICS:

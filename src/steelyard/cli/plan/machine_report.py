@@ -26,7 +26,6 @@ from steelyard.units import pretty
 
 __all__ = ["MachineAnswer"]
 
-_YEAR_S = 365.25 * 86400
 _STARTS = (0, 3, 6, 12, 18, 24, 36)
 """Months from now at which work is shown to begin."""
 
@@ -73,6 +72,7 @@ class MachineAnswer:
             sections.append(Section("Now or later", _waiting(self.work, *self.later)))
         if self.rival:
             other, found = self.rival
+            # A piece of work takes the other as much longer as this one is faster.
             seconds = self.work.seconds * found.speed if self.work else 0.0
             words = compared_words(found, self.delay_usd_per_month, seconds)
             table = compared_table([best], other, [found])
@@ -102,6 +102,7 @@ class MachineAnswer:
 
 def _month(years: float) -> str:
     """Return the month some years from now."""
+    # Dates end with year 9999, and growth that never catches up gives more.
     if years > 1000:
         return "never"
     return f"{datetime.date.today() + datetime.timedelta(days=years * 365.25):%Y-%m}"

@@ -5,7 +5,7 @@ from typing import Any
 from steelyard.errors import ConfigError, InfeasibleError
 from steelyard.plan.advice import LayoutAdvice
 from steelyard.plan.sharding import PLAIN, QUANTIZED, ShardSearch, search_shards
-from steelyard.runs.report import Cell, Column, Section, Table, Text
+from steelyard.runs.report import Block, Cell, Column, Section, Table, Text
 from steelyard.units import pretty
 
 __all__ = ["plain_shards", "shard_section"]
@@ -19,26 +19,27 @@ _STATES = {
 }
 
 
-def shard_section(advice: LayoutAdvice) -> list[Section]:
+def shard_section(advice: LayoutAdvice) -> Section:
     """Show the best groups of replicas for each kind of state, on the wire of two kinds.
 
     Args:
         advice: ranked layouts; the batch is that of the best one.
 
     Returns:
-        One section; nothing where a model needs more than replicas to fit, or its batch does not
-        divide over them.
+        A table, and why a wire has none: replicas alone may not fit, or the batch not divide.
     """
-    rows: list[list[Cell]] = [[name, *_cells(found)] for name, found in _found(advice)]
-    if not rows:
-        return []
-    words = (
-        "Replicas alone, each kind of state over the group of them that suits it; a group of 1 "
-        "keeps all. The engines that layouts are exported to split all states alike."
-    )
-    heads = [*_STATES.values(), "micro-batch", "step", "memory"]
-    columns = [Column("on the wire"), *(Column(name, align="right") for name in heads)]
-    return [Section("Shards by kind of state", [Text(words), Table(columns, rows)])]
+    found, left_out = _found(advice)
+    rows: list[list[Cell]] = [[name, *_cells(item)] for name, item in found.items()]
+    blocks: list[Block] = [Text(f"None with {name}: {why}.") for name, why in left_out.items()]
+    if rows:
+        words = (
+            "Replicas alone, each kind of state over the group of them that suits it; a group of 1 "
+            "keeps all. The engines that layouts are exported to split all states alike."
+        )
+        heads = [*_STATES.values(), "micro-batch", "step", "memory"]
+        columns = [Column("on the wire"), *(Column(name, align="right") for name in heads)]
+        blocks = [Text(words), Table(columns, rows), *blocks]
+    return Section("Shards by kind of state", blocks)
 
 
 def plain_shards(advice: LayoutAdvice) -> dict[str, Any]:
@@ -48,40 +49,39 @@ def plain_shards(advice: LayoutAdvice) -> dict[str, Any]:
         advice: ranked layouts.
 
     Returns:
-        Groups, micro-batch, seconds of a step and bytes of memory; empty as `shard_section`.
+        Groups, micro-batch, seconds of a step and bytes of memory, or why there are none.
     """
-    return {
+    found, left_out = _found(advice)
+    return {name: {"left_out": why} for name, why in left_out.items()} | {
         name: {
-            "groups": found.choice(found.best).groups,
-            "micro_batch": found.choice(found.best).micro_batch,
-            "step_s": found.cost.at(found.best).time_s,
-            "memory_bytes": found.cost.at(found.best).memory.total,
+            "groups": item.choice(item.best).groups,
+            "micro_batch": item.choice(item.best).micro_batch,
+            "step_s": item.cost.at(item.best).time_s,
+            "memory_bytes": item.cost.at(item.best).memory.total,
         }
-        for name, found in _found(advice)
+        for name, item in found.items()
     }
 
 
-def _found(advice: LayoutAdvice) -> list[tuple[str, ShardSearch]]:
-    """Search with each wire; nothing where no candidate fits, or the batch does not divide."""
+def _found(advice: LayoutAdvice) -> tuple[dict[str, ShardSearch], dict[str, str]]:
+    """Search with each wire; return what was found, and why nothing was."""
     chosen = advice.search.choice(advice.chosen)
     batch = chosen["data"] * chosen["micro_batch"] * chosen["accumulation"]
-    try:
-        return [
-            (
-                name,
-                search_shards(
-                    advice.arch,
-                    advice.machine,
-                    count=chosen["num_accelerators"],
-                    global_batch=batch,
-                    sequence_length=advice.search.sequence_length,
-                    wires=(wire,),
-                ),
+    found, left_out = {}, {}
+    for name, wire in _WIRES.items():
+        try:
+            found[name] = search_shards(
+                advice.arch,
+                advice.machine,
+                count=chosen["num_accelerators"],
+                global_batch=batch,
+                sequence_length=advice.search.sequence_length,
+                wires=(wire,),
             )
-            for name, wire in _WIRES.items()
-        ]
-    except (ConfigError, InfeasibleError):
-        return []
+        except (ConfigError, InfeasibleError) as error:
+            # A model that needs tensor or pipeline groups has no answer here: that is one.
+            left_out[name] = str(error)
+    return found, left_out
 
 
 def _cells(found: ShardSearch) -> list[Cell]:

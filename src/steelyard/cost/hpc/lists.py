@@ -108,6 +108,7 @@ def hpl(cluster: Cluster) -> HplRun:
     device = _device(cluster)
     features = network_features(cluster)
     others = listed_clusters("rmax_flops_per_s", without=cluster.name)
+    # A share needs what it is a share of, and the features.
     others = [item for item in others if item.rpeak_flops_per_s and item.injection_bytes_per_s]
     fit = fit_shares(
         [item.rmax_flops_per_s / item.rpeak_flops_per_s for item in others],

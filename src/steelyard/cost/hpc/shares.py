@@ -76,6 +76,8 @@ def fit_shares(shares: ArrayLike, features: ArrayLike | None = None) -> ShareFit
         )
     errors = {strength: _left_out(values, columns, strength) for strength in _STRENGTHS}
     squares = {strength: (error / values) ** 2 for strength, error in errors.items()}
+    # The strongest ridge within one standard error of the best: few machines make the least error
+    # a matter of luck.
     best = min(squares.values(), key=np.mean)
     most = best.mean() + best.std(ddof=1) / math.sqrt(len(values))
     strength = max(item for item, square in squares.items() if square.mean() <= most)

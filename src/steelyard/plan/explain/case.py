@@ -12,13 +12,13 @@ from steelyard.plan.explain.log import StepLog
 from steelyard.plan.explain.seen import Seen, seen_in, simulated
 from steelyard.plan.explain.terms import StepModel, StepTerms, WorkFactors
 from steelyard.plan.timeline import closed_form
+from steelyard.quantity import Z80
 from steelyard.sim.step.training import TrainingStep
 
 __all__ = ["Case"]
 
 Array = NDArray[np.float64]
 
-_Z80 = 1.2815515594
 _AS_BEFORE = 0.10
 """How far a term may depart from the same job's earlier log."""
 _ROUNDS = 3
@@ -71,13 +71,13 @@ class Case:
     @property
     def high_s(self) -> float:
         """High end of the 80 % interval of the step's time."""
-        return self.expected.step_s * float(np.exp(_Z80 * self.spread))
+        return self.expected.step_s * float(np.exp(Z80 * self.spread))
 
     @property
     def spread(self) -> float:
         """Standard deviation of the logarithm of the step's time over what is expected."""
         if self.baseline:
-            return _AS_BEFORE / _Z80
+            return _AS_BEFORE / Z80
         means = self.forecast.means()
         whole = sum(means.values())
         parts = [self._spreads.get(name, 0.0) * value / whole for name, value in means.items()]

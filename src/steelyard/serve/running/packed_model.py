@@ -84,6 +84,7 @@ def packable(model: Transformer, weights: ComputedIn) -> ComputedIn:
         The same type; "fp32" for a model that has codes which this PyTorch has no products for,
         with a warning.
     """
+    # A type that the caller asked for and the file does not have is refused later, not replaced.
     if weights != chosen_weights(model, "auto") or weights in ("fp32", "bf16"):
         return weights
     if all(can_pack(kind) for kind in ("int8", weights)):
@@ -153,6 +154,7 @@ def _packed_part(part: nn.Module, packed: Callable[[nn.Module], nn.Module]) -> n
     if isinstance(part, (nn.Linear, StoredLinear)):
         return packed(part)
     if isinstance(part, MixtureOfExperts):
+        # Products are packed matrix by matrix; the experts' weights are one tensor.
         part = SeparateExperts(part)
     if not isinstance(part, _WITH_MAPS):
         return _widened(part)

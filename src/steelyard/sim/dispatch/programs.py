@@ -91,6 +91,7 @@ class ControlCosts:
         """
         if num_hosts < 1:
             raise ConfigError(f"num_hosts is {num_hosts}, but must be at least 1")
+        # Controller and hosts work on different computations at once: the slower side decides.
         return max(self.schedule_s + num_hosts * self.fan_out_s, self.prepare_s)
 
     def program_s(self, program: tuple[Computation, ...], *, in_parallel: bool) -> float:
@@ -137,6 +138,7 @@ def fit_control_costs(num_hosts: ArrayLike, break_even_s: ArrayLike) -> ControlC
             hint="measure on more hosts",
         )
     slope, constant = np.polyfit(hosts, seconds, 1)
+    # Noise on few points can tilt the line below nothing.
     if slope < 0 or constant < 0:
         raise FitError(
             f"break-even times give {constant:.3g} s and {slope:.3g} s per host, but costs are "

@@ -68,6 +68,7 @@ def network_of(cluster: Cluster, *, num_nodes: int = 0) -> tuple[Network, str]:
     Raises:
         ConfigError: the record has no network bandwidth, or too many nodes for three layers.
     """
+    # Part of a machine is placed somewhere on it, and nobody published where.
     if cluster.name in _PUBLISHED and not num_nodes:
         return _PUBLISHED[cluster.name](), f"{cluster.name}: wiring as published"
     rate = cluster.injection_bytes_per_s
@@ -80,6 +81,7 @@ def network_of(cluster: Cluster, *, num_nodes: int = 0) -> tuple[Network, str]:
     half = _RADIX // 2
     note = f"{cluster.name}: wiring assumed, a fat tree of {_RADIX}-port switches, none too narrow"
     leaves = max(2, math.ceil(wanted / half))
+    # Two layers end where a spine has no port left for another leaf.
     if leaves <= _RADIX:
         return leaf_spine(leaves, half, math.ceil(wanted / leaves), bytes_per_s=rate), note
     pods = math.ceil(leaves / half)

@@ -210,6 +210,7 @@ def dragonfly_plus(
         made.cable(hosts, under, bytes_per_s=host_bytes_per_s, latency_s=latency_s)
         link: dict[str, Any] = {"bytes_per_s": link_bytes_per_s, "latency_s": latency_s}
         made.cable(low[:, None], tops[-1][None, :], **link)
+    # Spine i meets spine i alone: as many cables join two cells as each has spines.
     for one, other in itertools.combinations(tops, 2):
         for _ in range(cables_per_spine_pair):
             made.cable(one, other, bytes_per_s=link_bytes_per_s, latency_s=latency_s)

@@ -111,7 +111,7 @@ def one_forward_one_backward(num_ranks: int, num_micro_batches: int) -> Pipeline
 
 
 def interleaved(num_ranks: int, num_micro_batches: int, num_chunks: int) -> PipelineSchedule:
-    """Give each rank several stages, far apart, so that the pipeline fills in smaller pieces.
+    """Return the schedule of several stages per rank: the pipeline fills in smaller pieces.
 
     Args:
         num_ranks: ranks of the pipeline, at least 1.
