@@ -241,3 +241,11 @@ def test_the_verb_compares_published_clusters(capsys):
 def test_wrong_and_impossible_machines_are_refused_in_words(words, code, said, capsys):
     assert _run(*words) == code
     assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_peaks_are_compared_where_one_design_was_not_measured():
+    ours, theirs = fire_flyer_design(), dgx_a100_design()
+    plain = replace(theirs, gemm_flops_per_s={})
+    peaks = [replace(item, gemm_flops_per_s={}).flops_per_s for item in (ours, theirs)]
+    assert compare_designs(ours, plain, SITE).speed == pytest.approx(peaks[0] / peaks[1])
+    assert compare_designs(ours, plain, SITE).speed > compare_designs(ours, theirs, SITE).speed

@@ -84,7 +84,7 @@ class Hardware:
         return found, impossible
 
     def node(self, accelerator: str, price: str, flag: str = "--node-price") -> NodeDesign:
-        """Return a node of an accelerator at a flag's price, the published one where it is empty."""
+        """Return a node at a flag's price, the published one where it is empty."""
         return node_of(
             catalog.accelerator(accelerator),
             count=self.per_node,
