@@ -56,7 +56,8 @@ def rejected(
         share = speed / count / per_accelerator
         duration = tokens / speed
         late = ", past the deadline" if duration > deadline_s else ""
-        took = f"{count} accelerators take {pretty(duration, 's')}{late}"
+        noun = "accelerator takes" if count == 1 else "accelerators take"
+        took = f"{count} {noun} {pretty(duration, 's')}{late}"
         add(best[count], f"{took} at {100 * share:.0f} % of the efficiency")
     return found[:10]
 
