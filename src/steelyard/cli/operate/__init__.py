@@ -1,0 +1,10 @@
+"""`steelyard operate`: forecasts of what is watched, and controllers that act on them."""
+
+import cyclopts
+
+app = cyclopts.App(name="operate", help="Forecast what is watched, and act on it.")
+VERBS: tuple[tuple[str, str, str], ...] = ()
+"""Verb, one line of help, and the words of its example."""
+for name, text, example in VERBS:
+    told = f"{text}\n\nExample: steelyard operate {name} {example}"
+    app.command(f"steelyard.cli.operate.{name}:{name}", name=name, help=told)
