@@ -147,11 +147,9 @@ def advise(
         run_usd: money of the run with the fastest candidate.
 
     Returns:
-        The advice.
+        The advice. Of layouts that differ in `_VARIANTS` only, the fastest stands for all.
     """
-    # What does not fit stands last, beyond the candidates that are kept.
-    rate = np.where(search.fits, search.tokens_per_s, -np.inf)
-    order = np.argsort(-rate, kind="stable")[: min(most, int(search.fits.sum()))]
+    order = _distinct(search)[:most]
     shares = part_shares(search.cost)[order]
     return LayoutAdvice(
         search=search,
@@ -162,6 +160,39 @@ def advise(
         run_tokens=run_tokens,
         run_usd=run_usd,
     )
+
+
+_VARIANTS = (
+    "virtual_stages",
+    "schedule",
+    "weight_shards",
+    "gradient_shards",
+    "optimizer_shards",
+    "offload_optimizer",
+    "offload_activations",
+)
+"""Settings that leave kernels and groups as they are: the rests of two such layouts, which the
+spreads were not fitted on, are one rest rather than two that are drawn apart."""
+_AXES = (
+    "data",
+    "tensor",
+    "pipeline",
+    "context",
+    "expert",
+    "zero_stage",
+    "micro_batch",
+    "recompute",
+    "sequence_parallel",
+)
+
+
+def _distinct(search: LayoutSearch) -> NDArray[np.int64]:
+    """Return the places of the layouts that fit, the fastest of each kind alone, by speed."""
+    places = np.flatnonzero(search.fits)
+    ranked = places[np.argsort(-search.tokens_per_s[places], kind="stable")]
+    rows = np.stack([search.column(name)[ranked] for name in _AXES], axis=1)
+    _, first = np.unique(rows, axis=0, return_index=True)
+    return ranked[np.sort(first)]
 
 
 def _part_probes(

@@ -9,6 +9,7 @@ from steelyard.cost.flops import model_flops_per_token
 from steelyard.cost.roofline import Machine
 from steelyard.errors import ConfigError
 from steelyard.plan.advice import LayoutAdvice, advise
+from steelyard.plan.layout_space import LayoutSpace
 from steelyard.plan.layouts import fitting_layouts
 from steelyard.plan.machines import Machines
 from steelyard.plan.shapes import learning_rate
@@ -29,6 +30,7 @@ def advise_run(
     tokens: float = 0.0,
     global_batch: int = 0,
     sequence_length: int = 2048,
+    space: LayoutSpace | None = None,
 ) -> LayoutAdvice:
     """Rank the layouts of a run on all of the machines.
 
@@ -38,6 +40,7 @@ def advise_run(
         tokens: training tokens of the run; 20 per parameter when 0.
         global_batch: sequences of a step; about 4 million tokens when 0.
         sequence_length: tokens per sequence.
+        space: what each axis of a layout may be; all that is worth trying when not given.
 
     Returns:
         The advice, with the run's tokens and, where the price is known, its money.
@@ -61,6 +64,7 @@ def advise_run(
         counts=[machines.cluster.num_accelerators],
         global_batch=global_batch or max(1, round(_STEP_TOKENS / sequence_length)),
         sequence_length=sequence_length,
+        space=space,
     )
     # Six operations a parameter and token: attention's share counts as further parameters.
     run_tokens = tokens or 20 * model_flops_per_token(arch, sequence_length) / 6
