@@ -1,7 +1,7 @@
 """The layouts that a search tries: what each axis may be, and what goes together."""
 
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,7 @@ from steelyard.catalog.architecture import Architecture
 from steelyard.cost.layout import RECOMPUTE, SCHEDULES, Recompute, Schedule
 from steelyard.cost.roofline import Machine
 from steelyard.errors import require
+from steelyard.plan.engines import EngineName, runs_on
 
 __all__ = ["LayoutSpace", "layout_columns"]
 
@@ -27,6 +28,7 @@ _ENDS = 2
 """Layers that the last and then the first stage may lack, for the head and the embedding
 (arXiv 2407.21783, section 3.3.2)."""
 
+ShardGroups = Literal["all", "levels", "per-state"]
 Array = NDArray[Any]
 Columns = dict[str, Array]
 
@@ -57,8 +59,9 @@ class LayoutSpace:
             since neither the host's memory nor its update of the weights is counted.
         offload_activations: whether the inputs of layers may wait in host memory, where all else
             is recomputed.
-        per_state: whether weights, gradients and optimizer states may be shared by groups of
-            different size; else a layout has one size of group for what it shards.
+        shard_groups: what may share states: "all" replicas, groups that end where "levels" of links
+            do as well, one size for all that is sharded, or such groups of a size "per-state".
+        engine: engine that has to run the layouts; any when empty.
     """
 
     data: tuple[int, ...] = ()
@@ -74,7 +77,8 @@ class LayoutSpace:
     sequence_parallel: tuple[bool, ...] = ()
     offload_optimizer: tuple[bool, ...] = (False,)
     offload_activations: tuple[bool, ...] = (False,)
-    per_state: bool = False
+    shard_groups: ShardGroups = "levels"
+    engine: EngineName = ""
 
     def __post_init__(self) -> None:
         """Refuse values that no layout has.
@@ -92,6 +96,7 @@ class LayoutSpace:
             zero_stage=({*self.zero_stage} <= {0, 1, 2, 3}, "some of 0, 1, 2, 3"),
             schedule=({*self.schedule} <= {*SCHEDULES}, f"some of {', '.join(SCHEDULES)}"),
             recompute=({*self.recompute} <= {*RECOMPUTE}, f"some of {', '.join(RECOMPUTE)}"),
+            shard_groups=(self.shard_groups in get_args(ShardGroups), "all, levels or per-state"),
             offload_optimizer=(bool(self.offload_optimizer), "False, True or both"),
             offload_activations=(bool(self.offload_activations), "False, True or both"),
         )
@@ -109,11 +114,11 @@ class LayoutSpace:
     @property
     def words(self) -> str:
         """What is pinned, such as "tensor 8 and zero_stage 0 or 1"; empty where nothing is."""
-        each = (
-            f"{name} {' or '.join(map(str, values if isinstance(values, tuple) else (values,)))}"
+        each = {
+            name: values if isinstance(values, tuple) else (values,)
             for name, values in self.pinned.items()
-        )
-        return " and ".join(each)
+        }
+        return " and ".join(f"{name} {' or '.join(map(str, each[name]))}" for name in each)
 
     def freed(self, axis: str) -> "LayoutSpace":
         """Return the space with one axis free.
@@ -136,11 +141,10 @@ class _Job:
     global_batch: int
     sequence_length: int
     space: LayoutSpace
-    free: frozenset[str] = field(init=False)
 
-    def __post_init__(self) -> None:
-        free = {item.name for item in fields(LayoutSpace)} - {*self.space.pinned}
-        object.__setattr__(self, "free", frozenset(free))
+    def is_free(self, *axes: str) -> bool:
+        """Return whether no axis is set to a single value: then what never wins is left out."""
+        return all(len(getattr(self.space, name)) != 1 for name in axes)
 
 
 def layout_columns(
@@ -175,6 +179,7 @@ def layout_columns(
     columns: Columns = {"count": np.array(counts, dtype=np.int64)}
     for widened in (_degrees, _batches, _stages, _experts, _shards, _policies):
         columns = widened(columns, job)
+    columns = _kept(columns, runs_on(space.engine, arch, columns))
     del columns["count"]
     # A column of one value stays one: the cost model then evaluates it once.
     return {
@@ -205,7 +210,7 @@ def _degrees(columns: Columns, job: _Job) -> Columns:
     found = _crossed(columns, tensor=space.tensor or _TENSOR)
     tensor = found["tensor"]
     # Tensor groups stay within a node: their traffic is too much for the network.
-    within = "tensor" not in job.free or (tensor <= inside) & (inside % tensor == 0)
+    within = not job.is_free("tensor") or (tensor <= inside) & (inside % tensor == 0)
     found = _kept(found, found["count"] % tensor == 0, arch.num_heads % tensor == 0, within)
     deepest = min(arch.num_layers, MAX_PIPELINE)
     found = _crossed(found, pipeline=space.pipeline or range(1, deepest + 1))
@@ -221,7 +226,7 @@ def _degrees(columns: Columns, job: _Job) -> Columns:
     context, rest = found["context"], found["count"] // found["tensor"] // found["pipeline"]
     # Each part is cut in two, so that early and late tokens share the causal work out evenly.
     even = job.sequence_length % (2 * context * found["tensor"]) == 0
-    long = "context" not in job.free or job.sequence_length >= MIN_PART_TOKENS * context
+    long = not job.is_free("context") or job.sequence_length >= MIN_PART_TOKENS * context
     found = _kept(found, rest % context == 0, (context == 1) | (even & long))
     found["data"] = found["count"] // found["tensor"] // found["pipeline"] // found["context"]
     return _kept(found, np.isin(found["data"], space.data) if space.data else True)
@@ -241,7 +246,7 @@ def _batches(columns: Columns, job: _Job) -> Columns:
     found["accumulation"] = steps
     # Two parts of two sequences are two whole sequences without traffic between them.
     whole = (found["micro_batch"] == 1) | (found["context"] == 1)
-    if not job.free >= {"micro_batch", "context", "data"}:
+    if not job.is_free("micro_batch", "context", "data"):
         whole = np.True_
     return _kept(found, steps >= 1, share >= 0.75, share <= 1.25, whole)
 
@@ -299,17 +304,19 @@ def _experts(columns: Columns, job: _Job) -> Columns:
 
 def _shards(columns: Columns, job: _Job) -> Columns:
     """Choose what replicas shard, and over groups that end where a level of links does."""
-    levels = job.machine.topology.sizes[:-1]
+    levels = job.machine.topology.sizes[:-1] if job.space.shard_groups != "all" else ()
     every = len(levels) + 1
     stages = job.space.zero_stage or range(4)
     rows = [
-        (stage, *codes) for stage in stages for codes in _groups(stage, every, job.space.per_state)
+        (stage, *codes)
+        for stage in stages
+        for codes in _groups(stage, every, job.space.shard_groups == "per-state")
     ]
     codes = {name: [row[place + 1] for row in rows] for place, name in enumerate(_STATES)}
     found = _crossed(columns, zero_stage=[row[0] for row in rows], **codes)
     stage, replicas = found["zero_stage"], found["data"] * found["context"]
     rules: list[Any] = [(replicas > 1) | (stage == 0)]
-    if "zero_stage" in job.free:
+    if job.is_free("zero_stage"):
         # Gradients or weights under a pipeline would be reduced or gathered per micro-batch.
         rules.append((found["pipeline"] == 1) | (stage < 2))
     ends = np.array([0, *levels, 0])
@@ -359,7 +366,7 @@ def _policies(columns: Columns, job: _Job) -> Columns:
     found = _crossed(found, sequence_parallel=space.sequence_parallel or (True, False))
     tensor, split = found["tensor"], found["sequence_parallel"] == 1
     even = (tensor > 1) & (job.sequence_length // found["context"] % tensor == 0)
-    best = split == even if "sequence_parallel" in job.free else ~split | even
+    best = split == even if job.is_free("sequence_parallel") else ~split | even
     lone = {*space.sequence_parallel} == {True}
     found = _kept(found, best | (lone & (tensor == 1)))
     found["sequence_parallel"] = found["sequence_parallel"] * (found["tensor"] > 1)
