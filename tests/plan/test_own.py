@@ -101,7 +101,9 @@ def test_a_plan_for_a_calibrated_machine_counts_its_trainer():
     how = {"counts": [1], "global_batch": 8, "sequence_length": 256}
     own = search_layouts(arch, HERE, **how)
     assert set(own.layout.recompute.tolist()) == {0}
-    assert set(search_layouts(arch, replace(HERE, trainer_process_bytes=0.0), **how).layout.recompute) == {
+    assert set(
+        search_layouts(arch, replace(HERE, trainer_process_bytes=0.0), **how).layout.recompute
+    ) == {
         0,
         2,
     }

@@ -113,12 +113,16 @@ class LayoutSpace:
 
     @property
     def words(self) -> str:
-        """What is pinned, such as "tensor 8 and zero_stage 0 or 1"; empty where nothing is."""
+        """What is pinned, such as "tensor 8 and zero stage 0 or 1"; empty where nothing is."""
         each = {
             name: values if isinstance(values, tuple) else (values,)
             for name, values in self.pinned.items()
         }
-        return " and ".join(f"{name} {' or '.join(map(str, each[name]))}" for name in each)
+        return " and ".join(
+            f"{name.replace('virtual_stages', 'chunks').replace('_', ' ')} "
+            f"{' or '.join(map(str, each[name]))}"
+            for name in each
+        )
 
     def freed(self, axis: str) -> "LayoutSpace":
         """Return the space with one axis free.
@@ -324,9 +328,7 @@ def _shards(columns: Columns, job: _Job) -> Columns:
         code = found[name]
         size = np.where((code > 0) & (code < every), ends[code] // found["tensor"], 0)
         inner = (size > 1) & (size < replicas) & (replicas % np.maximum(size, 1) == 0)
-        rules.append(
-            (code == 0) | (code == every) | (inner & (ends[code] % found["tensor"] == 0))
-        )
+        rules.append((code == 0) | (code == every) | (inner & (ends[code] % found["tensor"] == 0)))
         if name == "weight_shards":
             rules.append((code != every) | (replicas <= MAX_SHARDED_REPLICAS))
         found[name] = size

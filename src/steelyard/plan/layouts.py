@@ -250,9 +250,10 @@ def fitting_layouts(
         )
     if not search.fits.any():
         least = float(search.memory_bytes.min())
+        offered = pretty(search.limit_bytes, "byte")
         raise InfeasibleError(
             f"memory: {arch.name} needs at least {pretty(least, 'byte')} on each of {max(counts)} "
-            f"{machine.name}{pinned}, which offer {pretty(search.limit_bytes, 'byte')} after the reserve",
+            f"{machine.name}{pinned}, which offer {offered} after the reserve",
             hint=f"use about {np.ceil(least / search.limit_bytes):.0f} times as many accelerators, "
             "ones with more memory, or a smaller model or budget",
         )

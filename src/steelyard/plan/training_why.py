@@ -111,7 +111,9 @@ def layout_chain(
     """
     cost = search.one_cost(index)
     choice = search.choice(index)
-    layout = Layout(**{name: choice[name] for name in {*choice} & {item.name for item in fields(Layout)}})
+    layout = Layout(
+        **{name: choice[name] for name in {*choice} & {item.name for item in fields(Layout)}}
+    )
     shape: dict[str, Any] = {
         "layout": layout,
         "micro_batch": choice["micro_batch"],

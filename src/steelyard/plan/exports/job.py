@@ -8,7 +8,7 @@ from steelyard.config import convert
 from steelyard.cost.layout import STATE_STAGES, Layout
 from steelyard.errors import ConfigError, InfeasibleError, require
 
-__all__ = ["Arrangement", "TrainingJob", "beyond", "refuse", "shared_by", "shards_of"]
+__all__ = ["Arrangement", "TrainingJob", "beyond", "refuse", "shards_of", "shared_by"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,7 +172,9 @@ def beyond(layout: Layout, said: set[str]) -> list[str]:
         Each other field that differs from its default, with its value.
     """
     # States that all share alike are one setting, not three.
-    said = said | ({*shards_of(3, 0)} if "shards" in said and shared_by(layout) is not None else set())
+    said = said | (
+        {*shards_of(3, 0)} if "shards" in said and shared_by(layout) is not None else set()
+    )
     # An engine would run its own default for what it is not told: not the layout that was timed.
     plain = Layout()
     return [
