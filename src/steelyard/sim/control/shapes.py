@@ -70,22 +70,22 @@ class Outcome:
 
     Attributes:
         cost: what was spent, in the plant's unit.
-        num_checks: moments at which the goal was checked.
-        num_violations: moments at which it was missed.
+        checked: how much was checked against the goal: seconds, requests or readings.
+        violated: how much of it missed the goal, in the same unit.
         penalty: what the misses cost, in the unit of `cost`.
         details: further totals by name, units in the names.
     """
 
     cost: float
-    num_checks: int
-    num_violations: int
+    checked: float
+    violated: float
     penalty: float = 0.0
     details: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def violation_rate(self) -> float:
-        """Share of the checks that failed, 0 without checks."""
-        return self.num_violations / self.num_checks if self.num_checks else 0.0
+        """Share of what was checked that missed the goal, 0 where nothing was."""
+        return self.violated / self.checked if self.checked else 0.0
 
     @property
     def loss(self) -> float:
