@@ -4,10 +4,11 @@ Every one of them is a `Forecaster`: `fit` on a `SeriesSet`, `predict` for a bat
 answer is a `SampleForecast`. `evaluate` scores any of them on rolling windows.
 """
 
+from steelyard.operate.forecast.bounds import LEVELS
 from steelyard.operate.forecast.evaluation import ForecastReport, SeriesScore, evaluate
 from steelyard.operate.forecast.forecaster import Forecaster
 from steelyard.operate.forecast.sample_forecast import CRPS_LEVELS, SampleForecast, pinball
-from steelyard.operate.forecast.simple import LEVELS, RecentQuantiles, SeasonalNaive
+from steelyard.operate.forecast.simple import RecentQuantiles, SeasonalNaive
 
 __all__ = [
     "CRPS_LEVELS",
