@@ -3,7 +3,13 @@
 import cyclopts
 
 app = cyclopts.App(name="operate", help="Forecast what is watched, and act on it.")
-VERBS: tuple[tuple[str, str, str], ...] = ()
+VERBS: tuple[tuple[str, str, str], ...] = (
+    (
+        "autoscale",
+        "Replay a demand with every scaler, or serve the number of replicas it asks for.",
+        "demand.csv --startup '3 min' --report autoscale.html",
+    ),
+)
 """Verb, one line of help, and the words of its example."""
 for name, text, example in VERBS:
     told = f"{text}\n\nExample: steelyard operate {name} {example}"

@@ -107,8 +107,8 @@ class Meter:
         )
 
     def shown(self, truth: float, rng: np.random.Generator) -> float | None:
-        """Return what a sample shows, None where it is lost."""
-        if self.loss and rng.random() < self.loss:
+        """Return what a sample shows; None where it is lost, or where the truth is NaN."""
+        if math.isnan(truth) or (self.loss and rng.random() < self.loss):
             return None
         return truth * (1 + self.noise * rng.standard_normal()) if self.noise else truth
 

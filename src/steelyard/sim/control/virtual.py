@@ -116,7 +116,10 @@ class _Virtual:
         if shown is None:
             return
         reading = Reading(meter.name, shown, self.loop.now_s)
-        self.loop.after(meter.lag_s, lambda: self.arrive(reading), priority=_ARRIVE)
+        if meter.lag_s:
+            self.loop.after(meter.lag_s, lambda: self.arrive(reading), priority=_ARRIVE)
+        else:
+            self.arrive(reading)
 
     def arrive(self, reading: Reading) -> None:
         """Let the policy see a reading from now on."""
