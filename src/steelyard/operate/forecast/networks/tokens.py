@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from steelyard.operate.forecast.encoder.config import EncoderConfig
+from steelyard.operate.forecast.bounds import LEVELS
+from steelyard.operate.forecast.networks.config import EncoderConfig
 
-__all__ = ["Scaled", "scale_windows", "tokens"]
+__all__ = ["Scaled", "recent_quantiles", "scale_windows", "tokens"]
 
 RECENT = 24
 """Last values whose median and quantiles are the anchor."""
@@ -112,3 +113,18 @@ def tokens(scaled: Tensor, seasons: Tensor, config: EncoderConfig) -> tuple[Tens
     seen = known.flatten(2).any(2)
     seen[:, context // config.patch :] = True  # queries are always read
     return features, seen
+
+
+def recent_quantiles(past: Tensor, scaled: Scaled) -> Tensor:
+    """Return the quantiles at `LEVELS` of the last values, scaled.
+
+    Args:
+        past: float64 [B, T]; NaN where nothing was observed.
+        scaled: the same windows, scaled.
+
+    Returns:
+        float32 [B, len(LEVELS)]; 0, the centre, where none of the last values was observed.
+    """
+    levels = torch.as_tensor(LEVELS, device=past.device)
+    recent = past[:, -RECENT:].nanquantile(levels, dim=1).T
+    return scaled.forward(torch.where(recent.isnan(), scaled.center, recent)).float()

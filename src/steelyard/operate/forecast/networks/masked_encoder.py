@@ -8,9 +8,14 @@ from steelyard.nn.initial.fill import fill
 from steelyard.nn.layer import DecoderLayer
 from steelyard.nn.rotary import rotary_tables, spread
 from steelyard.operate.forecast.bounds import LEVELS
-from steelyard.operate.forecast.encoder.config import EncoderConfig
-from steelyard.operate.forecast.encoder.heads import head_loss, head_quantiles, head_width
-from steelyard.operate.forecast.encoder.tokens import RECENT, Scaled, scale_windows, tokens
+from steelyard.operate.forecast.networks.config import EncoderConfig
+from steelyard.operate.forecast.networks.heads import head_width
+from steelyard.operate.forecast.networks.tokens import (
+    Scaled,
+    recent_quantiles,
+    scale_windows,
+    tokens,
+)
 
 __all__ = ["MaskedEncoder"]
 
@@ -20,6 +25,7 @@ class MaskedEncoder(nn.Module):
 
     Attributes:
         config: its shape.
+        head_kind: kind of its head.
 
     Source: Woo et al. 2023 (arXiv 2310.05063), section 5.
     """
@@ -35,6 +41,7 @@ class MaskedEncoder(nn.Module):
         """
         super().__init__()
         self.config = config
+        self.head_kind = config.head
         arch, width = config.architecture, config.hidden_size
         features = 2 * config.patch * (1 + len(config.seasons)) + len(LEVELS) + 1
         self.embed = nn.Linear(features, width)
@@ -62,7 +69,7 @@ class MaskedEncoder(nn.Module):
         config = self.config
         scaled = scale_windows(past.double(), config)
         features, seen = tokens(scaled.values.float(), seasons, config)
-        anchor = self._anchor(past.double(), scaled)
+        anchor = recent_quantiles(past.double(), scaled)
         size = (scaled.scale / (scaled.center.abs() + scaled.scale)).log().float()
         side = torch.cat((anchor, size), 1).unsqueeze(1).expand(-1, features.shape[1], -1)
         hidden = self.embed(torch.cat((features, side), -1))
@@ -87,12 +94,6 @@ class MaskedEncoder(nn.Module):
             hidden = layer(hidden, rotation, attend)
         return self.final_norm(hidden)
 
-    def _anchor(self, past: Tensor, scaled: Scaled) -> Tensor:
-        """Return the scaled quantiles of the last values [B, K]; the centre where none is known."""
-        levels = torch.as_tensor(LEVELS, device=past.device)
-        recent = past[:, -RECENT:].nanquantile(levels, dim=1).T
-        return scaled.forward(torch.where(recent.isnan(), scaled.center, recent)).float()
-
     def _raised(self, anchor: Tensor) -> Tensor:
         """Return what the anchor adds to the head's outputs [B, 1, width]."""
         if self.config.head == "quantile":
@@ -100,36 +101,3 @@ class MaskedEncoder(nn.Module):
         added = anchor.new_zeros(len(anchor), 1, head_width(self.config.head))
         added[..., 0] = anchor[:, len(LEVELS) // 2, None]
         return added
-
-    def loss(self, values: Tensor, seasons: Tensor) -> Tensor:
-        """Return the mean loss of windows whose last `horizon` values are the target.
-
-        Args:
-            values: [B, T + horizon]; NaN where nothing was observed.
-            seasons: steps of a day of each, int64 [B].
-
-        Returns:
-            Mean over observed steps, a scalar.
-        """
-        past, target = values[:, : -self.config.horizon], values[:, -self.config.horizon :]
-        outputs, scaled = self(past, seasons)
-        wanted = scaled.forward(target.double()).float()
-        came = wanted.isfinite()
-        # Holes are filled before the loss: NaN times 0 in the backward pass would stay NaN.
-        losses = head_loss(self.config.head, outputs, wanted.nan_to_num(0.0).clamp(-30, 30))
-        return (losses * came).sum() / came.sum().clamp(min=1)
-
-    @torch.no_grad()
-    def quantiles(self, past: Tensor, seasons: Tensor) -> Tensor:
-        """Forecast.
-
-        Args:
-            past: as for `forward`.
-            seasons: as for `forward`.
-
-        Returns:
-            Quantiles at `LEVELS`, float64 [B, len(LEVELS), horizon], in the unit of the values.
-        """
-        outputs, scaled = self(past, seasons)
-        found = head_quantiles(self.config.head, outputs)
-        return scaled.inverse(found.flatten(1)).unflatten(1, found.shape[1:]).transpose(1, 2)

@@ -7,11 +7,9 @@ from pathlib import Path
 from steelyard import config
 from steelyard.errors import require
 from steelyard.operate.forecast.corpus import generate_corpus
-from steelyard.operate.forecast.encoder.config import EncoderConfig
-from steelyard.operate.forecast.encoder.forecaster import (
-    MaskedEncoderForecaster,
-    pretraining_budget,
-)
+from steelyard.operate.forecast.networks.config import EncoderConfig
+from steelyard.operate.forecast.networks.forecaster import MaskedEncoderForecaster
+from steelyard.operate.forecast.networks.training import pretraining_budget
 from steelyard.operate.series import SeriesSet, joined
 from steelyard.train.result import EstimatorResult, OnStep
 
@@ -72,7 +70,7 @@ class PretrainRecipe:
         """
         if path is not None:
             return config.load(Path(path), cls)
-        place = resources.files("steelyard.operate.forecast.encoder") / "shipped.toml"
+        place = resources.files("steelyard.operate.forecast.networks") / "shipped.toml"
         with resources.as_file(place) as shipped:
             return config.load(shipped, cls)
 

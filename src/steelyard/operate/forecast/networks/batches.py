@@ -4,10 +4,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from steelyard.operate.forecast.encoder.config import EncoderConfig
+from steelyard.operate.forecast.networks.config import EncoderConfig
 from steelyard.operate.series import SeriesSet, WindowSampler
 
-__all__ = ["WindowBatches", "window_loss"]
+__all__ = ["WindowBatches"]
 
 _SHORTENED = 0.2
 
@@ -50,9 +50,3 @@ class WindowBatches:
         blind = ~np.isfinite(values[:, :-horizon]).any(1)
         values[blind] = 0.0
         return torch.from_numpy(values.astype(np.float32)), torch.from_numpy(self._seasons[rows])
-
-
-def window_loss(module: torch.nn.Module, batch: object) -> Tensor:
-    """Return the loss of a `MaskedEncoder` on a batch of `WindowBatches`."""
-    assert isinstance(batch, tuple)
-    return module.loss(*batch)  # pyright: ignore[reportCallIssue]
