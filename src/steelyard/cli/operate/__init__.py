@@ -3,7 +3,18 @@
 import cyclopts
 
 app = cyclopts.App(name="operate", help="Forecast what is watched, and act on it.")
-VERBS: tuple[tuple[str, str, str], ...] = ()
+VERBS: tuple[tuple[str, str, str], ...] = (
+    (
+        "forecast",
+        "Forecast series with intervals, beside the record of rules and models on their own past.",
+        "series.csv --horizon 48 --report forecast.html",
+    ),
+    (
+        "pretrain",
+        "Pretrain the masked encoder of `operate forecast`; a killed call goes on.",
+        "recipes/forecaster.toml --out my-forecaster",
+    ),
+)
 """Verb, one line of help, and the words of its example."""
 for name, text, example in VERBS:
     told = f"{text}\n\nExample: steelyard operate {name} {example}"
