@@ -37,7 +37,9 @@ def _spikes(rng: np.random.Generator, length: int, season: int) -> np.ndarray:
     period = int(rng.choice([season // 24 or 1, season // 4, season, rng.integers(5, 400)])) or 1
     places = [np.arange(rng.integers(period), length, period)] if rng.uniform() < 0.6 else []
     if not places or rng.uniform() < 0.5:
-        places.append(rng.integers(length, size=rng.poisson(length * 10 ** rng.uniform(-3.3, -1.3))))
+        places.append(
+            rng.integers(length, size=rng.poisson(length * 10 ** rng.uniform(-3.3, -1.3)))
+        )
     where = np.concatenate(places)
     where = where + rng.integers(0, rng.integers(1, 4), len(where))
     heights = rng.lognormal(0, rng.uniform(0.05, 0.8), len(where))
@@ -92,9 +94,9 @@ def _memory(rng: np.random.Generator, length: int, season: int) -> np.ndarray:
         walk = lfilter([1], [1, -(1 - pull)], steps)
     else:
         spells = rng.lognormal(np.log(10 ** rng.uniform(1, 3)), rng.uniform(0, 0.7), length)
-        spell = np.maximum(spells, 2).astype(int)
-        age = np.concatenate([np.arange(item) for item in spell[: length // 2 + 1]])[:length]
-        walk = np.pad(age, (0, length - len(age)), mode="edge") / spell.mean()
+        begins = np.concatenate([[0], np.cumsum(np.maximum(spells, 2).astype(int))])
+        steps = np.arange(length)
+        walk = (steps - begins[np.searchsorted(begins, steps, "right") - 1]) / spells.mean()
     noise = 10 ** rng.uniform(-3.5, -1) * _noise(rng, length)
     return np.maximum(rng.uniform(1, 4) + walk + noise, 0)
 
@@ -197,6 +199,4 @@ def generate_corpus(
         ids.append(f"{chosen[0]}-{index}")
         steps.append(step_s)
         notes.append(f"generated: {' + '.join(chosen)}, seed {seed}, number {index}")
-    return SeriesSet.from_arrays(
-        arrays, step_s=steps, ids=ids, provenance=notes, dtype=np.float32
-    )
+    return SeriesSet.from_arrays(arrays, step_s=steps, ids=ids, provenance=notes, dtype=np.float32)
