@@ -32,7 +32,7 @@ _DENSE = Architecture(
     head_dim=64,
     intermediate_size=2048,
     vocab_size=4096,
-    max_positions=4096,
+    max_positions=16384,
 )
 _MIXED = replace(_DENSE, num_experts=4, experts_per_token=2, moe_intermediate_size=1024)
 _ODD = replace(_DENSE, num_layers=7)
@@ -40,7 +40,7 @@ _MACHINE = Machine(
     name="made up",
     dtype="bf16",
     peak_flops_per_s=1e14,
-    memory_bytes=0.4e9,
+    memory_bytes=0.6e9,
     memory_bytes_per_s=1e12,
     accelerators_per_node=4,
     num_nodes=2,
@@ -52,7 +52,7 @@ _MACHINE = Machine(
         Level(name="network", members=2, bytes_per_s=2e10),
     ),
 )
-_BATCH, _LENGTH = 16, 2048
+_BATCH, _LENGTH = 16, 16384
 _JOB = {"counts": [8], "global_batch": _BATCH, "sequence_length": _LENGTH}
 _SHARDS = ("weight_shards", "gradient_shards", "optimizer_shards")
 _EVERY = [
@@ -78,10 +78,10 @@ def _legal(arch, one):
         and (one["schedule"] == 0 or stages > 1)
         and (one["schedule"] != 2 or steps >= stages)
         and (one["context"] == 1 or _LENGTH % (2 * one["context"] * one["tensor"]) == 0)
-        and _LENGTH >= 512 * one["context"]
+        and one["context"] <= _LENGTH // 4096
         and (one["zero_stage"] == 0 or replicas > 1)
         and (one["zero_stage"] < 2 or stages == 1)
-        and (size == 0 or (size < replicas and replicas % size == 0 and size * one["tensor"] == 4))
+        and (size == 0 or (size < replicas and replicas % size == 0 and one["tensor"] * size == 4))
         and (group == 1 or (arch.num_experts > 0 and arch.num_experts % group == 0))
         and stage % group == 0
         and (group % one["tensor"] == 0 or one["tensor"] % group == 0)
@@ -277,12 +277,12 @@ def test_an_engine_is_given_exactly_what_it_runs(engine, arch):
 def test_what_stands_in_the_way_is_named():
     run = TrainingSearch(
         arch=_DENSE,
-        machine=_MACHINE,
+        machine=replace(_MACHINE, memory_bytes=0.4e9),
         num_nodes=2,
         per_node=4,
         tokens=1e9,
         global_batch=_BATCH,
-        sequence_length=_LENGTH,
+        sequence_length=2048,
         deadline_s=1e9,
         counts=(8,),
         space=LayoutSpace(tensor=(1,), pipeline=(1,), context=(1,), zero_stage=(0,)),

@@ -15,6 +15,8 @@ from steelyard.plan.machines import machines_of
 from steelyard.plan.run_advice import advise_run, plan_of
 from steelyard.runs.pareto import pareto
 
+_LONG = {"model": "gpt2", "cluster": "Selene", "nodes": 4, "global_batch": 1}
+_LONG |= {"sequence_length": 8192}
 _ASKED = {"model": "gpt3-6.7b", "cluster": "Selene", "nodes": 4}
 
 
@@ -80,9 +82,7 @@ def test_what_cannot_be_is_said(capsys):
     assert told["infeasible"].startswith("memory: gpt3-175b needs at least")
     assert "nodes" in told["changes"][0]["name"]
     whole = SpaceOptions(context=1)
-    assert (
-        layout(model="gpt2", cluster="Selene", nodes=4, global_batch=1, space=whole, json=True) == 1
-    )
+    assert layout(**_LONG, space=whole, json=True) == 1
     told = json.loads(capsys.readouterr().out)
     assert "no split of 32 accelerators divides 1 " in told["infeasible"]
     assert "with context 1" in told["infeasible"]

@@ -155,8 +155,10 @@ def all_reduce_s(
     """
     size, group = _broadcast(where, size_bytes, members, stride)
     if algorithm == "best":
-        own = (name for name in ALL_REDUCES if name != "host-staged")
-        return np.min([_reduce_s(where, group, size, name) for name in own], axis=0)
+        times = [
+            _reduce_s(where, group, size, name) for name in ALL_REDUCES if name != "host-staged"
+        ]
+        return np.min(times, axis=0)
     return _reduce_s(where, group, size, algorithm)
 
 

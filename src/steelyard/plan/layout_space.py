@@ -17,8 +17,10 @@ __all__ = ["LayoutSpace", "layout_columns"]
 MICRO_BATCHES = (1, 2, 4, 8)
 MAX_PIPELINE = 64
 MAX_CONTEXT = 64
-MIN_PART_TOKENS = 512
-"""Fewest tokens of a sequence that context parallelism leaves to one accelerator."""
+MIN_PART_TOKENS = 4096
+"""Fewest tokens of a sequence that context parallelism leaves to one accelerator: no published run
+leaves fewer (8,192 over 2; arXiv 2407.21783, table 4: 131,072 over 16), so nothing says what its
+exchange would take."""
 MAX_SHARDED_REPLICAS = 512
 """Most replicas that share weights: published runs agree with the cost model up to it. The only
 larger ones, on 1,536 and 2,240 replicas, are of a library whose rings reached a ninth of the
@@ -40,8 +42,8 @@ class LayoutSpace:
     What an axis is not given, leaves out what never wins in the cost model: GPipe (as fast as one
     forward one backward, and larger), norms that are not split over tensor groups, and parts of a
     sequence where whole sequences would do. It also leaves out tensor groups beyond a node,
-    gradients or weights that are sharded under a pipeline, and selective recomputation, which saves
-    next to nothing beside fused attention.
+    parts of a sequence of fewer than 4,096 tokens, gradients or weights that are sharded under a
+    pipeline, and selective recomputation, which saves next to nothing beside fused attention.
 
     Attributes:
         data: data-parallel replicas.

@@ -60,6 +60,11 @@ def layout(
 ) -> int:
     """Rank the ways to lay a model over machines: time, memory, and how sure the order is.
 
+    Every layout is tried: data, tensor (within a node), pipeline, context (parts of 4,096 tokens
+    and more) and expert groups, chunks of layers, 1f1b and zero-bubble schedules, ZeRO stages over
+    all replicas or groups of them, micro-batches of 1 to 8, no or full recomputation. An option
+    that is given sets its axis.
+
     Example: steelyard plan layout --model gpt3-175b --cluster Selene --nodes 128
 
     Args:

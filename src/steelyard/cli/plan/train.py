@@ -59,6 +59,7 @@ def train(
     """Plan the training run that a budget of compute, money or time buys.
 
     Money or carbon whose price or intensity is unknown are left out with a note, null in JSON.
+    Layouts are searched as `plan layout` does; an option that is given sets its axis.
 
     Example: steelyard plan train --budget '$5,000' --accelerator H100-SXM5-80GB --count 8
 
