@@ -139,7 +139,7 @@ class LayoutSpace:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Job:
+class _LayoutJob:
     """What the candidates are for."""
 
     arch: Architecture
@@ -175,7 +175,7 @@ def layout_columns(
     Returns:
         Arrays [candidates] by field of `cost.layout.Layout`, with "micro_batch" and "accumulation".
     """
-    job = _Job(
+    job = _LayoutJob(
         arch=arch,
         machine=machine,
         global_batch=global_batch,
@@ -210,7 +210,7 @@ def _kept(columns: Columns, *rules: Any) -> Columns:
     return {name: column[mask] for name, column in columns.items()}
 
 
-def _degrees(columns: Columns, job: _Job) -> Columns:
+def _degrees(columns: Columns, job: _LayoutJob) -> Columns:
     """Split the accelerators over tensor, pipeline, context and data groups."""
     arch, space, inside = job.arch, job.space, job.machine.accelerators_per_node
     found = _crossed(columns, tensor=space.tensor or _TENSOR)
@@ -243,7 +243,7 @@ def _end_layers(num_layers: int, pieces: Array) -> Array:
     return -num_layers % pieces
 
 
-def _batches(columns: Columns, job: _Job) -> Columns:
+def _batches(columns: Columns, job: _LayoutJob) -> Columns:
     """Choose micro-batches and their number, within a quarter of the wanted batch."""
     found = _crossed(columns, micro_batch=job.space.micro_batch or MICRO_BATCHES)
     at_once = found["data"] * found["micro_batch"]
@@ -257,7 +257,7 @@ def _batches(columns: Columns, job: _Job) -> Columns:
     return _kept(found, steps >= 1, share >= 0.75, share <= 1.25, whole)
 
 
-def _stages(columns: Columns, job: _Job) -> Columns:
+def _stages(columns: Columns, job: _LayoutJob) -> Columns:
     """Choose chunks of layers and the order of a pipeline's passes."""
     layers, space = job.arch.num_layers, job.space
     ends = range(_ENDS + 1)
@@ -291,7 +291,7 @@ def _stages(columns: Columns, job: _Job) -> Columns:
     return found
 
 
-def _experts(columns: Columns, job: _Job) -> Columns:
+def _experts(columns: Columns, job: _LayoutJob) -> Columns:
     """Choose groups that share out whole experts; 1 splits each over the tensor group."""
     total = job.arch.num_experts
     divisors = [size for size in range(1, total + 1) if total % size == 0] or [1]
@@ -308,7 +308,7 @@ def _experts(columns: Columns, job: _Job) -> Columns:
     )
 
 
-def _shards(columns: Columns, job: _Job) -> Columns:
+def _shards(columns: Columns, job: _LayoutJob) -> Columns:
     """Choose what replicas shard, and over groups that end where a level of links does."""
     levels = job.machine.topology.sizes[:-1] if job.space.shard_groups != "all" else ()
     every = len(levels) + 1
@@ -360,7 +360,7 @@ def _groups(stage: int, every: int, per_state: bool) -> list[tuple[int, int, int
     ]
 
 
-def _policies(columns: Columns, job: _Job) -> Columns:
+def _policies(columns: Columns, job: _LayoutJob) -> Columns:
     """Choose recomputation, sequence parallelism and offloading."""
     space, machine = job.space, job.machine
     words = space.recompute or ("none", "full")

@@ -95,9 +95,8 @@ def layout(
         ("--global-batch", global_batch, 0),
         ("--sequence-length", sequence_length, 1),
     )
-    machines = machines_of(
-        cluster=cluster, accelerator=accelerator, count=count, nodes=nodes, dtype=dtype
-    )
+    named = {"cluster": cluster, "accelerator": accelerator, "dtype": dtype}
+    machines = machines_of(**named, count=count, nodes=nodes)
     arch, _ = model_of(model, sequence_length=sequence_length)
     wanted = parse(tokens, "token", where="--tokens") if tokens else 0.0
     axes = (space or SpaceOptions()).space(export=export)
