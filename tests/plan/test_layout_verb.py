@@ -30,6 +30,7 @@ def test_the_ranking_names_its_doubt_and_its_probe(capsys, tmp_path):
     assert "Layouts that fit" in (tmp_path / "page.html").read_text()
     layout(**_ASKED, json=True)
     found = json.loads(capsys.readouterr().out)
+    assert found["searched"] >= found["fit"] >= len(found["layouts"])
     best, low, high = found["layouts"][0]["step_s"]
     assert low < best < high
     assert sum(item["wins"] for item in found["layouts"]) <= 1 + 1e-9
