@@ -41,12 +41,14 @@ class Beliefs:
     """Spreads of the errors of a step's forecast, as standard deviations of logarithms.
 
     Attributes:
-        parts: spread of each part's factor, in the order of `PARTS`.
+        parts: spread of each part's factor, in the order of `names`.
         own: spread of what a layout's time has of its own.
+        names: parts of the time; those of an optimizer step when not given.
     """
 
     parts: tuple[float, ...]
     own: float
+    names: tuple[str, ...] = PARTS
 
     def __post_init__(self) -> None:
         """Refuse spreads that no error has.
@@ -54,10 +56,10 @@ class Beliefs:
         Raises:
             ConfigError: a spread is negative, or there is not one for each part.
         """
-        good = len(self.parts) == len(PARTS) and min(self.parts) >= 0
+        good = len(self.parts) == len(self.names) and min(self.parts) >= 0
         require(
             self,
-            parts=(good, f"{len(PARTS)} numbers of at least 0"),
+            parts=(good, f"{len(self.names)} numbers of at least 0"),
             own=(self.own > 0, "above 0"),
         )
 
@@ -73,7 +75,7 @@ class Beliefs:
         rows = np.atleast_2d(np.asarray(shares, dtype=float))
         return Doubt(
             shares=rows,
-            mean=np.zeros(len(PARTS)),
+            mean=np.zeros(len(self.parts)),
             covariance=np.diag(np.square(self.parts)),
             own=self.own,
         )
@@ -163,16 +165,19 @@ def part_shares(cost: StepCost) -> Array:
     return rows / rows.sum(axis=1, keepdims=True)
 
 
-def fit_beliefs(groups: Sequence[tuple[ArrayLike, ArrayLike]]) -> Beliefs:
+def fit_beliefs(
+    groups: Sequence[tuple[ArrayLike, ArrayLike]], names: tuple[str, ...] = PARTS
+) -> Beliefs:
     """Estimate the spreads from forecasts that were measured, by maximum likelihood.
 
     Args:
         groups: shares of the layouts of each machine and model, [layouts, parts], and the
             logarithms of measured over forecast time, [layouts]. The parts' factors differ from
             group to group.
+        names: parts of the time, in the order of the shares.
 
     Returns:
-        The spreads; parts that no layout has get the spread of kernels.
+        The spreads; parts that no layout has get the spread of the first.
 
     Raises:
         FitError: there are fewer than two groups, or a logarithm is not finite.
@@ -197,9 +202,9 @@ def fit_beliefs(groups: Sequence[tuple[ArrayLike, ArrayLike]]) -> Beliefs:
     bounds = [(np.log(_LEAST), np.log(_MOST))] * len(start)
     found: Any = minimize(loss, start, method="L-BFGS-B", bounds=bounds)
     spreads = np.exp(found.x)
-    parts = np.full(len(PARTS), spreads[0])
+    parts = np.full(len(names), spreads[0])
     parts[used] = spreads[:-1]
-    return Beliefs(parts=tuple(map(float, parts)), own=float(spreads[-1]))
+    return Beliefs(parts=tuple(map(float, parts)), own=float(spreads[-1]), names=names)
 
 
 def _surprise(shares: Array, errors: Array, spreads: Array) -> float:

@@ -8,12 +8,13 @@ from steelyard.catalog.hardware import Cluster
 from steelyard.cost.collectives import all_reduce_s
 from steelyard.cost.hpc.lists import hpcg, hpl, missing_rating
 from steelyard.cost.hpc.stencil import StencilNode, step_s
-from steelyard.cost.roofline import PUBLISHED_RELATIVE, Machine
+from steelyard.cost.roofline import Machine
 from steelyard.errors import CatalogError, FitError
 from steelyard.quantity import Forecast
 
 __all__ = ["HpcAnswer", "benchmark_forecasts"]
 
+_RELATIVE = 0.35
 _REDUCED_BYTES = 1e9
 _HALO_RELATIVE = 0.05
 """Half-width of the efficiency's interval: more than simulated contention between cells adds
@@ -144,6 +145,4 @@ def _all_reduce(cluster: Cluster) -> list[Forecast]:
 
 def _assumed(name: str, value: float, source: str) -> Forecast:
     """Make a forecast that rests on a typical efficiency."""
-    return Forecast.about(
-        name, value, relative=PUBLISHED_RELATIVE, provenance="assumed", source=source
-    )
+    return Forecast.about(name, value, relative=_RELATIVE, provenance="assumed", source=source)
