@@ -11,7 +11,7 @@ from steelyard.plan.beliefs import Beliefs, fit_beliefs
 from steelyard.plan.serving_parts import SERVED_PARTS
 from steelyard.quantity import Z80
 
-__all__ = ["SERVED_ON", "fit_other_chip", "fit_queue", "fit_served"]
+__all__ = ["SERVED_ON", "beyond_groups", "fit_other_chip", "fit_queue", "fit_served"]
 
 Array = NDArray[np.float64]
 
@@ -35,7 +35,35 @@ def fit_served(points: list[ServedPoint]) -> Beliefs:
     for item in points:
         if item.is_fitted and item.chip.startswith(SERVED_ON):
             rows[item.group].append(item)
-    groups = [_columns(found) for found in rows.values()]
+    return _scaled(list(rows.values()))
+
+
+def beyond_groups(points: list[ServedPoint]) -> list[tuple[ServedPoint, float]]:
+    """Return for each point how wide its interval is by the spreads of all other groups.
+
+    Args:
+        points: published points; those of other chips are left out.
+
+    Returns:
+        Points with half-widths, as a user of another model or engine meets them.
+    """
+    rows: dict[tuple[str, ...], list[ServedPoint]] = defaultdict(list)
+    for item in points:
+        if item.chip.startswith(SERVED_ON):
+            rows[item.group].append(item)
+    found = []
+    for name, own in rows.items():
+        beliefs = _scaled([rows[other] for other in rows if other != name])
+        spread = beliefs.doubt(_columns(own)[0]).spread
+        found += [
+            (item, float(np.expm1(Z80 * wide))) for item, wide in zip(own, spread, strict=True)
+        ]
+    return found
+
+
+def _scaled(rows: list[list[ServedPoint]]) -> Beliefs:
+    """Fit spreads to groups, and scale them to hold 80 % of their errors."""
+    groups = [_columns(found) for found in rows]
     found = fit_beliefs(groups, SERVED_PARTS)
     scaled = [np.abs(errors) / found.doubt(shares).spread for shares, errors in groups]
     scale = float(np.quantile(np.concatenate(scaled), _INSIDE)) / Z80

@@ -16,7 +16,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from benchmarks.common import Check
 from benchmarks.plan._layout_sweep import SweepGroup, sweep_groups
-from benchmarks.plan._served_beliefs import SERVED_ON, fit_other_chip, fit_queue, fit_served
+from benchmarks.plan._served_beliefs import (
+    SERVED_ON,
+    beyond_groups,
+    fit_other_chip,
+    fit_queue,
+    fit_served,
+)
 from benchmarks.plan._served_points import ServedPoint, served_points
 from numpy.typing import NDArray
 
@@ -199,6 +205,7 @@ def _served() -> list[Check]:
     return [
         *_kept("4 time per token", _tokens(known)),
         *_kept("4 time per token, other chips", _tokens(other)),
+        *_kept("4 time per token, group not fitted", _beyond(points)),
         *_kept("5 first token", np.array([_first(item) for item in first])),
         Check("4 package's spreads of serving less those fitted", drift, 0.02, "lower"),
     ]
@@ -209,6 +216,12 @@ def _tokens(points: list[ServedPoint]) -> NDArray[np.float64]:
     ends = np.array([1 + item.relative for item in points])
     measured = np.exp([item.error for item in points])
     return np.stack([measured, 1 / ends, ends], axis=1)
+
+
+def _beyond(points: list[ServedPoint]) -> NDArray[np.float64]:
+    """Return the same where the spreads are of all groups but the point's own."""
+    rows = [(np.exp(item.error), 1 + wide) for item, wide in beyond_groups(points)]
+    return np.array([(measured, 1 / end, end) for measured, end in rows])
 
 
 def _first(item: ServedPoint) -> list[float]:
