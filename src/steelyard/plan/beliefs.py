@@ -194,9 +194,11 @@ def fit_beliefs(
     largest = np.max([shares.max(axis=0) for shares, _ in rows], axis=0)
     used = largest > 0
 
+    sums = [_moments(shares[:, used], errors) for shares, errors in rows]
+
     def loss(logs: Array) -> float:
         values = np.exp(logs)
-        return sum(_surprise(shares[:, used], errors, values) for shares, errors in rows)
+        return sum(_surprise(moments, values) for moments in sums)
 
     start = np.log(np.full(used.sum() + 1, 0.1))
     bounds = [(np.log(_LEAST), np.log(_MOST))] * len(start)
@@ -207,12 +209,23 @@ def fit_beliefs(
     return Beliefs(parts=tuple(map(float, parts)), own=float(spreads[-1]), names=names)
 
 
-def _surprise(shares: Array, errors: Array, spreads: Array) -> float:
-    """Return minus the log likelihood of a group's errors, without constants."""
+def _surprise(moments: tuple[Array, Array, float, int], spreads: Array) -> float:
+    """Return minus the log likelihood of a group's errors, without constants.
+
+    Their covariance is diagonal but for as many directions as there are parts, so that sums over
+    the group's layouts say all of it, however many they are.
+    """
+    gram, cross, squares, count = moments
     # A weak pull towards 0.1 keeps spreads of parts that hardly matter from running off.
     pull = 0.02 * float(np.square(np.log(spreads / 0.1)).sum())
-    covariance = (shares * np.square(spreads[:-1])) @ shares.T
-    covariance += np.square(spreads[-1]) * np.eye(len(errors))
-    factor = np.linalg.cholesky(covariance)
-    scaled = np.linalg.solve(factor, errors)
-    return float(0.5 * scaled @ scaled + np.log(np.diag(factor)).sum()) + pull
+    parts, own = spreads[:-1], spreads[-1]
+    inner = np.eye(len(parts)) + gram * np.outer(parts, parts) / own**2
+    factor = np.linalg.cholesky(inner)
+    seen = np.linalg.solve(factor, parts * cross) / own
+    scaled = (squares - float(seen @ seen)) / own**2
+    return 0.5 * scaled + float(np.log(np.diag(factor)).sum()) + count * float(np.log(own)) + pull
+
+
+def _moments(shares: Array, errors: Array) -> tuple[Array, Array, float, int]:
+    """Return the sums over a group's layouts that its likelihood rests on."""
+    return shares.T @ shares, shares.T @ errors, float(errors @ errors), len(errors)
