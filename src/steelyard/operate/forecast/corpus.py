@@ -37,7 +37,9 @@ def _spikes(rng: np.random.Generator, length: int, season: int) -> np.ndarray:
     period = int(rng.choice([season // 24 or 1, season // 4, season, rng.integers(5, 400)])) or 1
     places = [np.arange(rng.integers(period), length, period)] if rng.uniform() < 0.6 else []
     if not places or rng.uniform() < 0.5:
-        places.append(rng.integers(length, size=rng.poisson(length * 10 ** rng.uniform(-3.3, -1.3))))
+        places.append(
+            rng.integers(length, size=rng.poisson(length * 10 ** rng.uniform(-3.3, -1.3)))
+        )
     where = np.concatenate(places)
     where = where + rng.integers(0, rng.integers(1, 4), len(where))
     heights = rng.lognormal(0, rng.uniform(0.05, 0.8), len(where))
@@ -197,6 +199,4 @@ def generate_corpus(
         ids.append(f"{chosen[0]}-{index}")
         steps.append(step_s)
         notes.append(f"generated: {' + '.join(chosen)}, seed {seed}, number {index}")
-    return SeriesSet.from_arrays(
-        arrays, step_s=steps, ids=ids, provenance=notes, dtype=np.float32
-    )
+    return SeriesSet.from_arrays(arrays, step_s=steps, ids=ids, provenance=notes, dtype=np.float32)
