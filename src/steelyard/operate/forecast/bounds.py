@@ -8,7 +8,7 @@ from steelyard.errors import TraceError
 from steelyard.operate.forecast.sample_forecast import SampleForecast
 from steelyard.operate.series import SeriesSet
 
-__all__ = ["LEVELS", "forecast_each", "known_values", "within_reach"]
+__all__ = ["LEVELS", "forecast_all", "forecast_each", "known_values", "within_reach"]
 
 LEVELS = np.array([0.01, 0.05, *(level / 10 for level in range(1, 10)), 0.95, 0.99])
 """Levels of the quantiles that forecasters of this package return."""
@@ -59,21 +59,22 @@ def within_reach(quantiles: np.ndarray, context: np.ndarray) -> np.ndarray:
     return np.sort(np.clip(held, low - width, high + width), axis=0)
 
 
-def forecast_each(
+def forecast_all(
     context: SeriesSet,
     horizon: int,
     name: str,
-    forecast: Callable[[np.ndarray, int, int], np.ndarray],
+    forecast: Callable[[list[np.ndarray], int, np.ndarray], list[np.ndarray]],
     least: int = 1,
 ) -> list[SampleForecast]:
-    """Forecast every context on its own, in its own unit, within its reach.
+    """Forecast contexts together, each in its own unit, within its reach.
 
     Args:
         context: the contexts.
         horizon: steps ahead.
         name: the forecaster.
-        forecast: called with the values [T] over the largest of their sizes, in [-1, 1], the
-            horizon and the steps of a season; returns quantiles [len(LEVELS), horizon].
+        forecast: called with the values [T] of each context over the largest of their sizes, in
+            [-1, 1], from the first observed one; the horizon; and steps of a season, int64 [n].
+            Returns quantiles [len(LEVELS), horizon] of each.
         least: fewest observed values.
 
     Returns:
@@ -82,14 +83,45 @@ def forecast_each(
     Raises:
         TraceError: a context has too few values.
     """
+    rows = [known_values(context.row(i), item, least) for i, item in enumerate(context.ids)]
+    # In units of the largest value no sum or square can overflow, however large the values.
+    units = [max(float(np.nanmax(np.abs(row))), _TINY) for row in rows]
+    scaled = [row / unit for row, unit in zip(rows, units, strict=True)]
+    seasons = np.array([context.season(i) for i in range(len(context))], np.int64)
     made = []
-    for index, item in enumerate(context.ids):
-        values = known_values(context.row(index), item, least)
-        # In units of the largest value no sum or square can overflow, however large the values.
-        unit = max(float(np.nanmax(np.abs(values))), _TINY)
-        scaled = values / unit
-        with np.errstate(over="ignore", invalid="ignore"):
-            found = forecast(scaled, horizon, context.season(index))
-            held = within_reach(found, scaled) * unit
-        made.append(SampleForecast(np.clip(held, -_HUGE, _HUGE), LEVELS, name, item))
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = forecast(scaled, horizon, seasons)
+        for item, quantiles, row, unit in zip(context.ids, found, scaled, units, strict=True):
+            held = within_reach(quantiles, row) * unit
+            made.append(SampleForecast(np.clip(held, -_HUGE, _HUGE), LEVELS, name, item))
     return made
+
+
+def forecast_each(
+    context: SeriesSet,
+    horizon: int,
+    name: str,
+    forecast: Callable[[np.ndarray, int, int], np.ndarray],
+    least: int = 1,
+) -> list[SampleForecast]:
+    """Forecast every context on its own; else as `forecast_all`.
+
+    Args:
+        context: the contexts.
+        horizon: steps ahead.
+        name: the forecaster.
+        forecast: called with one context's values, the horizon and the steps of a season.
+        least: fewest observed values.
+
+    Returns:
+        One forecast a context.
+
+    Raises:
+        TraceError: a context has too few values.
+    """
+
+    def one_by_one(rows: list[np.ndarray], steps: int, seasons: np.ndarray) -> list[np.ndarray]:
+        pairs = zip(rows, seasons, strict=True)
+        return [forecast(row, steps, int(season)) for row, season in pairs]
+
+    return forecast_all(context, horizon, name, one_by_one, least)

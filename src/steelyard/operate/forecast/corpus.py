@@ -94,9 +94,9 @@ def _memory(rng: np.random.Generator, length: int, season: int) -> np.ndarray:
         walk = lfilter([1], [1, -(1 - pull)], steps)
     else:
         spells = rng.lognormal(np.log(10 ** rng.uniform(1, 3)), rng.uniform(0, 0.7), length)
-        spell = np.maximum(spells, 2).astype(int)
-        age = np.concatenate([np.arange(item) for item in spell[: length // 2 + 1]])[:length]
-        walk = np.pad(age, (0, length - len(age)), mode="edge") / spell.mean()
+        begins = np.concatenate([[0], np.cumsum(np.maximum(spells, 2).astype(int))])
+        steps = np.arange(length)
+        walk = (steps - begins[np.searchsorted(begins, steps, "right") - 1]) / spells.mean()
     noise = 10 ** rng.uniform(-3.5, -1) * _noise(rng, length)
     return np.maximum(rng.uniform(1, 4) + walk + noise, 0)
 
