@@ -18,7 +18,13 @@ from steelyard.train.estimator import Estimator
 from steelyard.train.estimator_config import EstimatorConfig
 from steelyard.train.result import EstimatorResult, OnStep
 
-__all__ = ["WindowNetwork", "network_quantiles", "pretraining_budget", "train_network"]
+__all__ = [
+    "WindowNetwork",
+    "network_quantiles",
+    "pretraining_budget",
+    "train_network",
+    "window_loss",
+]
 
 _BATCH = 256
 _FARTHEST = 30.0
