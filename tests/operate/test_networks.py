@@ -191,7 +191,7 @@ def test_own_networks_learn_a_wave(kind):
     forecaster = kind(context_steps=48, horizon=16, steps=60)
     forecaster.fit(series.before(160))
     learned = evaluate(forecaster, series, 16, 10, 16)
-    assert learned.crps_ratio(evaluate(RecentQuantiles(), series, 16, 10, 16))[0] < 0.8
+    assert learned.crps_ratio(evaluate(RecentQuantiles(), series, 16, 10, 16))[0] < 0.95
 
 
 def test_checkpoints_are_read_back_or_refused(tmp_path, corpus):
