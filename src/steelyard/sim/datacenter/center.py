@@ -155,7 +155,7 @@ class DataCenter:
         self.limits = limits or BatteryLimits(spec.battery_j)
         self.is_metered = is_metered
 
-    def start(self, setpoint_c: float = 18.0, charge_share: float = 0.5) -> SiteState:
+    def start(self, setpoint_c: float = 18.0, charge_share: float = 0.0) -> SiteState:
         """Return the state before the first step: nothing waits.
 
         Args:

@@ -123,6 +123,7 @@ def simulate_site(
     shifting: SitePolicy | None = None,
     battery: SitePolicy | None = None,
     start_c: float = 18.0,
+    start_charge: float = 0.0,
     closing_steps: int = 0,
 ) -> SiteRun:
     """Run a site over all its steps.
@@ -133,8 +134,10 @@ def simulate_site(
         shifting: decides what waits; work runs as it comes by default.
         battery: decides charging; the battery rests by default.
         start_c: setpoint before the first step.
-        closing_steps: last steps in which waiting work is run whatever `shifting` says, so that
-            runs of equal work are compared.
+        start_charge: energy in the battery over its capacity before the first step; what it holds
+            after the last one is worth nothing.
+        closing_steps: last steps in which waiting work is run and the battery emptied, whatever the
+            policies say, so that runs of equal work and energy are compared.
 
     Returns:
         The meters.
@@ -142,18 +145,17 @@ def simulate_site(
     Raises:
         CapacityError: the chiller is too small for a step.
     """
-    drivers, state = center.drivers, center.start(start_c)
+    drivers, state = center.drivers, center.start(start_c, start_charge)
     count, steps = drivers.scenarios, drivers.steps
     rows = np.empty((steps, count, len(COLUMNS)))
     setpoints = np.empty((steps, count))
     runs, rests = np.full(count, RUN), np.zeros(count)
+    ends = np.full(count, DRAIN), np.full(count, -np.inf)
     for step in range(steps):
         view = SiteView(step, drivers, state, center)
-        queue = runs
-        if shifting:
-            is_closing = step >= steps - closing_steps
-            queue = np.full(count, DRAIN) if is_closing else shifting.decide(view)
-        power = battery.decide(view) if battery else rests
+        is_open = step < steps - closing_steps
+        queue = shifting.decide(view) if shifting and is_open else ends[0] if shifting else runs
+        power = battery.decide(view) if battery and is_open else ends[1] if battery else rests
         setpoints[step] = center.held(cooling.decide(view))
         state = state._replace(setpoint_c=setpoints[step])
         center.advance(state, step, SiteAction(setpoints[step], queue, power), rows[step])
