@@ -46,7 +46,7 @@ class DayAheadBattery:
         forecast: makes their carbon intensity.
     """
 
-    margin: float = 0.1
+    margin: float = 0.06
     horizon_steps: int = 96
     forecast: DriverForecast = yesterday
 
