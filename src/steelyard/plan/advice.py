@@ -1,14 +1,14 @@
 """The layouts worth running, how sure their order is, and what to measure to be surer."""
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.catalog.architecture import Architecture
-from steelyard.cost.collectives import all_gather_s, all_reduce_s
+from steelyard.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s
 from steelyard.cost.memory import parameter_count
 from steelyard.cost.roofline import Machine
 from steelyard.plan.beliefs import PARTS, Beliefs, Doubt, part_shares
@@ -147,11 +147,9 @@ def advise(
         run_usd: money of the run with the fastest candidate.
 
     Returns:
-        The advice.
+        The advice. Of layouts that differ in `_VARIANTS` only, the fastest stands for all.
     """
-    # What does not fit stands last, beyond the candidates that are kept.
-    rate = np.where(search.fits, search.tokens_per_s, -np.inf)
-    order = np.argsort(-rate, kind="stable")[: min(most, int(search.fits.sum()))]
+    order = _distinct(search)[:most]
     shares = part_shares(search.cost)[order]
     return LayoutAdvice(
         search=search,
@@ -164,14 +162,51 @@ def advise(
     )
 
 
+_VARIANTS = (
+    "virtual_stages",
+    "schedule",
+    "weight_shards",
+    "gradient_shards",
+    "optimizer_shards",
+    "offload_optimizer",
+    "offload_activations",
+)
+"""Settings that leave kernels and groups as they are: the rests of two such layouts, which the
+spreads were not fitted on, are one rest rather than two that are drawn apart."""
+_AXES = (
+    "data",
+    "tensor",
+    "pipeline",
+    "context",
+    "expert",
+    "zero_stage",
+    "micro_batch",
+    "recompute",
+    "sequence_parallel",
+)
+
+
+def _distinct(search: LayoutSearch) -> NDArray[np.int64]:
+    """Return the places of the layouts that fit, the fastest of each kind alone, by speed."""
+    places = np.flatnonzero(search.fits)
+    ranked = places[np.argsort(-search.tokens_per_s[places], kind="stable")]
+    rows = np.stack([search.column(name)[ranked] for name in _AXES], axis=1)
+    _, first = np.unique(rows, axis=0, return_index=True)
+    return ranked[np.sort(first)]
+
+
 def _part_probes(
     arch: Architecture, machine: Machine, search: LayoutSearch, place: int
 ) -> list[PartProbe]:
     """List the parts of a candidate's step that can be measured alone."""
     choice = search.choice(place)
-    tokens, hidden = choice["micro_batch"] * search.sequence_length, arch.hidden_size
-    # A gated MLP multiplies by its two first matrices at once, side by side.
-    width = (2 if arch.is_gated else 1) * arch.intermediate_size // choice["tensor"]
+    whole, hidden = choice["micro_batch"] * search.sequence_length, arch.hidden_size
+    tokens = whole // choice["context"]
+    # A gated MLP multiplies by its two first matrices at once, side by side; what a group of
+    # experts is given differs from step to step, so theirs is no product to measure.
+    inner = (2 if arch.is_gated else 1) * arch.intermediate_size
+    width = (arch.num_heads * arch.head_dim if arch.num_experts else inner) // choice["tensor"]
+    heads = max(arch.num_kv_heads // choice["tensor"], 1)
     rate = float(machine.matmul_rate(tokens, width, hidden))
     found = [
         PartProbe(
@@ -195,9 +230,25 @@ def _part_probes(
             machine.dtype_bytes
             * sum(parameter_count(arch))
             / (choice["tensor"] * choice["pipeline"]),
-            choice["data"],
+            choice["data"] * choice["context"],
             choice["tensor"],
             all_gather_s,
+        ),
+        (
+            "a ring of keys and values",
+            "context_s",
+            2 * machine.dtype_bytes * whole * arch.head_dim * heads,
+            choice["context"],
+            choice["tensor"],
+            partial(all_gather_s, algorithm="ring"),
+        ),
+        (
+            "an all-to-all",
+            "expert_s",
+            machine.dtype_bytes * tokens * hidden * arch.experts_per_token / choice["tensor"],
+            choice["expert"],
+            1,
+            all_to_all_s,
         ),
     ]
     return found + [

@@ -19,6 +19,7 @@ from steelyard.plan.replicas import (
     replica_works,
     serving_machine,
 )
+from steelyard.plan.types import layout_words
 from steelyard.quantity import Forecast
 
 __all__ = [
@@ -131,12 +132,10 @@ def _trained(
         )
         return Contender(accelerator=record.name, count=0, reason=reason)
     seconds = tokens / float(search.tokens_per_s[best])
-    layout = search.choice(best)
     return Contender(
         accelerator=record.name,
         count=count,
-        setting=f"{layout['data']} data x {layout['tensor']} tensor x {layout['pipeline']} "
-        f"pipeline, ZeRO {layout['zero_stage']}",
+        setting=layout_words(search.choice(best)),
         forecasts=(
             _timed("train.total_time", seconds, machine),
             _timed("train.mfu", float(search.cost.mfu[best]), machine),

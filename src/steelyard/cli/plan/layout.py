@@ -4,13 +4,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from steelyard.catalog.stored import THIS_MACHINE
 from steelyard.cli.output import Switch, print_json
 from steelyard.cli.plan import shards
 from steelyard.cli.plan.exporting import Engine, export_text
+from steelyard.cli.plan.no_plan import say_why_not
+from steelyard.cli.plan.space_options import SpaceOptions
 from steelyard.errors import ConfigError, SteelyardError, merged
 from steelyard.plan.advice import LayoutAdvice
+from steelyard.plan.changes import NoPlanError
+from steelyard.plan.layouts import LayoutSearch
 from steelyard.plan.machines import Machines, machines_of
 from steelyard.plan.run_advice import advise_run, plan_of
 from steelyard.plan.shapes import model_of
@@ -22,6 +27,7 @@ from steelyard.units import parse, pretty
 
 __all__ = ["layout"]
 
+_MOST_DRAWN = 2_000
 _PARTS = {
     "compute_s": "kernels",
     "tensor_s": "tensor-parallel traffic",
@@ -49,8 +55,9 @@ def layout(
     measured: str = "",
     chart: Path | None = None,
     export: Engine | None = None,
+    space: SpaceOptions | None = None,
     json: Switch = False,
-) -> None:
+) -> int:
     """Rank the ways to lay a model over machines: time, memory, and how sure the order is.
 
     Example: steelyard plan layout --model gpt3-175b --cluster Selene --nodes 128
@@ -69,8 +76,13 @@ def layout(
         top: layouts to show.
         measured: time that the measurement took which the last answer asked for, such as "13 ms".
         chart: file of a page with charts.
-        export: print what an engine is started with, in place of the ranking.
+        export: print what an engine is started with, in place of the ranking; only layouts that it
+            runs are searched.
+        space: axes of the layouts; one that is not given is searched.
         json: print the ranking as JSON.
+
+    Returns:
+        Exit status: 1 where no layout fits; the nearest changes that make one fit are said.
     """
     _refuse_one(cluster, accelerator)
     _check_least(
@@ -82,13 +94,13 @@ def layout(
         cluster=cluster, accelerator=accelerator, count=count, nodes=nodes, dtype=dtype
     )
     arch, _ = model_of(model, sequence_length=sequence_length)
-    advice = advise_run(
-        arch,
-        machines,
-        tokens=parse(tokens, "token", where="--tokens") if tokens else 0.0,
-        global_batch=global_batch,
-        sequence_length=sequence_length,
-    )
+    wanted = parse(tokens, "token", where="--tokens") if tokens else 0.0
+    axes = (space or SpaceOptions()).space(export=export)
+    sizes = {"global_batch": global_batch, "sequence_length": sequence_length}
+    try:
+        advice = advise_run(arch, machines, tokens=wanted, space=axes, **sizes)
+    except NoPlanError as error:
+        return say_why_not(error, machines, json=json)
     # Named before it is answered: afterwards another measurement is the most telling one.
     asked = advice.probes()[0] if measured else None
     if asked:
@@ -96,7 +108,7 @@ def layout(
     if export:
         made = plan_of(advice, machines)
         print(export_text(made, export, per_node=machines.cluster.accelerators_per_node), end="")
-        return
+        return 0
     report = _report(advice, machines, top, asked.name if asked else "")
     if chart:
         report.write_html(chart)
@@ -104,6 +116,7 @@ def layout(
         print_json(_plain(advice, top))
     else:
         report.print()
+    return 0
 
 
 def _refuse_one(*names: str) -> None:
@@ -216,7 +229,7 @@ def _answered(advice: LayoutAdvice, asked: str) -> list[Text]:
 def _pareto(advice: LayoutAdvice) -> Chart:
     """Draw all layouts that fit by time and memory."""
     search = advice.search
-    places = np.flatnonzero(search.fits)
+    places = _drawn(search)
     spec = pareto(
         [layout_words(search.choice(int(place))) for place in places],
         (1e6 / search.tokens_per_s[places]).tolist(),
@@ -225,7 +238,19 @@ def _pareto(advice: LayoutAdvice) -> Chart:
         units=("s", "byte"),
         title="Layouts that fit, by time and memory",
     )
-    return Chart(spec, "Those on the line are beaten by none in both. Simulated.")
+    left_out = int(search.fits.sum()) - len(places)
+    more = f" {left_out:,} slower ones are not drawn." if left_out else ""
+    return Chart(spec, f"Those on the line are beaten by none in both. Simulated.{more}")
+
+
+def _drawn(search: LayoutSearch) -> NDArray[np.int64]:
+    """Return the layouts to draw: the fastest, and those that none beats in time and memory."""
+    places = np.flatnonzero(search.fits)
+    ranked = places[np.argsort(-search.tokens_per_s[places], kind="stable")]
+    memory = search.memory_bytes[ranked]
+    # Going down from the fastest, what needs less memory than all before is beaten by none.
+    before = np.minimum.accumulate(np.concatenate([[np.inf], memory[:-1]]))
+    return ranked[(memory < before) | (np.arange(len(ranked)) < _MOST_DRAWN)]
 
 
 def _plain(advice: LayoutAdvice, top: int) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from steelyard import catalog
 from steelyard.catalog.hardware import Cluster
 from steelyard.cost.collectives import all_reduce_s
-from steelyard.cost.hpc.lists import hpcg, hpl, rated_power_w
+from steelyard.cost.hpc.lists import hpcg, hpl, missing_rating
 from steelyard.cost.hpc.stencil import StencilNode, step_s
 from steelyard.cost.roofline import PUBLISHED_RELATIVE, Machine
 from steelyard.errors import CatalogError, FitError
@@ -60,10 +60,10 @@ def benchmark_forecasts(cluster: Cluster, *, num_nodes: int = 0) -> HpcAnswer:
         order = run.order
         found = (run.rate, run.duration, run.power, run.energy)
         forecasts["HPL"] = [item for item in found if item]
-        if not run.power:
-            rated_power_w(part, catalog.accelerator(part.accelerator))  # raises what is empty
+        if missing := missing_rating(catalog.accelerator(part.accelerator)):
+            problems["power of HPL"] = missing
     except (CatalogError, FitError) as error:
-        problems["power of HPL" if "HPL" in forecasts else "HPL"] = error
+        problems["HPL"] = error
     others: dict[str, Callable[[Cluster], list[Forecast]]] = {
         "HPCG": lambda item: [hpcg(item)],
         "lattice Boltzmann": _stencil,

@@ -1,0 +1,1 @@
+"""Cold starts: which they are, and the policies that spare them."""
