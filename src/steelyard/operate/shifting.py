@@ -38,24 +38,27 @@ class DayAheadShifting:
 def delayed_load(load: np.ndarray, share: float, delay_steps: int) -> np.ndarray:
     """Return the load when a share of it runs some steps later, and the rest as it comes.
 
+    What comes in the last steps is not moved, so that all that is moved runs within the series.
+
     Args:
         load: utilisation by step.
         share: part that is delayed, in [0, 1].
         delay_steps: steps by which it runs later.
 
     Returns:
-        Utilisation by step, `delay_steps` longer than `load`, with the same sum.
+        Utilisation by step, with the same sum.
 
     Raises:
         ConfigError: the share or delay is impossible, or a step's load would pass 1.
     """
-    if not (0 <= share <= 1 and delay_steps >= 0):
+    if not (0 <= share <= 1 and 0 <= delay_steps <= len(load)):
         raise ConfigError(
-            f"a share of {share} delayed by {delay_steps} steps: the share must be in [0, 1] and "
-            "the delay 0 or more"
+            f"a share of {share} delayed by {delay_steps} of {len(load)} steps: the share must be in "
+            "[0, 1] and the delay in the series"
         )
-    pause = np.zeros(delay_steps)
-    moved = np.concatenate([(1 - share) * load, pause]) + np.concatenate([pause, share * load])
+    taken = share * load[: len(load) - delay_steps]
+    pause = np.zeros(len(load) - len(taken))
+    moved = load - np.concatenate([taken, pause]) + np.concatenate([pause, taken])
     if moved.max(initial=0.0) > 1:
         raise ConfigError(
             f"with {share:.0%} of the work {delay_steps} steps later, step {int(moved.argmax())} "

@@ -1,6 +1,6 @@
 """A site in virtual time under policies that are handed in, and what it metered."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
@@ -55,6 +55,10 @@ class SiteRun:
     inlet_limit_c: float
     liquid_limit_c: float
 
+    def after(self, steps: int) -> "SiteRun":
+        """Return the run without its first steps."""
+        return replace(self, rows=self.rows[steps:], setpoint_c=self.setpoint_c[steps:])
+
     def column(self, name: str) -> np.ndarray:
         """Return one meter by its name in `COLUMNS`, [steps, scenarios]."""
         return self.rows[..., COLUMNS.index(name)]
@@ -84,11 +88,16 @@ class SiteRun:
         return self.column("carbon_g").sum(axis=0)
 
     @cached_property
-    def violations(self) -> np.ndarray:
-        """Steps with an inlet, or warm water, above its limit, [scenarios]."""
+    def is_violated(self) -> np.ndarray:
+        """Whether an inlet, or warm water, is above its limit, [steps, scenarios]."""
         is_hot = self.column("inlet_c") > self.inlet_limit_c + 1e-9
         # Without liquid cooling its temperature is NaN, which is above nothing.
-        return (is_hot | (self.column("liquid_c") > self.liquid_limit_c)).sum(axis=0)
+        return is_hot | (self.column("liquid_c") > self.liquid_limit_c)
+
+    @property
+    def violations(self) -> np.ndarray:
+        """Steps with a temperature above its limit, [scenarios]."""
+        return self.is_violated.sum(axis=0)
 
     @property
     def overdue(self) -> np.ndarray:
