@@ -216,6 +216,12 @@ class DataCenter:
             rows: filled with meters, [scenarios, `COLUMNS`].
         """
         drivers = self.drivers
+        # Arrays of another layout or type would compile the kernel anew.
+        action = SiteAction(
+            state.setpoint_c,
+            np.ascontiguousarray(action.queue, np.int64),
+            np.ascontiguousarray(action.battery_w, np.float64),
+        )
         _site_rows(
             self.plant.parts,
             self.limits,
