@@ -26,7 +26,10 @@ __all__ = [
     "PublishedStep",
     "fitted_rings",
     "network_bytes_per_s",
+    "published_rate",
     "published_runs",
+    "published_step",
+    "row_machine",
 ]
 
 ROWS_FILE = (
@@ -43,6 +46,12 @@ _CHIPS = {
     "H100-SXM-80GB": ("H100-SXM5-80GB", 400e9),
     "H100-96GB-HBM2e-500W": ("H100-SXM5-80GB", 400e9),
 }
+_BEYOND_CHIPS = {
+    "H100": ("H100-SXM5-80GB", 400e9),
+    "H800-SXM-80GB": ("H800-SXM5-80GB", 400e9),
+    "B200": ("B200-SXM-180GB", 400e9),
+}
+"""The same for chips of which no dense 16-bit row is known."""
 """Record of the catalog, and network bytes per second of a node of eight."""
 _NEEDED = ("layers", "hidden", "heads", "vocab", "seq_len", "gpus", "micro_batch")
 DEEPSPEED = "DeepSpeed ZeRO-3"
@@ -152,12 +161,13 @@ def _run(row: dict[str, str], rings: float) -> PublishedRun | None:
     # The ablation changes the model from row to row.
     if row["source"] == "megascale-ablation" or not all(row[name] for name in _NEEDED):
         return None
-    step = _step(row)
+    step = published_step(row)
     if step is None:
         return None
     # The fields are the arguments of the cost model.
     settings = {item.name: getattr(step, item.name) for item in fields(step)}
-    machine = _machine(row["chip"], rings if row["system"] == DEEPSPEED else 1.0)
+    machine = row_machine(row["chip"], rings=rings if row["system"] == DEEPSPEED else 1.0)
+    assert machine is not None
     cost = training_step(settings.pop("arch"), machine=machine, **settings)
     accelerators = int(row["gpus"])
     return PublishedRun(
@@ -168,14 +178,14 @@ def _run(row: dict[str, str], rings: float) -> PublishedRun | None:
         model=row["model"],
         accelerators=accelerators,
         forecast=cost.tokens / cost.time_s / accelerators,
-        published=_published(row, cost, accelerators),
+        published=published_rate(row, cost, accelerators),
         is_fitted=zlib.crc32(row["id"].encode()) % 2 == 0,
         shares=part_shares(cost)[0],
-        relative=step_relative(machine, cost),
+        relative=step_relative(machine, cost, step.arch),
     )
 
 
-def _published(row: dict[str, str], cost: StepCost, accelerators: int) -> float:
+def published_rate(row: dict[str, str], cost: StepCost, accelerators: int) -> float:
     """Return the published tokens per second and accelerator, from whichever column has them."""
     if row["tokens_per_s_per_gpu"]:
         return float(row["tokens_per_s_per_gpu"])
@@ -193,7 +203,7 @@ def _whole(row: dict[str, str], name: str, default: int) -> int:
     return int(float(row[name])) if row[name] else default
 
 
-def _step(row: dict[str, str]) -> PublishedStep | None:
+def published_step(row: dict[str, str]) -> PublishedStep | None:
     """Read the row's step; None where its batch does not divide."""
     tensor, pipeline, context = (_whole(row, name, 1) for name in ("tp", "pp", "cp"))
     micro = _whole(row, "micro_batch", 1)
@@ -243,10 +253,23 @@ def _architecture(row: dict[str, str]) -> Architecture:
     )
 
 
+def row_machine(chip: str, *, rings: float = 1.0, dtype: str = "bf16") -> Machine | None:
+    """Return a chip in nodes of eight.
+
+    Args:
+        chip: accelerator as rows name it.
+        rings: share of the network that rings reach.
+        dtype: number format of the products.
+
+    Returns:
+        The machine; None where the chip is not known.
+    """
+    known = _CHIPS | _BEYOND_CHIPS
+    return _machine(*known[chip], rings, dtype) if chip in known else None
+
+
 @cache
-def _machine(chip: str, rings: float) -> Machine:
-    """Return a chip in nodes of eight, with the share of the network that rings reach."""
-    name, network = _CHIPS[chip]
+def _machine(name: str, network: float, rings: float, dtype: str) -> Machine:
     accelerator = catalog.accelerator(name)
     node = Cluster(
         name="published",
@@ -258,5 +281,5 @@ def _machine(chip: str, rings: float) -> Machine:
         scale_up_bytes_per_s=accelerator.scale_up_bytes_per_s,
         injection_bytes_per_s=network,
     )
-    plain = Machine.from_accelerator(accelerator, cluster=node)
+    plain = Machine.from_accelerator(accelerator, dtype=dtype, cluster=node)
     return replace(plain, efficiencies=replace(plain.efficiencies, rings=rings))
