@@ -7,11 +7,12 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from benchmarks.common import Check
 from benchmarks.plan._published_runs import (
+    CHIPS,
     ROWS_FILE,
     PublishedStep,
+    published_machine,
     published_rate,
-    published_step,
-    row_machine,
+    read_step,
 )
 from scipy.optimize import brentq
 
@@ -132,12 +133,12 @@ def _run(row: dict[str, str]) -> _Run | None:
     is_narrow = "fp8" in row["precision"]
     is_kind = (has_experts or is_narrow) and row["task"] in ("", "pre-training")
     # Fire-Flyer's rows are the business of another benchmark, which fits one of them.
-    if not is_kind or row["source"] == "fire-flyer":
+    if not is_kind or row["source"] == "fire-flyer" or row["chip"] not in CHIPS:
         return None
     step = _expert_step(row) if has_experts else _dense_step(row)
-    machine = row_machine(row["chip"], dtype="fp8" if is_narrow else "bf16")
-    if step is None or machine is None:
+    if step is None:
         return None
+    machine = published_machine(row["chip"], dtype="fp8" if is_narrow else "bf16")
     settings = {item.name: getattr(step, item.name) for item in fields(step)}
     arch = settings.pop("arch")
     cost = training_step(arch, machine=machine, **settings)
@@ -162,7 +163,7 @@ def _dense_step(row: dict[str, str]) -> PublishedStep | None:
     needed = ("layers", "hidden", "heads", "vocab", "seq_len", "gpus")
     if not all(row[name] for name in needed):
         return None
-    return published_step(row | {"micro_batch": row["micro_batch"] or "1"})
+    return read_step(row | {"micro_batch": row["micro_batch"] or "1"})
 
 
 def _expert_step(row: dict[str, str]) -> PublishedStep | None:
@@ -179,7 +180,7 @@ def _expert_step(row: dict[str, str]) -> PublishedStep | None:
         "vocab": str(arch.vocab_size),
         "micro_batch": row["micro_batch"] or "1",
     }
-    step = published_step(row | shape)
+    step = read_step(row | shape)
     if step is None:
         return None
     experts = int(float(row["ep"] or 1))

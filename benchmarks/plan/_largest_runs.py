@@ -13,9 +13,9 @@ from benchmarks.common import Check
 from benchmarks.plan._published_runs import (
     ROWS_FILE,
     PublishedStep,
+    published_machine,
     published_rate,
-    published_step,
-    row_machine,
+    read_step,
 )
 
 from steelyard import catalog
@@ -57,7 +57,7 @@ def _rows() -> dict[str, float]:
             continue
         is_interleaved = "table 1" in row["table"]
         shape = {"micro_batch": row["micro_batch"] or "1", "vpp": "3" if is_interleaved else "1"}
-        step = published_step(row | shape)
+        step = read_step(row | shape)
         assert step is not None
         cost, count = _cost(step), int(row["gpus"])
         forecast = cost.tokens / cost.time_s / count
@@ -86,6 +86,5 @@ def _turing() -> dict[str, float]:
 
 def _cost(step: PublishedStep) -> StepCost:
     settings = {item.name: getattr(step, item.name) for item in fields(step)}
-    machine = row_machine("A100-SXM-80GB")
-    assert machine is not None
+    machine = published_machine("A100-SXM-80GB")
     return training_step(settings.pop("arch"), machine=machine, **settings)

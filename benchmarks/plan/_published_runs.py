@@ -20,16 +20,17 @@ from steelyard.plan.beliefs import part_shares
 from steelyard.plan.intervals import step_relative
 
 __all__ = [
+    "CHIPS",
     "DEEPSPEED",
     "ROWS_FILE",
     "PublishedRun",
     "PublishedStep",
     "fitted_rings",
     "network_bytes_per_s",
+    "published_machine",
     "published_rate",
     "published_runs",
-    "published_step",
-    "row_machine",
+    "read_step",
 ]
 
 ROWS_FILE = (
@@ -46,13 +47,13 @@ _CHIPS = {
     "H100-SXM-80GB": ("H100-SXM5-80GB", 400e9),
     "H100-96GB-HBM2e-500W": ("H100-SXM5-80GB", 400e9),
 }
-_BEYOND_CHIPS = {
+"""Record of the catalog, and network bytes per second of a node of eight."""
+CHIPS = _CHIPS | {
     "H100": ("H100-SXM5-80GB", 400e9),
     "H800-SXM-80GB": ("H800-SXM5-80GB", 400e9),
     "B200": ("B200-SXM-180GB", 400e9),
 }
-"""The same for chips of which no dense 16-bit row is known."""
-"""Record of the catalog, and network bytes per second of a node of eight."""
+"""The same with chips of which no dense 16-bit row is known."""
 _NEEDED = ("layers", "hidden", "heads", "vocab", "seq_len", "gpus", "micro_batch")
 DEEPSPEED = "DeepSpeed ZeRO-3"
 """Software of the runs whose rings reach a share of the network."""
@@ -161,13 +162,12 @@ def _run(row: dict[str, str], rings: float) -> PublishedRun | None:
     # The ablation changes the model from row to row.
     if row["source"] == "megascale-ablation" or not all(row[name] for name in _NEEDED):
         return None
-    step = published_step(row)
+    step = read_step(row)
     if step is None:
         return None
     # The fields are the arguments of the cost model.
     settings = {item.name: getattr(step, item.name) for item in fields(step)}
-    machine = row_machine(row["chip"], rings=rings if row["system"] == DEEPSPEED else 1.0)
-    assert machine is not None
+    machine = published_machine(row["chip"], rings if row["system"] == DEEPSPEED else 1.0)
     cost = training_step(settings.pop("arch"), machine=machine, **settings)
     accelerators = int(row["gpus"])
     return PublishedRun(
@@ -203,8 +203,15 @@ def _whole(row: dict[str, str], name: str, default: int) -> int:
     return int(float(row[name])) if row[name] else default
 
 
-def published_step(row: dict[str, str]) -> PublishedStep | None:
-    """Read the row's step; None where its batch does not divide."""
+def read_step(row: dict[str, str]) -> PublishedStep | None:
+    """Read the step of a row.
+
+    Args:
+        row: values by column.
+
+    Returns:
+        The step; None where its batch does not divide.
+    """
     tensor, pipeline, context = (_whole(row, name, 1) for name in ("tp", "pp", "cp"))
     micro = _whole(row, "micro_batch", 1)
     data = int(row["gpus"]) // (tensor * pipeline * context)
@@ -253,23 +260,19 @@ def _architecture(row: dict[str, str]) -> Architecture:
     )
 
 
-def row_machine(chip: str, *, rings: float = 1.0, dtype: str = "bf16") -> Machine | None:
+@cache
+def published_machine(chip: str, rings: float = 1.0, dtype: str = "bf16") -> Machine:
     """Return a chip in nodes of eight.
 
     Args:
-        chip: accelerator as rows name it.
+        chip: its name in the rows, one of `CHIPS`.
         rings: share of the network that rings reach.
         dtype: number format of the products.
 
     Returns:
-        The machine; None where the chip is not known.
+        The machine.
     """
-    known = _CHIPS | _BEYOND_CHIPS
-    return _machine(*known[chip], rings, dtype) if chip in known else None
-
-
-@cache
-def _machine(name: str, network: float, rings: float, dtype: str) -> Machine:
+    name, network = CHIPS[chip]
     accelerator = catalog.accelerator(name)
     node = Cluster(
         name="published",

@@ -18,6 +18,7 @@ from steelyard.plan.alternatives import binding_constraint, rejected
 from steelyard.plan.changes import NoPlanError, what_helps
 from steelyard.plan.interruptions import Interruptions, expected_interruptions
 from steelyard.plan.intervals import step_relative, timed
+from steelyard.plan.layout_space import LayoutSpace
 from steelyard.plan.shapes import decoder_near, global_batch_tokens, learning_rate
 from steelyard.plan.training_search import TrainingSearch
 from steelyard.plan.training_why import training_chain
@@ -48,6 +49,7 @@ def plan_training(
     prefers_rent: bool = False,
     explains: bool = False,
     reprices: bool = False,
+    space: LayoutSpace | None = None,
 ) -> Plan:
     """Choose a model shape, a layout and a number of accelerators, and forecast the run.
 
@@ -75,6 +77,7 @@ def plan_training(
         explains: whether the plan carries the chain of formulas behind it.
         reprices: whether the plan says what would help most, by pricing the run anew with one thing
             better at a time.
+        space: what each axis of the layout may be; all that is worth trying when not given.
 
     Returns:
         The plan. An unknown price or carbon intensity leaves its forecast out, with a note.
@@ -104,6 +107,7 @@ def plan_training(
         min_efficiency=min_efficiency,
         reserve_fraction=reserve_fraction,
         name=cluster.name,
+        space=space or LayoutSpace(),
     )
     prices = {"rent_usd": rent_usd, "prefers_rent": prefers_rent}
     made = _plan(run, allocation, cluster, accelerator, site, dtype, prices, explains=explains)

@@ -20,6 +20,7 @@ from steelyard.plan.replicas import (
     replica_works,
     serving_machine,
 )
+from steelyard.plan.types import layout_words
 from steelyard.quantity import Forecast
 
 __all__ = [
@@ -132,13 +133,11 @@ def _trained(
         )
         return Contender(accelerator=record.name, count=0, reason=reason)
     seconds = tokens / float(search.tokens_per_s[best])
-    layout = search.choice(best)
     relative = step_relative(machine, search.one_cost(best), arch)
     return Contender(
         accelerator=record.name,
         count=count,
-        setting=f"{layout['data']} data x {layout['tensor']} tensor x {layout['pipeline']} "
-        f"pipeline, ZeRO {layout['zero_stage']}",
+        setting=layout_words(search.choice(best)),
         forecasts=(
             *timed(
                 machine,
