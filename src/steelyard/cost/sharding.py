@@ -116,7 +116,8 @@ def _code_s(
 ) -> dict[str, Array]:
     """Time the quantizers of all wires at the memory's bandwidth."""
     wires = [axes[f"{name}_bytes"] for name in ("weight", "copy", "gradient")]
-    if min(map(np.min, wires)) >= machine.dtype_bytes:  # nothing to quantize, as in most searches
+    # Most searches quantize nothing.
+    if not any(np.any(wire < machine.dtype_bytes) for wire in wires):
         return dict.fromkeys(("micro_batch_code_s", "step_code_s"), np.zeros_like(replicas))
     weights, copies, gradients, optimizer = groups
     sent, second, reduced = (
