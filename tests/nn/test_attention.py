@@ -9,6 +9,7 @@ def attended(attend, parts, upstream):
     leaf = parts.clone().requires_grad_()
     result = attend(*(part.transpose(1, 2) for part in leaf.split(2, dim=2)))
     result.backward(upstream)
+    assert leaf.grad is not None
     return result.detach(), leaf.grad
 
 
