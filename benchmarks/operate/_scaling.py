@@ -24,7 +24,7 @@ ALLOWED = 0.05
 FUNCTIONS = "functions"
 REPLICAS = "replicas"
 _SIZE = 40
-_TARGETS = (0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
+_TARGETS = (0.95, 0.9, 0.8, 0.7, 0.55, 0.4, 0.3, 0.2)
 """Shares of the promised use that the reactive scaler may aim at."""
 _TUNED_STEPS = 2016
 
@@ -118,8 +118,8 @@ def _tuned_target(service: Service, demand: RealDemand) -> float:
 
 def _hindsight_level(run) -> float:
     """Return the lowest level of the quantile that keeps the promise in this very week."""
-    low, high = 0.5, 0.999
-    for _ in range(7):
+    low, high = 0.8, 0.999
+    for _ in range(5):
         middle = (low + high) / 2
         if run(middle).report.outcome.violation_rate <= ALLOWED:
             high = middle
