@@ -14,7 +14,7 @@ from steelyard.operate.autoscale import (
     lead_steps,
     replay,
 )
-from steelyard.operate.autoscale.study import DemandForecaster, choose_forecaster
+from steelyard.operate.autoscale.study import choose_forecaster
 from steelyard.sim.autoscale import Service
 from steelyard.sim.control import Latency
 
@@ -67,8 +67,7 @@ def compete(demand: RealDemand, startup: Latency) -> Contest:
     service = service_for(demand, startup)
     step_s = demand.step_s
     lead = lead_steps(service, step_s)
-    chosen, _ = choose_forecaster(demand.history, step_s=step_s, horizon=lead)
-    forecast = DemandForecaster(chosen, step_s=step_s, horizon=lead)
+    forecast, _ = choose_forecaster(demand.history, step_s=step_s, horizon=lead)
     made: dict[int, object] = {}
 
     def remembered(seen: np.ndarray):

@@ -15,7 +15,7 @@ from steelyard.operate.autoscale.config import AutoscaleConfig, scalers_of, serv
 from steelyard.operate.autoscale.replay import lead_steps
 from steelyard.operate.autoscale.replicas import ServeReplicas
 from steelyard.operate.autoscale.scaler import ScalerPolicy
-from steelyard.operate.autoscale.study import DemandForecaster, choose_forecaster
+from steelyard.operate.autoscale.study import choose_forecaster
 from steelyard.sim.control import ControlReport, Journal, drive
 
 __all__ = ["drive_replicas"]
@@ -57,10 +57,10 @@ def drive_replicas(
     found = demand_of(source, column)
     service = service_of(config, found.load)
     lead = lead_steps(service, found.step_s)
-    chosen, _ = choose_forecaster(found.load, step_s=found.step_s, horizon=lead)
+    forecaster, _ = choose_forecaster(found.load, step_s=found.step_s, horizon=lead)
     policy = ScalerPolicy(
         scalers_of(config, service, found.step_s)["BayesianScaler"],
-        forecaster=DemandForecaster(chosen, step_s=found.step_s, horizon=lead),
+        forecaster=forecaster,
         history=found.load[:-1],
     )
     replicas = ServeReplicas(
