@@ -2,6 +2,7 @@
 
 import shlex
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,7 @@ from steelyard.operate.autoscale.replay import lead_steps
 from steelyard.operate.autoscale.replicas import ServeReplicas
 from steelyard.operate.autoscale.scaler import ScalerPolicy
 from steelyard.operate.autoscale.study import choose_forecaster
+from steelyard.sim.autoscale import Service
 from steelyard.sim.control import ControlReport, Journal, drive
 
 __all__ = ["drive_replicas"]
@@ -70,23 +72,11 @@ def drive_replicas(
         drain_s=max(service.drain_s, 1.0),
     )
 
-    def load() -> float:
-        return float(demand_of(source, column).load[-1])
-
-    def use() -> float | None:
-        ready = replicas.ready()
-        return load() / (ready * service.capacity) if ready else None
-
     left = iter(range(turns)) if turns else None
     try:
         report = drive(
             policy,
-            {
-                "demand": load,
-                "utilization": use,
-                "ready": replicas.ready,
-                "starting": replicas.starting,
-            },
+            _meters(source, column, service, replicas),
             {"replicas": replicas},
             period_s=found.step_s,
             journal=Journal(journal),
@@ -96,6 +86,26 @@ def drive_replicas(
     finally:
         replicas.close()
     _show(report, json=json)
+
+
+def _meters(
+    source: str, column: str, service: Service, replicas: ServeReplicas
+) -> dict[str, Callable[[], float | None]]:
+    """Return what the policy sees: the last load, the use of what is ready, and counts."""
+
+    def load() -> float:
+        return float(demand_of(source, column).load[-1])
+
+    def use() -> float | None:
+        ready = replicas.ready()
+        return load() / (ready * service.capacity) if ready else None
+
+    return {
+        "demand": load,
+        "utilization": use,
+        "ready": replicas.ready,
+        "starting": replicas.starting,
+    }
 
 
 def _show(report: ControlReport, *, json: bool) -> None:
