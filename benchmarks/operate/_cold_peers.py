@@ -154,6 +154,11 @@ def steady_checks(*, quick: bool) -> list[Check]:
     print(f"  cold-start probability {theirs[0]:.5f}, ours {ours[0]:.5f}; mean pods", end=" ")
     print(f"{theirs[1]:.4f}, ours {ours[1]:.4f}")
     return [
-        Check("5 cold-start probability, away from SimFaaS", abs(ours[0] / theirs[0] - 1), 0.02, "lower"),
+        Check(
+            "5 cold-start probability, away from SimFaaS",
+            abs(ours[0] / theirs[0] - 1),
+            0.02,
+            "lower",
+        ),
         Check("5 mean pods, away from SimFaaS", abs(ours[1] / theirs[1] - 1), 0.02, "lower"),
     ]

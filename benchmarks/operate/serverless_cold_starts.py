@@ -78,7 +78,9 @@ def _calibration(work: Workload, platform: Platform, scale: float) -> list[Check
         Check("1 p50 by runtime, worst error", worst[0.5], 0.10, "lower"),
         Check("1 p90 by runtime, worst error", worst[0.9], 0.10, "lower"),
         Check("1 shares of parts, worst error", float(np.abs(ours - theirs).max()), 0.05, "lower"),
-        Check("1 cold starts of the month, error", abs(len(total_s) / count.sum() - 1), 0.1, "lower"),
+        Check(
+            "1 cold starts of the month, error", abs(len(total_s) / count.sum() - 1), 0.1, "lower"
+        ),
         Check("1 cold starts after the fitted week, error", abs(held), 0.1, "lower"),
     ]
 
@@ -136,7 +138,9 @@ def _fits() -> list[Check]:
         "KS distance of the published law": (published, 0.038),
         "KS distance of the exponential": (by_name["exponential"].ks, 0.167),
     }
-    print("fit: " + ", ".join(f"{name} {ours:.4g} ({told})" for name, (ours, told) in found.items()))
+    print(
+        "fit: " + ", ".join(f"{name} {ours:.4g} ({told})" for name, (ours, told) in found.items())
+    )
     return [
         Check(f"2 {name}, error", abs(ours / told - 1), 0.05, "lower")
         for name, (ours, told) in found.items()
@@ -189,7 +193,10 @@ def _pools(scale: float) -> list[Check]:
     fixed += 1
     theirs, missed = simulate([FixedPool(int(count)) for count in fixed])
     pooled = int((ours.stage >= 0).sum())
-    print(f"pools {dict(zip(sizes, fixed.tolist(), strict=True))}: from scratch {missed.sum():,}", end="")
+    print(
+        f"pools {dict(zip(sizes, fixed.tolist(), strict=True))}: from scratch {missed.sum():,}",
+        end="",
+    )
     print(f", by season {scratch.sum():,} of {pooled:,} starts", end="; ")
     print(f"pool-hours {theirs.pool_s / 3600:,.0f} and {ours.pool_s / 3600:,.0f}")
     return [
@@ -205,5 +212,6 @@ def _delay(work: Workload, platform: Platform) -> list[Check]:
     print(f"delay: peak pods {plain.peak_pods:,} to {held.peak_pods:,}, cold starts", end=" ")
     print(f"{plain.num_cold_starts:,} to {held.num_cold_starts:,}; {len(waited):,} held", end=", ")
     print(f"{np.median(waited):.1f} s at the median, {waited.max():.1f} s at most")
-    return [Check("4 peak pods spared by delay", 1 - held.peak_pods / plain.peak_pods, 0.10, "higher")]
-
+    return [
+        Check("4 peak pods spared by delay", 1 - held.peak_pods / plain.peak_pods, 0.10, "higher")
+    ]
