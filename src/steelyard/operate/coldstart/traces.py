@@ -44,6 +44,12 @@ _DAY_S = 86_400.0
 def scan_file(path: Path) -> pl.LazyFrame:
     """Open a CSV (also packed by gzip) or Parquet file without reading it.
 
+    Args:
+        path: the file.
+
+    Returns:
+        Its lazy frame.
+
     Raises:
         DataError: there is no such file, or it is of another kind.
     """
@@ -58,6 +64,12 @@ def scan_file(path: Path) -> pl.LazyFrame:
 
 def schema_of(path: Path) -> str:
     """Say in which schema a file is, by its columns.
+
+    Args:
+        path: the file.
+
+    Returns:
+        huawei, huawei-requests, azure-2019 or azure-2021.
 
     Raises:
         TraceError: it is in none, or lacks columns of its schema; all missing ones are named.

@@ -83,6 +83,9 @@ def push(heap: Heap, time_s: float, priority: int, first: int, second: int, valu
 def pop(heap: Heap) -> tuple[int, int]:
     """Remove the first event; its slot may be read until the next push.
 
+    Args:
+        heap: at least one event.
+
     Returns:
         Priority and slot.
     """
