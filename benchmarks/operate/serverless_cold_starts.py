@@ -41,7 +41,7 @@ def _published(quick: bool) -> list[Check]:
         *_calibration(work, platform, 0.02 if quick else 0.1),
         *_fits(),
         *_policies(work, platform),
-        *(_pools(0.05, 3.0) if quick else _pools(0.5, 10.0)),
+        *(_pools(0.05, 3.0) if quick else _pools(0.3, 8.0)),
         *_delay(work, platform),
     ]
 

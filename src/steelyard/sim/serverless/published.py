@@ -120,10 +120,9 @@ def published_platform(keep_alive: KeepAlive, *, scale: float = 1.0) -> Platform
     """
     if not scale > 0:
         raise ConfigError(f"scale is {scale}, but must be above 0")
-    # So many schedulers and so slow a one give the rank correlation of starts and scheduling, hour
-    # by hour, that the region's first week has.
+    # The published scheduling times hold the usual wait already: a fast scheduler adds to bursts only.
     return Platform(
         start_ups=published_start_ups(),
         keep_alive=keep_alive,
-        schedulers=Schedulers(max(round(8 * scale), 1), 0.1),
+        schedulers=Schedulers(max(round(8 * scale), 1), 0.03),
     )
