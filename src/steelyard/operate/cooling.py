@@ -18,6 +18,7 @@ __all__ = [
     "perfect",
     "setpoint_carbon_g",
     "setpoint_grid",
+    "yesterday",
 ]
 
 _DAY_STEPS = 96
@@ -26,8 +27,8 @@ DriverForecast = Callable[[SiteView, int], Drivers]
 """Makes the drivers of a number of steps, of which the first is the present one."""
 
 
-def as_yesterday(view: SiteView, steps: int) -> Drivers:
-    """Forecast that the next steps change as they did a day ago, from where they are now.
+def yesterday(view: SiteView, steps: int) -> Drivers:
+    """Forecast that the next steps are as they were a day ago.
 
     On the first day everything stays as it is.
 
@@ -38,15 +39,26 @@ def as_yesterday(view: SiteView, steps: int) -> Drivers:
     Returns:
         Drivers of those steps.
     """
-    drivers, now = view.drivers, view.step
-    start = now - _DAY_STEPS
-    if start < 0:
-        return _rows(drivers, np.full(steps, now))
-    past = _rows(drivers, np.arange(start, start + steps))
+    start = view.step - _DAY_STEPS
+    places = np.arange(start, start + steps) if start >= 0 else np.full(steps, view.step)
+    return _rows(view.drivers, places)
+
+
+def as_yesterday(view: SiteView, steps: int) -> Drivers:
+    """Forecast that the next steps change as they did a day ago, from where they are now.
+
+    Args:
+        view: the present; nothing after it is read.
+        steps: steps, the present one included; at most a day.
+
+    Returns:
+        Drivers of those steps.
+    """
+    past, drivers = yesterday(view, steps), view.drivers
 
     def moved(name: str, low: float = -np.inf, high: float = np.inf) -> np.ndarray:
         values = getattr(past, name)
-        return np.clip(values + getattr(drivers, name)[now] - values[0], low, high)
+        return np.clip(values + getattr(drivers, name)[view.step] - values[0], low, high)
 
     return replace(
         past,

@@ -15,6 +15,11 @@ VERBS: tuple[tuple[str, str, str], ...] = (
         "demand.csv --startup '3 min' --report autoscale.html",
     ),
     (
+        "datacenter",
+        "Run a site under every controller: energy, water, carbon, money, violations, regret.",
+        "--datacenter free-cooled-1mw --start-day 190 --report site.html",
+    ),
+    (
         "forecast",
         "Forecast series with intervals, beside the record of rules and models on their own past.",
         "series.csv --horizon 48 --report forecast.html",

@@ -155,7 +155,7 @@ class DataCenter:
         self.limits = limits or BatteryLimits(spec.battery_j)
         self.is_metered = is_metered
 
-    def start(self, setpoint_c: float = 18.0, charge_share: float = 0.5) -> SiteState:
+    def start(self, setpoint_c: float = 18.0, charge_share: float = 0.0) -> SiteState:
         """Return the state before the first step: nothing waits.
 
         Args:
@@ -216,6 +216,12 @@ class DataCenter:
             rows: filled with meters, [scenarios, `COLUMNS`].
         """
         drivers = self.drivers
+        # Arrays of another layout or type would compile the kernel anew.
+        action = SiteAction(
+            state.setpoint_c,
+            np.ascontiguousarray(action.queue, np.int64),
+            np.ascontiguousarray(action.battery_w, np.float64),
+        )
         _site_rows(
             self.plant.parts,
             self.limits,

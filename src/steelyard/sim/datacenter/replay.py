@@ -1,6 +1,6 @@
 """A site in virtual time under policies that are handed in, and what it metered."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
@@ -55,6 +55,10 @@ class SiteRun:
     inlet_limit_c: float
     liquid_limit_c: float
 
+    def after(self, steps: int) -> "SiteRun":
+        """Return the run without its first steps."""
+        return replace(self, rows=self.rows[steps:], setpoint_c=self.setpoint_c[steps:])
+
     def column(self, name: str) -> np.ndarray:
         """Return one meter by its name in `COLUMNS`, [steps, scenarios]."""
         return self.rows[..., COLUMNS.index(name)]
@@ -84,11 +88,16 @@ class SiteRun:
         return self.column("carbon_g").sum(axis=0)
 
     @cached_property
-    def violations(self) -> np.ndarray:
-        """Steps with an inlet, or warm water, above its limit, [scenarios]."""
+    def is_violated(self) -> np.ndarray:
+        """Whether an inlet, or warm water, is above its limit, [steps, scenarios]."""
         is_hot = self.column("inlet_c") > self.inlet_limit_c + 1e-9
         # Without liquid cooling its temperature is NaN, which is above nothing.
-        return (is_hot | (self.column("liquid_c") > self.liquid_limit_c)).sum(axis=0)
+        return is_hot | (self.column("liquid_c") > self.liquid_limit_c)
+
+    @property
+    def violations(self) -> np.ndarray:
+        """Steps with a temperature above its limit, [scenarios]."""
+        return self.is_violated.sum(axis=0)
 
     @property
     def overdue(self) -> np.ndarray:
@@ -123,6 +132,7 @@ def simulate_site(
     shifting: SitePolicy | None = None,
     battery: SitePolicy | None = None,
     start_c: float = 18.0,
+    start_charge: float = 0.0,
     closing_steps: int = 0,
 ) -> SiteRun:
     """Run a site over all its steps.
@@ -133,8 +143,10 @@ def simulate_site(
         shifting: decides what waits; work runs as it comes by default.
         battery: decides charging; the battery rests by default.
         start_c: setpoint before the first step.
-        closing_steps: last steps in which waiting work is run whatever `shifting` says, so that
-            runs of equal work are compared.
+        start_charge: energy in the battery over its capacity before the first step; what it holds
+            after the last one is worth nothing.
+        closing_steps: last steps in which waiting work is run and the battery emptied, whatever the
+            policies say, so that runs of equal work and energy are compared.
 
     Returns:
         The meters.
@@ -142,18 +154,17 @@ def simulate_site(
     Raises:
         CapacityError: the chiller is too small for a step.
     """
-    drivers, state = center.drivers, center.start(start_c)
+    drivers, state = center.drivers, center.start(start_c, start_charge)
     count, steps = drivers.scenarios, drivers.steps
     rows = np.empty((steps, count, len(COLUMNS)))
     setpoints = np.empty((steps, count))
     runs, rests = np.full(count, RUN), np.zeros(count)
+    ends = np.full(count, DRAIN), np.full(count, -np.inf)
     for step in range(steps):
         view = SiteView(step, drivers, state, center)
-        queue = runs
-        if shifting:
-            is_closing = step >= steps - closing_steps
-            queue = np.full(count, DRAIN) if is_closing else shifting.decide(view)
-        power = battery.decide(view) if battery else rests
+        is_open = step < steps - closing_steps
+        queue = shifting.decide(view) if shifting and is_open else ends[0] if shifting else runs
+        power = battery.decide(view) if battery and is_open else ends[1] if battery else rests
         setpoints[step] = center.held(cooling.decide(view))
         state = state._replace(setpoint_c=setpoints[step])
         center.advance(state, step, SiteAction(setpoints[step], queue, power), rows[step])
