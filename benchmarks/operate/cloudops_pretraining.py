@@ -24,7 +24,7 @@ from steelyard.operate.forecast import (
     SeasonalNaive,
     evaluate,
 )
-from steelyard.operate.forecast.choosing import ChosenForecaster
+from steelyard.operate.forecast.choosing import ChosenForecaster, default_forecaster
 from steelyard.operate.forecast.conformal import AdaptiveConformal
 from steelyard.operate.forecast.corpus import generate_corpus
 from steelyard.operate.forecast.ets import DampedETS
@@ -66,7 +66,10 @@ def _reports(
         item.fit(past)
     chosen = ChosenForecaster([MaskedEncoderForecaster.shipped(), DampedETS()], horizon=_HORIZON)
     chosen.fit(past)
+    default = default_forecaster(_HORIZON)
+    default.fit(past)
     rivals: list[Forecaster] = [
+        default,
         MaskedEncoderForecaster.shipped(),
         chosen,
         DampedETS(),
@@ -105,8 +108,8 @@ def _print_scores(reports: dict[str, ForecastReport], kind: str) -> None:
 
 
 def _accuracy(reports: dict[str, ForecastReport], kind: str) -> list[Check]:
-    """Hold the default forecaster against both rules."""
-    ours = reports["MaskedEncoder"]
+    """Hold the default forecaster, the blend, against both rules; the encoder alone beside it."""
+    ours = reports["Blend"]
     recent, naive = reports["RecentQuantiles"], reports["SeasonalNaive"]
     ratio, wins = ours.crps_ratio(recent)
     naive_ratio, naive_wins = ours.crps_ratio(naive)
@@ -116,7 +119,9 @@ def _accuracy(reports: dict[str, ForecastReport], kind: str) -> list[Check]:
         f"{ours.pooled.crps / recent.pooled.crps:.3f}"
     )
     label = f"on {len(ours.series)} {kind} series"
+    alone = reports["MaskedEncoder"]
     return [
+        *_encoder_alone(alone, naive, label),
         Check(f"1 CRPS over recent quantiles, geometric mean {label}", ratio, 0.97, "lower"),
         Check(f"1 series better than recent quantiles {label}", wins, 8, "higher"),
         Check(f"1 series better than seasonal naive {label}", naive_wins, 10, "higher"),
@@ -124,10 +129,20 @@ def _accuracy(reports: dict[str, ForecastReport], kind: str) -> list[Check]:
     ]
 
 
+def _encoder_alone(ours: ForecastReport, naive: ForecastReport, label: str) -> list[Check]:
+    """Hold the pretrained encoder, used alone, against seasonal naive."""
+    wins = ours.crps_ratio(naive)[1]
+    pooled = ours.pooled.crps / naive.pooled.crps
+    return [
+        Check(f"1 encoder alone: better than seasonal naive {label}", wins, 10, "higher"),
+        Check(f"1 encoder alone: pooled CRPS over seasonal naive {label}", pooled, 0.85, "lower"),
+    ]
+
+
 def _peer_checks(
     reports: dict[str, ForecastReport], peer: AutoETSPeer | None, series: SeriesSet, kind: str
 ) -> list[Check]:
-    """Hold speed and pooled score against the peer, and the speed against its bar."""
+    """Hold pooled score and speed against the peer, and the encoder's speed against its bar."""
     ours = reports["MaskedEncoder"]
     rate = 1 / ours.seconds_per_window
     checks = [Check("5 windows/s of one core, over 200", rate / 200, 1.0, "higher")]
@@ -136,8 +151,8 @@ def _peer_checks(
     theirs = reports[peer.name]
     windows = theirs.pooled.windows
     print(
-        f"{rate:,.0f} windows/s, {peer.name} {windows / peer.seconds:,.2f} windows/s (480 steps of "
-        "context, not seasonal)"
+        f"encoder {rate:,.0f} windows/s, blend {1 / reports['Blend'].seconds_per_window:,.0f}, "
+        f"{peer.name} {windows / peer.seconds:,.2f} (480 steps of context, not seasonal)"
     )
     return [
         Check(
@@ -176,8 +191,8 @@ def _coverage(series: SeriesSet, kind: str, quick: bool) -> list[Check]:
                 corrected.observe(name, forecast, actual[:stride])
         share = held / steps
         print(
-            f"80 % intervals of {forecaster.name} held {plain.coverage:.1%} as they are, {share:.1%} "
-            f"corrected, {windows * len(series)} windows, {time.perf_counter() - begin:.1f} s"
+            f"80 % intervals of {forecaster.name} held {plain.coverage:.1%} as they are, "
+            f"{share:.1%} corrected, {windows * len(series)} windows, {time.perf_counter() - begin:.1f} s"
         )
         label = f"6 80 % intervals of {forecaster.name} on {kind} series hold"
         checks += [
