@@ -44,7 +44,7 @@ class _Cell(msgspec.Struct, frozen=True):
 
 
 def scaling_checks() -> list[Check]:
-    """Hold the stored cells against both monotonies, and the law of the nine against the largest."""
+    """Hold stored cells against both monotonies, and the law of the nine against the largest."""
     if not _CELLS.exists():
         print("scaling: no cells; python -m benchmarks.operate._scaling makes them")
         return []

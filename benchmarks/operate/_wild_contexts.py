@@ -15,7 +15,7 @@ _HORIZON = 48
 
 
 def wild_checks(count: int) -> list[Check]:
-    """Forecast wild contexts; count forecasts that are not finite or leave three times the range."""
+    """Forecast wild contexts; count forecasts that are not finite or far outside the range."""
     bad = 0
     models = (MaskedEncoderForecaster.shipped(), RecentQuantiles(), SeasonalNaive())
     for part in range(0, count, 1000):
