@@ -49,6 +49,8 @@ def scaling_checks() -> list[Check]:
         print("scaling: no cells; python -m benchmarks.operate._scaling makes them")
         return []
     cells = msgspec.convert(read_json(_CELLS), list[_Cell])
+    if not cells:
+        return []
     grid = {
         (width, steps): np.mean(
             [cell.loss for cell in cells if (cell.width, cell.steps) == (width, steps)]
@@ -62,6 +64,9 @@ def scaling_checks() -> list[Check]:
         print(f"scaling: width {width:3d}: loss {' '.join(f'{item:.4f}' for item in row)}")
     small = [cell for cell in cells if (cell.width, cell.steps) != _LARGEST]
     large = [cell for cell in cells if (cell.width, cell.steps) == _LARGEST]
+    if len(small) < len(_WIDTHS) * len(_STEPS) * len(_SEEDS) or not large:
+        print("scaling: cells are missing; python -m benchmarks.operate._scaling makes them")
+        return []
     points = {
         "parameters": [float(cell.parameters) for cell in small],
         "tokens": [float(cell.steps * _BATCH) for cell in small],
