@@ -1,115 +1,135 @@
-"""Short pretrainings of three sizes by three amounts of data: what a larger one would reach.
+"""One demand, every rival: the Bayesian scaler, a tuned reactive one, a level by hindsight."""
 
-`python -m benchmarks.operate._scaling` trains the cells, three seeds each, and the largest run that
-the law is asked for; they are kept in results/cells/. The data axis is the windows trained on, each
-drawn once from a corpus far larger than they are, as steps are what this machine can vary.
-"""
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-import tempfile
-from pathlib import Path
-
-import msgspec
 import numpy as np
-import torch
-from benchmarks.common import Check
+from benchmarks.operate._cloud_demand import RealDemand
 
-from steelyard import laws
-from steelyard.files import read_json, write_json
-from steelyard.laws.forms.chinchilla import chinchilla
-from steelyard.operate.forecast.corpus import generate_corpus
-from steelyard.operate.forecast.networks import EncoderConfig
-from steelyard.operate.forecast.networks.batches import WindowBatches
-from steelyard.operate.forecast.networks.forecaster import MaskedEncoderForecaster
-from steelyard.operate.forecast.networks.training import pretraining_budget, window_loss
-from steelyard.operate.series import SeriesSet
+from steelyard.operate.autoscale import (
+    BayesianScaler,
+    QuantileScaler,
+    ReactiveHPA,
+    ScalerRun,
+    lead_steps,
+    replay,
+)
+from steelyard.operate.autoscale.study import DemandForecaster, choose_forecaster
+from steelyard.sim.autoscale import Service
+from steelyard.sim.control import Latency
 
-__all__ = ["scaling_checks"]
+__all__ = ["ALLOWED", "FUNCTIONS", "REPLICAS", "Contest", "compete", "pooled"]
 
-_CELLS = Path(__file__).parents[1] / "results" / "cells" / "cloudops_scaling.json"
-_WIDTHS = (8, 16, 32)
-_STEPS = (40, 120, 360)
-_LARGEST = (64, 1080)
-_BATCH = 32
-_SEEDS = (0, 1, 2)
-
-
-class _Cell(msgspec.Struct, frozen=True):
-    """One run: width, steps, seed, parameters and held-out loss (scaled CRPS)."""
-
-    width: int
-    steps: int
-    seed: int
-    parameters: int
-    loss: float
+ALLOWED = 0.05
+FUNCTIONS = "functions"
+REPLICAS = "replicas"
+_SIZE = 40
+_TARGETS = (0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
+"""Shares of the promised use that the reactive scaler may aim at."""
+_TUNED_STEPS = 2016
 
 
-def scaling_checks() -> list[Check]:
-    """Hold stored cells against both monotonies, and the law of the nine against the largest."""
-    if not _CELLS.exists():
-        print("scaling: no cells; python -m benchmarks.operate._scaling makes them")
-        return []
-    cells = msgspec.convert(read_json(_CELLS), list[_Cell])
-    if not cells:
-        return []
-    grid = {
-        (width, steps): np.mean(
-            [cell.loss for cell in cells if (cell.width, cell.steps) == (width, steps)]
-        )
-        for width in _WIDTHS
-        for steps in _STEPS
-    }
-    table = np.array([[grid[width, steps] for steps in _STEPS] for width in _WIDTHS])
-    falls = int((np.diff(table, axis=0) < 0).sum() + (np.diff(table, axis=1) < 0).sum())
-    for width, row in zip(_WIDTHS, table, strict=True):
-        print(f"scaling: width {width:3d}: loss {' '.join(f'{item:.4f}' for item in row)}")
-    small = [cell for cell in cells if (cell.width, cell.steps) != _LARGEST]
-    large = [cell for cell in cells if (cell.width, cell.steps) == _LARGEST]
-    if len(small) < len(_WIDTHS) * len(_STEPS) * len(_SEEDS) or not large:
-        print("scaling: cells are missing; python -m benchmarks.operate._scaling makes them")
-        return []
-    points = {
-        "parameters": [float(cell.parameters) for cell in small],
-        "tokens": [float(cell.steps * _BATCH) for cell in small],
-    }
-    fitted = laws.fit(chinchilla(), points, [cell.loss for cell in small])
-    asked = {"parameters": [float(large[0].parameters)], "tokens": [float(_LARGEST[1] * _BATCH)]}
-    said = float(np.asarray(fitted.predict(asked).value)[0])
-    came = float(np.mean([cell.loss for cell in large]))
-    print(f"scaling: the largest run was forecast at {said:.4f}, and came to {came:.4f}")
-    return [
-        Check("2 falls with size and data, of 12 neighbours", falls, 12, "higher"),
-        Check("2 law's error of the largest run", abs(said / came - 1), 0.05, "lower"),
-    ]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contest:
+    """What each rival did on the last week of one demand.
+
+    Attributes:
+        name: demand.
+        bayesian: the Bayesian scaler.
+        unadapted: the same without adaptation.
+        reactive: the reactive scaler with the target that kept the promise in the week before.
+        hindsight: the quantile scaler with the level that just keeps the promise in this week.
+        target: what the reactive scaler aimed at, as a share of the promised use.
+    """
+
+    name: str
+    bayesian: ScalerRun
+    unadapted: ScalerRun
+    reactive: ScalerRun
+    hindsight: ScalerRun
+    target: float
 
 
-def _train(width: int, steps: int, seed: int, corpus: SeriesSet, held_out: object) -> _Cell:
-    """Train one cell and measure its loss on held-out windows."""
-    # Unanchored: begun at recent quantiles, the smallest cells would have little left to learn.
-    config = EncoderConfig(hidden_size=width, num_layers=2, anchored=False, seed=seed)
-    made = MaskedEncoderForecaster(config)
-    budget = pretraining_budget(steps, batch_size=_BATCH, learning_rate=3e-3, seed=seed)
-    with tempfile.TemporaryDirectory() as folder:
-        result = made.pretrain(corpus, budget, Path(folder))
-    with torch.no_grad():
-        loss = float(window_loss(made.network, held_out))  # pyright: ignore[reportArgumentType]
-    return _Cell(width, steps, seed, result.parameters, loss)
+def service_for(demand: RealDemand, startup: Latency) -> Service:
+    """Return a service of which 40 replicas carry the 99 % quantile of the history."""
+    load = max(float(np.quantile(demand.history, 0.99)), 1e-9)
+    return Service(
+        capacity=load / 0.8 / _SIZE,
+        target_utilization=0.8,
+        allowed=ALLOWED,
+        max_replicas=50 * _SIZE,
+        startup=startup,
+    )
 
 
-def main() -> None:
-    """Train all cells that are not there yet."""
-    corpus = generate_corpus(400, length=4000, seed=71)
-    held_out = WindowBatches(generate_corpus(100, length=4000, seed=72), EncoderConfig(), 1024, 5)
-    batch = held_out.batch(0)
-    cells = msgspec.convert(read_json(_CELLS), list[_Cell]) if _CELLS.exists() else []
-    done = {(cell.width, cell.steps, cell.seed) for cell in cells}
-    plan = [(width, steps, seed) for seed in _SEEDS for width in _WIDTHS for steps in _STEPS]
-    plan += [(*_LARGEST, seed) for seed in _SEEDS]
-    for cell in plan:
-        if cell not in done:
-            cells.append(_train(*cell, corpus, batch))
-            print(cells[-1], flush=True)
-            write_json(_CELLS, cells)
+def compete(demand: RealDemand, startup: Latency) -> Contest:
+    """Let all rivals control one service through the last week of a demand."""
+    service = service_for(demand, startup)
+    step_s = demand.step_s
+    lead = lead_steps(service, step_s)
+    chosen, _ = choose_forecaster(demand.history, step_s=step_s, horizon=lead)
+    forecast = DemandForecaster(chosen, step_s=step_s, horizon=lead)
+    made: dict[int, object] = {}
+
+    def remembered(seen: np.ndarray):
+        if len(seen) not in made:
+            made[len(seen)] = forecast(seen)
+        return made[len(seen)]
+
+    def run(scaler, load=demand.week, history=demand.history) -> ScalerRun:
+        return replay(service, load, scaler, step_s=step_s, forecaster=remembered, history=history)
+
+    def bayesian(*, adapts: bool) -> BayesianScaler:
+        return BayesianScaler(service, step_s=step_s, lead_steps=lead, adapts=adapts)
+
+    target = _tuned_target(service, demand)
+    level = _hindsight_level(lambda level: run(_quantile(service, step_s, lead, level)))
+    return Contest(
+        name=demand.name,
+        bayesian=run(bayesian(adapts=True)),
+        unadapted=run(bayesian(adapts=False)),
+        reactive=replay(service, demand.week, _reactive(service, target), step_s=step_s),
+        hindsight=run(_quantile(service, step_s, lead, level)),
+        target=target,
+    )
 
 
-if __name__ == "__main__":
-    main()
+def _quantile(service: Service, step_s: float, lead: int, level: float) -> QuantileScaler:
+    return QuantileScaler(service, step_s=step_s, lead_steps=lead, level=level)
+
+
+def _reactive(service: Service, target: float) -> ReactiveHPA:
+    return ReactiveHPA(service, target_utilization=target * service.target_utilization)
+
+
+def _tuned_target(service: Service, demand: RealDemand) -> float:
+    """Return the highest target that kept the promise before the week: misses rise with it."""
+    past = demand.history[-_TUNED_STEPS:]
+    low, high = 0, len(_TARGETS) - 1
+    while low < high:
+        middle = (low + high) // 2
+        found = replay(service, past, _reactive(service, _TARGETS[middle]), step_s=demand.step_s)
+        if found.report.outcome.violation_rate <= ALLOWED:
+            high = middle
+        else:
+            low = middle + 1
+    return _TARGETS[low]
+
+
+def _hindsight_level(run) -> float:
+    """Return the lowest level of the quantile that keeps the promise in this very week."""
+    low, high = 0.5, 0.999
+    for _ in range(7):
+        middle = (low + high) / 2
+        if run(middle).report.outcome.violation_rate <= ALLOWED:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def pooled(contests: Sequence[Contest], rival: str) -> tuple[float, float]:
+    """Return a rival's instance-hours and its share of missed time over all demands."""
+    outcomes = [getattr(item, rival).report.outcome for item in contests]
+    hours = sum(item.details["instance_hours"] for item in outcomes)
+    return hours, sum(item.violated for item in outcomes) / sum(item.checked for item in outcomes)

@@ -13,6 +13,7 @@ __all__ = [
     "CatalogError",
     "ConfigError",
     "DataError",
+    "DataLostError",
     "DivergedError",
     "FitError",
     "InfeasibleError",
@@ -67,6 +68,12 @@ class CatalogError(SteelyardError):
 
 class DataError(SteelyardError):
     """Input data cannot be used: missing, empty, binary, too little, or corrupted."""
+
+
+class DataLostError(DataError):
+    """All copies of some data are gone; the message names the range of keys."""
+
+    exit_code = 1
 
 
 class FitError(SteelyardError):
