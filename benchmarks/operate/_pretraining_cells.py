@@ -1,8 +1,9 @@
 """Short pretrainings of three sizes by three amounts of data: what a larger one would reach.
 
-`python -m benchmarks.operate._pretraining_cells` trains the cells, three seeds each, and the largest
-run that the law is asked for; they are kept in results/cells/. The data axis is the windows trained
-on, each drawn once from a corpus far larger than they are, as steps are what this machine can vary.
+`python -m benchmarks.operate._pretraining_cells` trains the cells, three seeds each, and the
+largest run that the law is asked for; they are kept in results/cells/. The data axis is the windows
+trained on, each drawn once from a corpus far larger than they are, as steps are what this machine
+can vary.
 """
 
 import tempfile

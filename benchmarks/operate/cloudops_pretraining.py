@@ -12,8 +12,8 @@ from benchmarks import peers
 from benchmarks.common import Check
 from benchmarks.operate._autoets import AutoETSPeer
 from benchmarks.operate._heads import head_checks
-from benchmarks.operate._real_series import real_series
 from benchmarks.operate._pretraining_cells import scaling_checks
+from benchmarks.operate._real_series import real_series
 from benchmarks.operate._wild_contexts import wild_checks
 
 from steelyard.errors import BackendError

@@ -153,6 +153,13 @@ class ChosenForecaster:
     def predict(self, context: SeriesSet, horizon: int) -> list[SampleForecast]:
         """Forecast as `Forecaster.predict` does; each series with what was chosen for it.
 
+        Args:
+            context: contexts of series that `fit` saw.
+            horizon: steps to forecast.
+
+        Returns:
+            One forecast a series; its source says what was used.
+
         Raises:
             TraceError: a context is of a series that `fit` did not see, or has too few values.
         """
