@@ -145,7 +145,12 @@ def train_ppo(
     torch.manual_seed(chosen.seed)
     rng = np.random.default_rng(chosen.seed)
     network = _ActorCritic(chosen.hidden_size)
-    rate = EstimatorConfig(learning_rate=chosen.learning_rate, weight_decay=0.0)
+    rate = EstimatorConfig(
+        steps=chosen.steps,
+        batch_size=chosen.minibatch,
+        learning_rate=chosen.learning_rate,
+        weight_decay=0.0,
+    )
     (optimizer,) = make_optimizers(network, rate)
     done = 0
     while done < chosen.steps:

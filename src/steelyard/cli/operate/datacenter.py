@@ -119,8 +119,7 @@ def _table(answer: SiteAnswer) -> Table:
             ]
         )
     heads = [
-        Column(words, align="right", rank=rank)
-        for words, rank in zip(_HEADS, _RANKS, strict=True)
+        Column(words, align="right", rank=rank) for words, rank in zip(_HEADS, _RANKS, strict=True)
     ]
     return Table([Column("controller"), *heads], rows)
 
@@ -134,7 +133,12 @@ def _delay_table(answer: SiteAnswer) -> Table:
     """List each level of the account at once, delayed, and the difference."""
     before, after = (answer.delayed[name].totals() for name in ("at once", "delayed"))
     rows: list[list[Cell]] = [
-        [words, f"{before[name]:,.1f}", f"{after[name]:,.1f}", f"{after[name] - before[name]:+,.1f}"]
+        [
+            words,
+            f"{before[name]:,.1f}",
+            f"{after[name]:,.1f}",
+            f"{after[name] - before[name]:+,.1f}",
+        ]
         for name, words in _CHANGES.items()
     ]
     heads = [Column(words, align="right") for words in ("at once", "delayed", "change")]

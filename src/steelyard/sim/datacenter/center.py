@@ -177,9 +177,7 @@ class DataCenter:
             np.zeros((count, self.rules.deadline_steps + 1)),
         )
 
-    def step(
-        self, state: SiteState, step: int, action: SiteAction
-    ) -> tuple[SiteState, np.ndarray]:
+    def step(self, state: SiteState, step: int, action: SiteAction) -> tuple[SiteState, np.ndarray]:
         """Advance all scenarios by one step; the given state is left as it was.
 
         Args:
@@ -193,9 +191,7 @@ class DataCenter:
         Raises:
             CapacityError: the chiller is too small for a scenario.
         """
-        after = SiteState(
-            self.held(action.setpoint_c), state.stored_j.copy(), state.queue.copy()
-        )
+        after = SiteState(self.held(action.setpoint_c), state.stored_j.copy(), state.queue.copy())
         rows = np.empty((self.drivers.scenarios, len(COLUMNS)))
         self.advance(after, step, action, rows)
         check_rows(self.plant, rows)

@@ -117,9 +117,7 @@ def parts_of(spec: DataCenterSpec) -> PlantParts:
     chiller_w = _chiller_w(spec, room_w)
     coldest = spec.setpoint_low_c - spec.evaporator_drop_c
     design = spec.design_outdoor_c
-    compressor_w = float(
-        chiller_power_w(room_w, design, coldest, chiller_w, spec.chiller_cop)
-    )
+    compressor_w = float(chiller_power_w(room_w, design, coldest, chiller_w, spec.chiller_cop))
     rejected_w = heat_w + crac_w + compressor_w
     room_flow = spec.crac_units * spec.pump_flow_m3_per_s
     warm_flow = heat_w * spec.liquid_share / (WATER_J_PER_M3_K * spec.liquid_rise_c)

@@ -124,7 +124,13 @@ class Plant:
         return (power - low) / (high - low)
 
     def meters(
-        self, setpoint_c: Any, load: Any, outdoor_c: Any, wet_bulb_c: Any, *, is_metered: bool = False
+        self,
+        setpoint_c: Any,
+        load: Any,
+        outdoor_c: Any,
+        wet_bulb_c: Any,
+        *,
+        is_metered: bool = False,
     ) -> PlantMeters:
         """Meter scenarios in their steady state; arguments are broadcast.
 
@@ -257,9 +263,7 @@ def plant_row(plant, setpoint, load, outdoor, wet_bulb, is_metered, row):
     row[9] = outlet_high
     row[10] = return_c
     row[11] = wet_bulb + plant.liquid_approach_c if plant.liquid_share > 0 else np.nan
-    row[12] = tower_water_l_per_s(
-        rejected, wet_bulb, return_c - setpoint, plant.water_reference_w
-    )
+    row[12] = tower_water_l_per_s(rejected, wet_bulb, return_c - setpoint, plant.water_reference_w)
     row[13] = left / available
     # What the racks' air, the room's air and the tower carry, against the power that became heat.
     racks_gap = abs(carried / (it * by_air) - 1.0)
