@@ -236,6 +236,14 @@ class Channel:
             self._found = self._codec.feed(data)
         return self._found.pop(0)
 
+    def set_timeout(self, timeout_s: float | None) -> None:
+        """Bound the wait of each later read and write; it then ends as an OSError.
+
+        Args:
+            timeout_s: seconds, above 0; None to wait as long as it takes.
+        """
+        self._connection.settimeout(timeout_s)
+
     def close(self) -> None:
         """Close the connection; the other end sees its end."""
         self._connection.close()

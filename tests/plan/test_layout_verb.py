@@ -15,6 +15,8 @@ from steelyard.plan.machines import machines_of
 from steelyard.plan.run_advice import advise_run, plan_of
 from steelyard.runs.pareto import pareto
 
+_LONG = {"model": "gpt2", "cluster": "Selene", "nodes": 4, "global_batch": 1}
+_LONG |= {"sequence_length": 8192}
 _ASKED = {"model": "gpt3-6.7b", "cluster": "Selene", "nodes": 4}
 
 
@@ -28,6 +30,7 @@ def test_the_ranking_names_its_doubt_and_its_probe(capsys, tmp_path):
     assert "Layouts that fit" in (tmp_path / "page.html").read_text()
     layout(**_ASKED, json=True)
     found = json.loads(capsys.readouterr().out)
+    assert found["searched"] >= found["fit"] >= len(found["layouts"])
     best, low, high = found["layouts"][0]["step_s"]
     assert low < best < high
     assert sum(item["wins"] for item in found["layouts"]) <= 1 + 1e-9
@@ -80,9 +83,7 @@ def test_what_cannot_be_is_said(capsys):
     assert told["infeasible"].startswith("memory: gpt3-175b needs at least")
     assert "nodes" in told["changes"][0]["name"]
     whole = SpaceOptions(context=1)
-    assert (
-        layout(model="gpt2", cluster="Selene", nodes=4, global_batch=1, space=whole, json=True) == 1
-    )
+    assert layout(**_LONG, space=whole, json=True) == 1
     told = json.loads(capsys.readouterr().out)
     assert "no split of 32 accelerators divides 1 " in told["infeasible"]
     assert "with context 1" in told["infeasible"]

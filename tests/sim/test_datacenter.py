@@ -292,7 +292,7 @@ class _Held:
 
 
 def _write(folder, name, columns):
-    lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values()))]
+    lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))]
     (folder / name).write_text("\n".join(lines) + "\n")
     return folder / name
 
@@ -325,7 +325,7 @@ def test_series_that_cannot_be_used_are_refused(files, tmp_path):
     with pytest.raises(TraceError, match=r"g\.csv row 2: carbon_g_per_kwh is 'x'"):
         read_column(gap, "carbon_g_per_kwh")
     hot = _write(tmp_path, "h.csv", {"carbon_g_per_kwh": [9000] * 8760})
-    with pytest.raises(TraceError, match="row 1.*not in"):
+    with pytest.raises(TraceError, match=r"row 1.*not in"):
         join_year(dry, hot, utc_offset_h=0)
     holes = _write(tmp_path, "e.csv", {"carbon_g_per_kwh": [100, "", 300] * 2920})
     with pytest.raises(TraceError, match="row 2"):

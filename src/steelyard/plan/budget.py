@@ -17,7 +17,7 @@ from steelyard.errors import ConfigError, InfeasibleError
 from steelyard.plan.alternatives import binding_constraint, rejected
 from steelyard.plan.changes import NoPlanError, what_helps
 from steelyard.plan.interruptions import Interruptions, expected_interruptions
-from steelyard.plan.intervals import step_relative
+from steelyard.plan.intervals import step_relative, timed
 from steelyard.plan.layout_space import LayoutSpace
 from steelyard.plan.layouts import LayoutSearch
 from steelyard.plan.shapes import decoder_near, global_batch_tokens, learning_rate
@@ -233,10 +233,9 @@ def _forecasts(
     machine: Machine,
 ) -> list[Forecast]:
     """Forecast time, utilization, memory and work of the chosen candidate."""
-    kind: Provenance = "derived" if machine.provenance == "measured" else "assumed"
     cost = search.cost
     seconds = float(cost.time_s[index])
-    timed = {
+    times = {
         "train.step_time": seconds,
         "train.total_time": seconds * steps,
         "train.throughput": float(search.tokens_per_s[index]),
@@ -251,10 +250,7 @@ def _forecasts(
     )
     width = step_relative(machine, search.one_cost(index))
     return [
-        *(
-            Forecast.about(name, value, relative=width, provenance=kind, source=machine.source)
-            for name, value in timed.items()
-        ),
+        *timed(machine, times, relative=width),
         *(
             Forecast.about(name, value, relative=spread, provenance="derived", source=source)
             for name, value, spread, source in counted

@@ -17,8 +17,10 @@ __all__ = ["LayoutSpace", "layout_columns"]
 MICRO_BATCHES = (1, 2, 4, 8)
 MAX_PIPELINE = 64
 MAX_CONTEXT = 64
-MIN_PART_TOKENS = 512
-"""Fewest tokens of a sequence that context parallelism leaves to one accelerator."""
+MIN_PART_TOKENS = 4096
+"""Fewest tokens of a sequence that context parallelism leaves to one accelerator: no published run
+leaves fewer (8,192 over 2; arXiv 2407.21783, table 4: 131,072 over 16), so nothing says what its
+exchange would take."""
 MAX_SHARDED_REPLICAS = 512
 """Most replicas that share weights: published runs agree with the cost model up to it. The only
 larger ones, on 1,536 and 2,240 replicas, are of a library whose rings reached a ninth of the
@@ -40,8 +42,8 @@ class LayoutSpace:
     What an axis is not given, leaves out what never wins in the cost model: GPipe (as fast as one
     forward one backward, and larger), norms that are not split over tensor groups, and parts of a
     sequence where whole sequences would do. It also leaves out tensor groups beyond a node,
-    gradients or weights that are sharded under a pipeline, and selective recomputation, which saves
-    next to nothing beside fused attention.
+    parts of a sequence of fewer than 4,096 tokens, gradients or weights that are sharded under a
+    pipeline, and selective recomputation, which saves next to nothing beside fused attention.
 
     Attributes:
         data: data-parallel replicas.
@@ -137,7 +139,7 @@ class LayoutSpace:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Job:
+class _LayoutJob:
     """What the candidates are for."""
 
     arch: Architecture
@@ -173,7 +175,7 @@ def layout_columns(
     Returns:
         Arrays [candidates] by field of `cost.layout.Layout`, with "micro_batch" and "accumulation".
     """
-    job = _Job(
+    job = _LayoutJob(
         arch=arch,
         machine=machine,
         global_batch=global_batch,
@@ -208,7 +210,7 @@ def _kept(columns: Columns, *rules: Any) -> Columns:
     return {name: column[mask] for name, column in columns.items()}
 
 
-def _degrees(columns: Columns, job: _Job) -> Columns:
+def _degrees(columns: Columns, job: _LayoutJob) -> Columns:
     """Split the accelerators over tensor, pipeline, context and data groups."""
     arch, space, inside = job.arch, job.space, job.machine.accelerators_per_node
     found = _crossed(columns, tensor=space.tensor or _TENSOR)
@@ -241,7 +243,7 @@ def _end_layers(num_layers: int, pieces: Array) -> Array:
     return -num_layers % pieces
 
 
-def _batches(columns: Columns, job: _Job) -> Columns:
+def _batches(columns: Columns, job: _LayoutJob) -> Columns:
     """Choose micro-batches and their number, within a quarter of the wanted batch."""
     found = _crossed(columns, micro_batch=job.space.micro_batch or MICRO_BATCHES)
     at_once = found["data"] * found["micro_batch"]
@@ -255,7 +257,7 @@ def _batches(columns: Columns, job: _Job) -> Columns:
     return _kept(found, steps >= 1, share >= 0.75, share <= 1.25, whole)
 
 
-def _stages(columns: Columns, job: _Job) -> Columns:
+def _stages(columns: Columns, job: _LayoutJob) -> Columns:
     """Choose chunks of layers and the order of a pipeline's passes."""
     layers, space = job.arch.num_layers, job.space
     ends = range(_ENDS + 1)
@@ -289,7 +291,7 @@ def _stages(columns: Columns, job: _Job) -> Columns:
     return found
 
 
-def _experts(columns: Columns, job: _Job) -> Columns:
+def _experts(columns: Columns, job: _LayoutJob) -> Columns:
     """Choose groups that share out whole experts; 1 splits each over the tensor group."""
     total = job.arch.num_experts
     divisors = [size for size in range(1, total + 1) if total % size == 0] or [1]
@@ -306,7 +308,7 @@ def _experts(columns: Columns, job: _Job) -> Columns:
     )
 
 
-def _shards(columns: Columns, job: _Job) -> Columns:
+def _shards(columns: Columns, job: _LayoutJob) -> Columns:
     """Choose what replicas shard, and over groups that end where a level of links does."""
     levels = job.machine.topology.sizes[:-1] if job.space.shard_groups != "all" else ()
     every = len(levels) + 1
@@ -358,7 +360,7 @@ def _groups(stage: int, every: int, per_state: bool) -> list[tuple[int, int, int
     ]
 
 
-def _policies(columns: Columns, job: _Job) -> Columns:
+def _policies(columns: Columns, job: _LayoutJob) -> Columns:
     """Choose recomputation, sequence parallelism and offloading."""
     space, machine = job.space, job.machine
     words = space.recompute or ("none", "full")

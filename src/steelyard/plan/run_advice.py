@@ -80,7 +80,8 @@ def advise_run(
     except InfeasibleError as error:
         raise NoPlanError(error, run) from error
     duration_s = run_tokens / float(search.tokens_per_s[search.best(search.fits)])
-    costs = _bill(machines, duration_s, machine.time_relative)
+    # Only the value is of interest here, whatever its interval.
+    costs = _bill(machines, duration_s, 0.0)
     known = {item.quantity: item.value for item in costs.forecasts}
     run_usd = known.get("run.cost", float("nan"))
     return advise(search, arch, machine, run_tokens=run_tokens, run_usd=run_usd)

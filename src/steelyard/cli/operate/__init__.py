@@ -5,6 +5,11 @@ import cyclopts
 app = cyclopts.App(name="operate", help="Forecast what is watched, and act on it.")
 VERBS: tuple[tuple[str, str, str], ...] = (
     (
+        "coldstart",
+        "Characterize the cold starts of a trace, or compare policies that spare them.",
+        "simulate --days 3 --report cold.html",
+    ),
+    (
         "autoscale",
         "Replay a demand with every scaler, or serve the number of replicas it asks for.",
         "demand.csv --startup '3 min' --report autoscale.html",

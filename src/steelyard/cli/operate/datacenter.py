@@ -8,7 +8,7 @@ from steelyard.cli.output import Switch, print_report
 from steelyard.config import load, to_plain
 from steelyard.errors import ConfigError
 from steelyard.operate.site import SiteAccount, SiteAnswer, SiteRecipe, compare_controllers
-from steelyard.runs.report import Block, Cell, Chart, Column, Report, Section, Table, Text
+from steelyard.runs.report import Cell, Chart, Column, Report, Section, Table, Text
 
 __all__ = ["datacenter"]
 

@@ -32,6 +32,7 @@ class _Answer:
     chosen: "ChosenForecaster"
     forecasts: "list[SampleForecast]"
     earlier: "list[SampleForecast] | None"
+    held: dict[str, float]
     settled: tuple[int, float]
     run: str
 
@@ -115,6 +116,7 @@ def _answer(
     """Try, choose, forecast, settle what was forecast before, and keep what is forecast now."""
     from steelyard.operate.forecast.bookkeeping import held_share, remember, settle
     from steelyard.operate.forecast.choosing import ChosenForecaster
+    from steelyard.operate.forecast.conformal import AdaptiveConformal
     from steelyard.runs.store import RunStore
 
     horizon, windows = sizes
@@ -127,8 +129,10 @@ def _answer(
             item.fit(before)
     chosen = ChosenForecaster(made, horizon=horizon, windows=windows, deadline_s=_DEADLINE_S)
     chosen.fit(series)
-    forecasts = chosen.predict(series, horizon)
-    earlier = chosen.predict(series.before(horizon), horizon) if chosen.windows else None
+    corrected = AdaptiveConformal(chosen)
+    held = corrected.learn(series, horizon, chosen.windows) if chosen.windows else {}
+    forecasts = corrected.predict(series, horizon)
+    earlier = corrected.predict(series.before(horizon), horizon) if chosen.windows else None
     settled, run = (0, float("nan")), ""
     if not no_keep:
         opened = RunStore(store or None)
@@ -140,6 +144,7 @@ def _answer(
         chosen=chosen,
         forecasts=forecasts,
         earlier=earlier,
+        held=held,
         settled=settled,
         run=run,
     )
@@ -200,14 +205,12 @@ def _facts(answer: _Answer) -> list[tuple[str, str, str]]:
     ahead_s = float(answer.series.step_s[0]) * answer.forecasts[0].horizon
     count, held = answer.settled
     words = f"{held:.0%} of {count:,} steps" if count else "none has come yet"
-    scores = [item.used_score for item in answer.chosen.choices.values()]
-    known = [item for item in scores if item is not None]
-    steps = sum(item.steps for item in known)
-    coverage = sum(item.coverage * item.steps for item in known) / steps if steps else 0.0
+    known = [share for share in answer.held.values() if share == share]
+    coverage = f"{sum(known) / len(known):.0%}" if known else "not tried"
     return [
         ("Ahead", f"{answer.forecasts[0].horizon} steps, {pretty_duration(ahead_s)}", ""),
         ("A model is used for", f"{sum(used)} of {len(used)} series", ""),
-        ("80 % intervals held on past windows", f"{coverage:.0%}" if steps else "not tried", ""),
+        ("80 % intervals held on past windows", coverage, ""),
         ("Earlier forecasts that came due: held", words, ""),
     ]
 
@@ -215,11 +218,11 @@ def _facts(answer: _Answer) -> list[tuple[str, str, str]]:
 def _row(answer: _Answer, name: str) -> list[Cell]:
     """Return the table's row of one series."""
     item = answer.chosen.choices[name]
-    score = item.used_score
     rule, model = (
         None if part is None else f"{part.crps:.4f}" for part in (item.rule_score, item.model_score)
     )
-    held = None if score is None else f"{score.coverage:.0%}"
+    share = answer.held.get(name, float("nan"))
+    held = f"{share:.0%}" if share == share else None
     used = answer.forecasts[answer.series.index(name)].source
     return [name, used, item.rule, rule, model, item.model, held]
 
@@ -260,6 +263,7 @@ def _values(answer: _Answer) -> dict[str, Any]:
             {
                 "id": name,
                 "used": answer.forecasts[row].source,
+                "held": answer.held.get(name),
                 "choice": asdict(answer.chosen.choices[name]),
                 "first_s": float(answer.series.start_s[row])
                 + float(answer.series.step_s[row]) * int(answer.series.lengths[row]),

@@ -7,9 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.catalog.stored import THIS_MACHINE
+from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, print_json
 from steelyard.cli.plan import shards
 from steelyard.cli.plan.exporting import Engine, export_text
+from steelyard.cli.plan.job_options import MOST_PASSES
 from steelyard.cli.plan.no_plan import say_why_not
 from steelyard.cli.plan.space_options import SpaceOptions
 from steelyard.errors import ConfigError, SteelyardError, merged
@@ -60,6 +62,11 @@ def layout(
 ) -> int:
     """Rank the ways to lay a model over machines: time, memory, and how sure the order is.
 
+    Every layout is tried: data, tensor (within a node), pipeline, context (parts of 4,096 tokens
+    and more) and expert groups, chunks of layers, 1f1b and zero-bubble schedules, ZeRO stages over
+    all replicas or groups of them, micro-batches of 1 to 8, no or full recomputation. An option
+    that is given sets its axis.
+
     Example: steelyard plan layout --model gpt3-175b --cluster Selene --nodes 128
 
     Args:
@@ -90,9 +97,8 @@ def layout(
         ("--global-batch", global_batch, 0),
         ("--sequence-length", sequence_length, 1),
     )
-    machines = machines_of(
-        cluster=cluster, accelerator=accelerator, count=count, nodes=nodes, dtype=dtype
-    )
+    named = {"cluster": cluster, "accelerator": accelerator, "dtype": dtype}
+    machines = machines_of(**named, count=count, nodes=nodes)
     arch, _ = model_of(model, sequence_length=sequence_length)
     wanted = parse(tokens, "token", where="--tokens") if tokens else 0.0
     axes = (space or SpaceOptions()).space(export=export)
@@ -115,8 +121,29 @@ def layout(
     if json:
         print_json(_plain(advice, top))
     else:
-        report.print()
+        _print(report, advice, model, named)
     return 0
+
+
+def _print(report: Report, advice: LayoutAdvice, model: str, named: dict[str, str]) -> None:
+    """Print the ranking, and how the first layout's step is looked at."""
+    report.print()
+    choice, arch = advice.search.choice(advice.chosen), advice.arch
+    stages = choice["pipeline"] * choice["virtual_stages"]
+    # Steps of dense decoders from the catalog are simulated, stages all alike.
+    if arch.name != model or arch.num_experts or arch.num_layers % stages:
+        return
+    if choice["context"] > 1 or stages * choice["accumulation"] > MOST_PASSES:
+        return
+    words: list[object] = ["--model", model]
+    for name in ("cluster", "accelerator"):
+        words += [f"--{name}", named[name]] if named[name] else []
+    for name in ("tensor", "pipeline", "data", "micro_batch", "schedule"):
+        words += [f"--{name.replace('_', '-')}", choice[name]]
+    words += ["--chunks", choice["virtual_stages"], "--micro-batches", choice["accumulation"]]
+    words += ["--sequence-length", advice.search.sequence_length]
+    words += ["--recompute"] if choice["recompute"] == "full" else []
+    say_next("plan", "timeline", *words)
 
 
 def _refuse_one(*names: str) -> None:
@@ -149,11 +176,12 @@ def _report(advice: LayoutAdvice, machines: Machines, top: int, answered: str) -
         Section("How sure", [Text(words) for words in _doubt(advice)]),
         Section("Charts", [_pareto(advice)]),
     ]
+    fits = advice.search.fits
     head = f"{count} x {machines.accelerator.name} of {machines.cluster.name}"
     return Report(
         f"{advice.arch.name} on {head}",
         f"{pretty(advice.run_tokens, 'token')} take {pretty(advice.run_s, 's')} with the first "
-        "one; simulated",
+        f"one; {len(fits):,} layouts searched, {int(fits.sum()):,} fit; simulated",
         sections,
     )
 
@@ -267,6 +295,8 @@ def _plain(advice: LayoutAdvice, top: int) -> dict[str, Any]:
             }
             for place in np.argsort(middle, kind="stable")[:top].tolist()
         ],
+        "searched": len(advice.search.fits),
+        "fit": int(advice.search.fits.sum()),
         "shards": shards.plain_shards(advice),
         "lost_share": regret.lost_s,
         # JSON has no NaN: null says that the price is not known.

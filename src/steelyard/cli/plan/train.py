@@ -59,6 +59,7 @@ def train(
     """Plan the training run that a budget of compute, money or time buys.
 
     Money or carbon whose price or intensity is unknown are left out with a note, null in JSON.
+    Layouts are searched as `plan layout` does; an option that is given sets its axis.
 
     Example: steelyard plan train --budget '$5,000' --accelerator H100-SXM5-80GB --count 8
 
@@ -118,8 +119,7 @@ def train(
     elif json:
         print_json(_plain_plan(planner.repriced(made), notes, run_id))
     else:
-        _print(planner.repriced(made), budget, notes, is_own=bool(machines.calibrated))
-        _say_next(made, model, machines)
+        _print(planner.repriced(made), budget, notes, model, machines)
     return 0
 
 
@@ -284,8 +284,8 @@ def _say_next(made: Plan, model: str, machines: Machines) -> None:
     say_next("plan", "which", "--model", name, "--tokens", tokens, "--count", count)
 
 
-def _print(made: Plan, budget: str, assumptions: list[str], *, is_own: bool) -> None:
-    """Print a plan as tables."""
+def _print(made: Plan, budget: str, assumptions: list[str], model: str, machines: Machines) -> None:
+    """Print a plan as tables, and what to ask next."""
     # What no layout of the plan's kind uses goes without saying.
     usual = {item.name: item.default for item in fields(Layout)}
     told = {name: value for name, value in made.choice.items() if _tells(name, value, usual)}
@@ -301,7 +301,7 @@ def _print(made: Plan, budget: str, assumptions: list[str], *, is_own: bool) -> 
     notes = [Text(f"{name} is left out: {why}.") for name, why in made.unknown.items()]
     notes += [Text(f"{note}.") for note in assumptions]
     # A published law was fitted elsewhere: it has no record here.
-    records = records_of(THIS_MACHINE, "train") if is_own else {}
+    records = records_of(THIS_MACHINE, "train") if machines.calibrated else {}
     sections = [
         Section("Choice", [chosen, Text(f"Bound by {made.binding_constraint}.")]),
         Section("Forecasts", [forecast_table(made.forecasts, records), *notes]),
@@ -315,6 +315,7 @@ def _print(made: Plan, budget: str, assumptions: list[str], *, is_own: bool) -> 
     if made.why:
         sections.append(why_section(made.why))
     Report(f"Plan for {read_budget(budget)}", f"on {made.choice['cluster']}", sections).print()
+    _say_next(made, model, machines)
 
 
 _ALWAYS = ("data", "tensor", "pipeline", "zero_stage", "recompute", "sequence_parallel")

@@ -18,6 +18,7 @@ __all__ = [
     "hpcg",
     "hpl",
     "listed_clusters",
+    "memory_share",
     "missing_rating",
     "network_features",
 ]
@@ -194,13 +195,28 @@ def hpcg(cluster: Cluster) -> Forecast:
     Source: Dongarra, Heroux and Luszczek 2016 (HPCG); arXiv 2307.16885.
     """
     _device(cluster)
-    others = listed_clusters("hpcg_flops_per_s", without=cluster.name)
-    fit = fit_shares([item.hpcg_flops_per_s / _memory_bytes_per_s(item) for item in others])
+    fit = memory_share(without=cluster.name)
     said = (
         f"{1 / fit.mean:.1f} bytes of memory traffic per operation, from {fit.num_machines} other "
         "clusters of the catalog (HPCG lists)"
     )
     return _fitted("hpcg.rate", fit.share() * _memory_bytes_per_s(cluster), fit.relative, said)
+
+
+def memory_share(*, without: str = "") -> ShareFit:
+    """Fit the operations of HPCG per byte that a cluster's memories could move.
+
+    Args:
+        without: name of a cluster that is left out.
+
+    Returns:
+        The fit; its interval is what code that memory binds differs by from cluster to cluster.
+
+    Raises:
+        FitError: fewer than 3 clusters are listed.
+    """
+    others = listed_clusters("hpcg_flops_per_s", without=without)
+    return fit_shares([item.hpcg_flops_per_s / _memory_bytes_per_s(item) for item in others])
 
 
 def _device(cluster: Cluster) -> Accelerator:

@@ -141,13 +141,14 @@ def replay_all(
         TraceError: the demand cannot be used.
     """
     load = checked_demand(demand)
+    forecasts = _Remembered(forecaster) if forecaster else None
     runs = {
         name: replay(
             service,
             load,
             scaler,
             step_s=step_s,
-            forecaster=forecaster,
+            forecaster=forecasts,
             history=history,
             seed=seed,
             name=name,
@@ -170,6 +171,19 @@ def replay_all(
         )
         for (name, run), report in zip(runs.items(), told, strict=True)
     }
+
+
+class _Remembered:
+    """A forecaster that makes each forecast of one growing demand once, for all scalers."""
+
+    def __init__(self, forecaster: Forecast) -> None:
+        self._forecaster = forecaster
+        self._made: dict[int, DemandForecast] = {}
+
+    def __call__(self, demand: NDArray[np.float64]) -> DemandForecast:
+        if len(demand) not in self._made:
+            self._made[len(demand)] = self._forecaster(demand)
+        return self._made[len(demand)]
 
 
 def _fixed(

@@ -41,11 +41,6 @@ class Choice:
     model_score: SeriesScore | None
     used: str
 
-    @property
-    def used_score(self) -> SeriesScore | None:
-        """What the forecaster in use scored; None without past windows."""
-        return self.rule_score if self.used == self.rule else self.model_score
-
 
 class ChosenForecaster:
     """Tries rules and models on a user's own past windows, and uses what did best.

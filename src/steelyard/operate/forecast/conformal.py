@@ -20,13 +20,13 @@ class AdaptiveConformal:
     to the one allowed whatever the series does.
 
     Attributes:
-        name: the forecaster's, with "conformal".
+        name: the forecaster's, with "conformal"; single forecasts keep the name of their source.
 
     Source: Gibbs and Candes 2021 (arXiv 2106.00263), equation 2; Angelopoulos et al. 2023 (arXiv
         2307.16895), section 2.1 (tracking the width itself).
     """
 
-    def __init__(self, forecaster: Forecaster, *, share: float = 0.8, rate: float = 0.03) -> None:
+    def __init__(self, forecaster: Forecaster, *, share: float = 0.8, rate: float = 0.01) -> None:
         """Set the promise.
 
         Args:
@@ -55,9 +55,32 @@ class AdaptiveConformal:
         """Forecast as `Forecaster.predict` does, with corrected distances from the median."""
         made = self._forecaster.predict(context, horizon)
         return [
-            _stretched(item, self.factor(name)).replaced(source=self.name)
+            _stretched(item, self.factor(name))
             for item, name in zip(made, context.ids, strict=True)
         ]
+
+    def learn(self, series: SeriesSet, horizon: int, windows: int) -> dict[str, float]:
+        """Go through the last windows of series in their order, and learn from each.
+
+        Args:
+            series: the past.
+            horizon: steps of a window.
+            windows: windows, one behind the other; the last ends at the series' ends.
+
+        Returns:
+            By series, the share of steps that the intervals held, each as it stood before its
+            window was seen; NaN where no step was observed.
+        """
+        held = {name: [0, 0] for name in series.ids}
+        for window in range(windows, 0, -1):
+            made = self.predict(series.before(window * horizon), horizon)
+            for row, (name, forecast) in enumerate(zip(series.ids, made, strict=True)):
+                end = int(series.lengths[row]) - window * horizon
+                actual = series.row(row)[end : end + horizon]
+                held[name][0] += int(forecast.covered(actual, self.share).sum())
+                held[name][1] += int(np.isfinite(actual).sum())
+                self.observe(name, forecast, actual)
+        return {name: hits / steps if steps else np.nan for name, (hits, steps) in held.items()}
 
     def factor(self, name: str) -> float:
         """Return the factor of a series' distances; 1 before anything was observed."""

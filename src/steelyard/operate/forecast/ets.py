@@ -33,7 +33,19 @@ def _errors(values, weights, period, leads, misses):  # pragma: no cover - compi
     pattern = np.zeros(period)
     level = values[0]
     trend = 0.0
-    for step in range(1, len(values)):
+    first = 1
+    if seasonal > 0:
+        # The first season is the pattern to begin with, less the slope to the second: a trend left
+        # in it would jump back at the end of every season.
+        first = period
+        level = np.nanmean(values[:period])
+        slope_of_season = (np.nanmean(values[period : 2 * period]) - level) / period
+        for step in range(period):
+            if not np.isnan(values[step]):
+                run = slope_of_season * (step - 0.5 * (period - 1))
+                pattern[step] = values[step] - level - run
+        level += slope_of_season * 0.5 * (period - 1)
+    for step in range(first, len(values)):
         for index in range(len(leads)):
             ahead = step - 1 + leads[index]
             if ahead < len(values):
@@ -80,10 +92,10 @@ class DampedETS:
         values = values[int(np.isfinite(values).argmax()) :]
         leads = np.unique(np.minimum(np.append(_LEADS, horizon), max(len(values) - 1, 1)))
         leads = leads[leads <= horizon]
-        has_season = len(values) >= 2 * season > 2
+        has_season = len(values) >= 3 * season > 3
         period = season if has_season else 1
         best, least = None, np.inf
-        scored = slice(period if has_season else min(len(values) // 4, 24), None)
+        scored = slice(2 * period if has_season else min(len(values) // 4, 24), None)
         for weights in _GRID:
             if weights[3] and not has_season:
                 continue

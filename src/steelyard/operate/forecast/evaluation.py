@@ -13,6 +13,8 @@ from steelyard.operate.series import SeriesSet
 
 __all__ = ["ForecastReport", "SeriesScore", "evaluate"]
 
+_EXACT = 1e-5
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SeriesScore:
@@ -64,13 +66,13 @@ class ForecastReport:
 
         Returns:
             Geometric mean over series of this one's CRPS over the other's, and on how many series
-            it is lower. Series on which both are exact count as equal.
+            it is lower. A CRPS below 1e-5 counts as 1e-5: such a forecast is exact.
         """
         own = np.array([item.crps for item in self.series.values()])
         their = np.array([other.series[name].crps for name in self.series])
-        # 1e-9 of a series' own level: a series that never changes has scores of 0.
-        logs = np.log(np.maximum(own, 1e-9)) - np.log(np.maximum(their, 1e-9))
-        return float(np.exp(np.mean(logs))), int((own < their).sum())
+        # A series that hardly ever changes has scores of 0; below the floor nobody cares.
+        own, their = np.maximum(own, _EXACT), np.maximum(their, _EXACT)
+        return float(np.exp(np.mean(np.log(own / their)))), int((own < their).sum())
 
 
 def evaluate(

@@ -100,6 +100,8 @@ def _from_table(
 ) -> SeriesSet:
     """Make a set of a table of times and values."""
     time, values, name = chosen
+    if not table.height:
+        raise TraceError(f"{path}: no rows below the header", hint="give at least 3 rows")
     for column in (time, name, *values):
         if column and column not in table.columns:
             raise TraceError(
@@ -201,15 +203,34 @@ def _name_column(table: "pl.DataFrame", time: str) -> str:
     """Find the column of the series' names; empty where there is one series."""
     import polars as pl
 
-    words = [name for name, kind in table.schema.items() if kind == pl.String and name != time]
+    words = [
+        name
+        for name, kind in table.schema.items()
+        if kind == pl.String and name != time and not _mostly_numbers(table[name])
+    ]
     known = [name for name in table.columns if name.strip().lower() in _NAMES and name != time]
     found = [*known, *words]
     return found[0] if found else ""
 
 
+def _mostly_numbers(column: "pl.Series") -> bool:
+    """Tell whether a column of text is one of numbers with a few cells that are none."""
+    import polars as pl
+
+    if column.dtype != pl.String:
+        return False
+    known = column.drop_nulls()
+    read = known.cast(pl.Float64, strict=False).is_not_null()
+    return 2 * int(read.sum()) > len(known)
+
+
 def _value_columns(table: "pl.DataFrame", path: Path, used: set[str]) -> tuple[str, ...]:
     """List the columns of numbers."""
-    numbers = [name for name, kind in table.schema.items() if kind.is_numeric()]
+    numbers = [
+        name
+        for name, kind in table.schema.items()
+        if kind.is_numeric() or _mostly_numbers(table[name])
+    ]
     found = tuple(name for name in numbers if name not in used)
     if not found:
         raise TraceError(

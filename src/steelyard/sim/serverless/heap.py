@@ -53,7 +53,7 @@ def widen(heap: Heap) -> Heap:
     return wider
 
 
-@njit()
+@njit(error_model="numpy")
 def push(heap: Heap, time_s: float, priority: int, first: int, second: int, value: float) -> None:
     """Add an event; there must be room."""
     place = heap.count[0]
@@ -77,7 +77,7 @@ def push(heap: Heap, time_s: float, priority: int, first: int, second: int, valu
     heap.items[place].time_s, heap.items[place].key, heap.items[place].slot = time_s, key, slot
 
 
-@njit()
+@njit(error_model="numpy")
 def pop(heap: Heap) -> tuple[int, int]:
     """Remove the first event; its slot may be read until the next push.
 

@@ -33,7 +33,7 @@ FIRM = -1
 """Version of an order that later arrivals do not cancel."""
 
 
-@njit()
+@njit(error_model="numpy")
 def advance(tables: Tables, state: State, until_s: float, is_last: bool) -> bool:
     """Run events before `until_s`, and at it where this is the last call.
 
@@ -76,7 +76,7 @@ def advance(tables: Tables, state: State, until_s: float, is_last: bool) -> bool
             _give_up(tables, state, first, second, now_s)
 
 
-@njit()
+@njit(error_model="numpy")
 def _arrive(tables: Tables, state: State, request: int, now_s: float) -> None:
     """Serve a request, and let policies order pods."""
     rows, function = state.functions, tables.requests[request].function
@@ -112,7 +112,7 @@ def _arrive(tables: Tables, state: State, request: int, now_s: float) -> None:
                 push(state.heap, at_s, PREWARM, function, version, until_s)
 
 
-@njit()
+@njit(error_model="numpy")
 def _learn(tables: Tables, state: State, function: int, now_s: float) -> None:
     """Count the gap that an arrival ends."""
     rows = state.functions
@@ -136,7 +136,7 @@ def _learn(tables: Tables, state: State, function: int, now_s: float) -> None:
     rows[function].last_arrival_s = now_s
 
 
-@njit()
+@njit(error_model="numpy")
 def _find(state: State, place: int, now_s: float) -> int:
     """Return the newest ready pod with a free slot, else the one soonest ready, else -1."""
     pods = state.pods
@@ -150,7 +150,7 @@ def _find(state: State, place: int, now_s: float) -> int:
     return soonest
 
 
-@njit()
+@njit(error_model="numpy")
 def _may_wait(tables: Tables, state: State, function: int, place: int) -> bool:
     """Say whether a request is held back: its pods could serve it before the deadline."""
     rows = state.functions
@@ -165,7 +165,7 @@ def _may_wait(tables: Tables, state: State, function: int, place: int) -> bool:
     return expected_s <= tables.delay_s
 
 
-@njit()
+@njit(error_model="numpy")
 def _bind(tables: Tables, state: State, pod: int, request: int, status: int, now_s: float) -> None:
     """Put a request on a free slot of a pod."""
     pods, place = state.pods, state.pods[pod].place
@@ -185,7 +185,7 @@ def _bind(tables: Tables, state: State, pod: int, request: int, status: int, now
     push(state.heap, begin_s + tables.requests[request].duration_s, END, pod, request, 0.0)
 
 
-@njit()
+@njit(error_model="numpy")
 def _end(tables: Tables, state: State, pod: int, request: int, now_s: float) -> None:
     """Free a slot; an idle pod gets its plan."""
     pods, rows, place = state.pods, state.functions, state.pods[pod].place
@@ -217,7 +217,7 @@ def _end(tables: Tables, state: State, pod: int, request: int, now_s: float) -> 
         push(state.heap, now_s + prewarm_s, PREWARM, function, version, now_s + until_s)
 
 
-@njit()
+@njit(error_model="numpy")
 def _plan(tables: Tables, state: State, function: int, now_s: float):
     """Return the plan in force, made anew once the gaps have grown by 3 %."""
     rows = state.functions
@@ -233,7 +233,7 @@ def _plan(tables: Tables, state: State, function: int, now_s: float):
     return state.plan[function, 0], state.plan[function, 1], state.plan[function, 2]
 
 
-@njit()
+@njit(error_model="numpy")
 def _drain(tables: Tables, state: State, pod: int, now_s: float) -> None:
     """Put requests that were held back on a pod's free slots."""
     place = state.pods[pod].place
@@ -246,7 +246,7 @@ def _drain(tables: Tables, state: State, pod: int, now_s: float) -> None:
             _bind(tables, state, pod, request, HELD, now_s)
 
 
-@njit()
+@njit(error_model="numpy")
 def _give_up(tables: Tables, state: State, request: int, place: int, now_s: float) -> None:
     """Start a pod for a request whose time to wait is over."""
     if state.requests[request].status == QUEUED:
@@ -256,7 +256,7 @@ def _give_up(tables: Tables, state: State, request: int, place: int, now_s: floa
         _drain(tables, state, pod, now_s)
 
 
-@njit()
+@njit(error_model="numpy")
 def _prewarm(
     tables: Tables, state: State, function: int, version: int, until_s: float, now_s: float
 ) -> None:
@@ -274,7 +274,7 @@ def _prewarm(
         pods[pod].expire_s = max(pods[pod].expire_s, until_s)
 
 
-@njit()
+@njit(error_model="numpy")
 def _expire(tables: Tables, state: State, pod: int, now_s: float) -> None:
     """End an idle pod whose time is over; look again later where it was used since."""
     pods, function = state.pods, state.pods[pod].place // len(tables.rtt_s)

@@ -31,7 +31,7 @@ END, REFILL, PREWARM, ARRIVAL, DEADLINE, EXPIRE = range(6)
 TAKEN, SCRATCH, FILL = range(3)
 
 
-@njit()
+@njit(error_model="numpy")
 def start_pod(tables: Tables, state: State, place: int, kind: int, now_s: float) -> int:
     """Start a pod and return it."""
     pods, rows = state.pods, state.functions
@@ -42,7 +42,7 @@ def start_pod(tables: Tables, state: State, place: int, kind: int, now_s: float)
     level = draw_parts(
         tables.curves[runtime],
         tables.shares[runtime],
-        tables.loadings[runtime],
+        tables.factors[runtime],
         tables.seed,
         function,
         rows[function].num_starts,
@@ -78,7 +78,7 @@ def start_pod(tables: Tables, state: State, place: int, kind: int, now_s: float)
     return pod
 
 
-@njit()
+@njit(error_model="numpy")
 def _take(tables: Tables, state: State, function: int, region: int, now_s: float) -> int:
     """Take a pod from the reserved pools, searching wider and wider; return the stage."""
     cells, size = state.cells, tables.functions[function].size
@@ -100,7 +100,7 @@ def _take(tables: Tables, state: State, function: int, region: int, now_s: float
     return 2
 
 
-@njit()
+@njit(error_model="numpy")
 def refill(tables: Tables, state: State, cell: int, kind: int, now_s: float) -> None:
     """Bring a pod into a pool, unless the pool has shrunk."""
     cells, sizes = state.cells, len(tables.refill_s)
@@ -117,7 +117,7 @@ def refill(tables: Tables, state: State, cell: int, kind: int, now_s: float) -> 
         cells[cell].idle += 1
 
 
-@njit()
+@njit(error_model="numpy")
 def set_timer(state: State, pod: int, expire_s: float) -> None:
     """Let a pod expire; an event is pushed only where none comes early enough."""
     pods = state.pods
@@ -127,7 +127,7 @@ def set_timer(state: State, pod: int, expire_s: float) -> None:
         push(state.heap, expire_s, EXPIRE, pod, 0, 0.0)
 
 
-@njit()
+@njit(error_model="numpy")
 def kill_pod(state: State, pod: int, now_s: float) -> None:
     """End a pod."""
     unlink(state, pod)
@@ -136,7 +136,7 @@ def kill_pod(state: State, pod: int, now_s: float) -> None:
     state.counts[ALIVE] -= 1
 
 
-@njit()
+@njit(error_model="numpy")
 def link(state: State, pod: int) -> None:
     """Put a pod into its place's list of free ones, newest first."""
     pods, place = state.pods, state.pods[pod].place
@@ -152,7 +152,7 @@ def link(state: State, pod: int) -> None:
         pods[after].before = pod
 
 
-@njit()
+@njit(error_model="numpy")
 def unlink(state: State, pod: int) -> None:
     """Take a pod out of its place's list of free ones."""
     pods, before, after = state.pods, state.pods[pod].before, state.pods[pod].after

@@ -40,7 +40,7 @@ class Reserves:
         """Return the parts of a function's next start, seconds, and its stage (-1: no pools)."""
         tables, runtime = self._tables, self._tables.functions["runtime"][function]
         parts_s = np.empty(tables.shares.shape[1])
-        draws = tables.curves[runtime], tables.shares[runtime], tables.loadings[runtime]
+        draws = tables.curves[runtime], tables.shares[runtime], tables.factors[runtime]
         nth = int(self._num_starts[function])
         level = draw_parts(*draws, self._seed, function, nth, parts_s)
         self._num_starts[function] += 1

@@ -16,7 +16,7 @@ from steelyard.sim.serverless.tables import Tables
 __all__ = ["idle_plan", "prewarm_times"]
 
 
-@njit()
+@njit(error_model="numpy")
 def idle_plan(tables: Tables, state: State, function: int, now_s: float):
     """Return keep, prewarm and until of a pod that idles from now, seconds from now."""
     values, period_s = tables.keep, tables.functions[function].period_s
@@ -39,7 +39,7 @@ def idle_plan(tables: Tables, state: State, function: int, now_s: float):
     return values[0], math.inf, math.inf
 
 
-@njit()
+@njit(error_model="numpy")
 def _histogram(tables: Tables, state: State, function: int):
     """Return the plan of the hybrid histogram."""
     values, rows, edges = tables.keep, state.functions, tables.edges_s
@@ -69,7 +69,7 @@ def _histogram(tables: Tables, state: State, function: int):
     return until_s, math.inf, math.inf
 
 
-@njit()
+@njit(error_model="numpy")
 def _utility(tables: Tables, state: State, function: int) -> float:
     """Return the keep-alive with the largest expected gain."""
     values, rows, edges = tables.keep, state.functions, tables.edges_s
@@ -88,7 +88,7 @@ def _utility(tables: Tables, state: State, function: int) -> float:
     return keep_s
 
 
-@njit()
+@njit(error_model="numpy")
 def prewarm_times(tables: Tables, state: State, order: int, function: int, target: int, now_s):
     """Return start and end of an order for `target` at an arrival; the start is < 0 for none."""
     kind, margin, lead_s = (

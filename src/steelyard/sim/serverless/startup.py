@@ -80,23 +80,28 @@ class StartUp:
 
     Attributes:
         parts: distribution by the part's name, in the order in which they are passed.
-        loadings: correlation of each part's normal score with the one common factor, in [-1, 1];
-            two parts correlate by the product of theirs; 0 where a name is missing.
+        correlation: correlations of the parts' normal scores [P, P]; none when left out.
         is_pooled: whether pods of this runtime wait in reserved pools; images of users do not.
     """
 
     parts: Mapping[str, EmpiricalQuantiles]
-    loadings: Mapping[str, float] = field(default_factory=dict)
+    correlation: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
     is_pooled: bool = True
 
     def __post_init__(self) -> None:
-        unknown = sorted(set(self.loadings) - set(self.parts))
+        count = len(self.parts)
+        if not self.correlation.size:
+            object.__setattr__(self, "correlation", np.eye(count))
+        matrix = np.asarray(self.correlation, dtype=np.float64)
+        good = matrix.shape == (count, count) and np.allclose(matrix, matrix.T)
+        good = good and np.allclose(np.diag(matrix), 1.0)
         require(
             self,
             parts=(bool(self.parts), "at least one part"),
-            loadings=(
-                not unknown and all(-1 <= value <= 1 for value in self.loadings.values()),
-                f"in [-1, 1], for parts among {', '.join(self.parts)}",
+            correlation=(
+                bool(good and np.linalg.eigvalsh(matrix).min() > -1e-6),
+                f"a correlation matrix [{count}, {count}]: symmetric, 1 on the diagonal, and not "
+                "indefinite",
             ),
         )
 
@@ -137,10 +142,13 @@ class StartUp:
         return cls(parts, is_pooled=False)
 
     def arrays(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """Return curves [parts, 201], shares [parts] and loadings [parts]."""
+        """Return curves [P, 201], shares [P] and the lower factor of the correlations [P, P]."""
         curves = np.stack([part.values_s for part in self.parts.values()])
         shares = np.array([part.share for part in self.parts.values()])
-        return curves, shares, np.array([self.loadings.get(name, 0.0) for name in self.parts])
+        # A touch of independence: a singular matrix has no Cholesky factor.
+        near = self.correlation + 1e-6 * np.eye(len(shares))
+        lower = np.linalg.cholesky(near)
+        return curves, shares, lower / np.linalg.norm(lower, axis=1, keepdims=True)
 
     def sample(self, count: int, seed: int) -> NDArray[np.float64]:
         """Draw starts.
@@ -153,7 +161,7 @@ class StartUp:
             Seconds [count, parts].
         """
         out = np.empty((count, len(self.parts)))
-        curves, shares, loadings = self.arrays()
+        curves, shares, factor = self.arrays()
         for row in range(count):
-            draw_parts(curves, shares, loadings, seed, 0, row, out[row])
+            draw_parts(curves, shares, factor, seed, 0, row, out[row])
         return out

@@ -49,7 +49,7 @@ class Tables(NamedTuple):
     child: _Ints
     curves: _Floats
     shares: _Floats
-    loadings: _Floats
+    factors: _Floats
     stages: _Floats
     rtt_s: _Floats
     edges_s: _Floats
@@ -107,7 +107,7 @@ def make_tables(platform: Platform, workload: Workload, seed: int) -> Tables:
         ),
         curves=np.stack([item[0] for item in kinds]),
         shares=np.stack([item[1] for item in kinds]),
-        loadings=np.stack([item[2] for item in kinds]),
+        factors=np.stack([item[2] for item in kinds]),
         stages=np.array([item.values_s for item in platform.stages]).reshape(
             len(platform.stages), GRID + 1
         ),

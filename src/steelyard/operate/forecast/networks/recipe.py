@@ -37,7 +37,7 @@ class PretrainRecipe:
     length: int = 5000
     corpus_seed: int = 1
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
-    steps: int = 6000
+    steps: int = 3600
     batch_size: int = 128
     learning_rate: float = 2e-3
     seed: int = 0

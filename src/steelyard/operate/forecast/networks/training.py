@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from steelyard.laws.forms.schedules import multipliers
 from steelyard.operate.forecast.networks.batches import WindowBatches
 from steelyard.operate.forecast.networks.config import EncoderConfig
 from steelyard.operate.forecast.networks.heads import Head, head_loss, head_quantiles
@@ -17,7 +18,13 @@ from steelyard.train.estimator import Estimator
 from steelyard.train.estimator_config import EstimatorConfig
 from steelyard.train.result import EstimatorResult, OnStep
 
-__all__ = ["WindowNetwork", "network_quantiles", "pretraining_budget", "train_network"]
+__all__ = [
+    "WindowNetwork",
+    "network_quantiles",
+    "pretraining_budget",
+    "train_network",
+    "window_loss",
+]
 
 _BATCH = 256
 _FARTHEST = 30.0
@@ -62,19 +69,21 @@ def pretraining_budget(
         seed: seed of the order of windows.
 
     Returns:
-        AdamW with betas (.9, .98), decay .1 of matrices, a tenth of the steps of warm-up, then a
-        cosine.
+        AdamW with betas (.9, .98) and decay .1 of matrices; a warm-up of 14 % of the steps, then
+        the beginning of a cosine that is 5 / 3 as long as the run, and in the run's second half a
+        linear fall to 0.
 
     Source: Woo et al. 2023 (arXiv 2310.05063), appendix B; rate and warm-up are scaled to runs
         that are a hundred times shorter.
     """
+    whole = max(round(steps * 5 / 3), 2)
+    rise = multipliers.cosine(whole, warmup=whole // 12, final=0.02)[:steps]
+    fall = np.minimum((steps - np.arange(steps)) / max(steps - steps // 2, 1), 1.0)
     return EstimatorConfig(
         steps=steps,
         batch_size=batch_size,
         learning_rate=learning_rate,
-        warmup_steps=min(max(steps // 10, 1), 500, steps),
-        schedule="cosine",
-        final_fraction=0.02,
+        schedule=tuple(float(part) for part in rise * fall),
         weight_decay=0.1,
         betas=(0.9, 0.98),
         clip=1.0,

@@ -1,0 +1,362 @@
+"""The controller: it watches nodes, replaces dead ones, and moves copies; pure, told the time."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from steelyard.data.shardstore.shardmap import Shard, ShardMap
+from steelyard.operate.shards.commands import Command, Task, TaskKind
+from steelyard.operate.shards.detector import Detector
+from steelyard.operate.shards.policy import Adaptive
+from steelyard.operate.shards.targets import Targets
+from steelyard.operate.shards.views import NodeReport, NodeView
+from steelyard.train.group import Group
+
+__all__ = ["Controller"]
+
+_TASK_TIMEOUT_S = 60.0
+
+
+class Controller:
+    """Holds the map and changes it.
+
+    Whoever drives it pings the nodes, with `ping`, tells what came with `heard` and `missed`, calls
+    `tick` and does the commands, and tells with `finished` how each ended. Nothing here knows
+    whether nodes are processes or simulated, or which clock runs.
+
+    A node loses its rights before another gets them: it is removed from the map no earlier than its
+    lease is over. A new holder is a learner first, to which all writes go, then reads the rest, and
+    is named a replica when nothing is missing.
+
+    Attributes:
+        map: the newest map.
+        nodes: by name.
+        tasks: changes under way, by number.
+        targets: chooses nodes to read from and to copy to.
+        wished: returns how many copies a shard should have.
+        weights: load by shard; 1 for those not named.
+        moved_bytes: bytes that went over the network for tasks.
+        events: what happened, (time in seconds, words), newest last.
+    """
+
+    def __init__(
+        self,
+        shards: tuple[Shard, ...],
+        policy: Adaptive,
+        *,
+        generator: np.random.Generator,
+        epoch: int = 0,
+    ) -> None:
+        """Begin with shards that may have holders already.
+
+        Args:
+            shards: the whole range of keys.
+            policy: what may be done.
+            generator: draws helpers of the detector.
+            epoch: version of an earlier map to count on from.
+        """
+        self.map = ShardMap(version=epoch + 1, shards=shards, addresses={})
+        self.map.check()
+        self.policy = policy
+        self.nodes: dict[str, NodeView] = {}
+        self.group = Group(lease_s=policy.lease_s)
+        self.detector = Detector(
+            ping_s=policy.ping_s, suspicion=policy.suspicion, generator=generator
+        )
+        self.tasks: dict[int, Task] = {}
+        self.events: list[tuple[float, str]] = []
+        self.wished: Callable[[Shard], int] = lambda shard: policy.replicas
+        self.weights: dict[int, float] = {}
+        self.moved_bytes = 0
+        self._next_task = 0
+        self.targets = Targets(self.nodes, self.detector, policy)
+        self._is_calm = False
+
+    # -- what it is told ----------------------------------------------------------------------
+
+    def add(self, name: str, address: str, *, capacity: float = 1.0, host: str = "") -> None:
+        """Name a node, or the new address of one that was restarted."""
+        known = self.nodes.get(name)
+        if known is None:
+            self.nodes[name] = NodeView(address, capacity, host=host)
+        else:
+            known.address = address
+        self.map = self.map.changed(addresses=self.map.addresses | {name: address})
+
+    def heard(self, name: str, report: NodeReport, now_s: float) -> None:
+        """Take a node's answer.
+
+        Args:
+            name: the node.
+            report: its answer.
+            now_s: when it came.
+        """
+        view = self.nodes[name]
+        before = view.report
+        is_new = before is not None and before.boot != report.boot
+        if is_new:
+            # The earlier process is gone for sure, and its lease with it.
+            self._remove(name, now_s, recovered=report.recovered)
+        state = self.detector.heard(name, report.boot, now_s)
+        joined = self.group.beat(name, report.boot, now_s)
+        view.report, view.heard_s = report, now_s
+        if joined:
+            self.events.append((now_s, f"{name} joins" if state == "dead" else f"{name} restarts"))
+            if not is_new:
+                self._resume(name)
+
+    def _resume(self, name: str) -> None:
+        """Begin an epoch for shards of which a returning node is the last holder and writer."""
+        again = [s.with_(epoch=s.epoch + 1) for s in self.map.shards if s.replicas[:1] == (name,)]
+        if again:
+            self.map = self.map.changed(*again)
+
+    def missed(self, name: str, now_s: float) -> list[str]:
+        """Take a ping that was not answered; return the nodes that should probe it."""
+        if self.detector.state(name) == "up":
+            self.events.append((now_s, f"{name} is suspected"))
+        return self.detector.missed(name, now_s)
+
+    def finished(self, number: int, now_s: float, *, ok: bool, moved_bytes: int = 0) -> None:
+        """Take the end of a command.
+
+        Args:
+            number: of its task.
+            now_s: the time.
+            ok: whether it was done.
+            moved_bytes: bytes that went over the network for it.
+        """
+        task = self.tasks.pop(number, None)
+        self.moved_bytes += moved_bytes
+        if task is not None:
+            self._conclude(task, ok=ok)
+
+    def _conclude(self, task: Task, *, ok: bool) -> None:
+        """Change the map as the end of a task asks."""
+        command = task.command
+        shard = self.shard(command.shard)
+        if shard is None:
+            return
+        if command.kind == "copy":
+            self._end_copy(task, shard, ok=ok)
+        elif command.kind == "freeze":
+            frozen = shard.with_(
+                sealed=False, code=self.policy.code, fragments=command.nodes, replicas=()
+            )
+            self.map = self.map.changed(frozen if ok else shard.with_(sealed=False))
+        elif command.kind == "warm" and ok:
+            warm = shard.with_(
+                epoch=shard.epoch + 1, replicas=(command.target,), code=(0, 0), fragments=()
+            )
+            self.map = self.map.changed(warm)
+        elif command.kind == "rebuild" and ok:
+            nodes = list(shard.fragments)
+            nodes[command.number] = command.target
+            self.map = self.map.changed(shard.with_(fragments=tuple(nodes)))
+
+    def _end_copy(self, task: Task, shard: Shard, *, ok: bool) -> None:
+        """Name a learner that has caught up a replica, in place of another where that was meant."""
+        target = task.command.target
+        if target not in shard.learners:
+            return  # it died, or the shard was changed meanwhile
+        learners = tuple(name for name in shard.learners if name != target)
+        if not ok:
+            self.map = self.map.changed(shard.with_(learners=learners))
+            return
+        replicas = shard.replicas
+        epoch = shard.epoch
+        if task.replaces in replicas:
+            place = replicas.index(task.replaces)
+            replicas = (*replicas[:place], target, *replicas[place + 1 :])
+            epoch += place == 0  # another node writes now
+        else:
+            replicas = (*replicas, target)
+        self.map = self.map.changed(
+            shard.with_(learners=learners, replicas=replicas, epoch=epoch)
+        )
+
+    # -- what it answers ----------------------------------------------------------------------
+
+    def shard(self, number: int) -> Shard | None:
+        """Return a shard of the map by its number, or None."""
+        return next((shard for shard in self.map.shards if shard.id == number), None)
+
+    def live(self) -> list[str]:
+        """Return the nodes that are up or suspected, and have answered, in order."""
+        return self.targets.live()
+
+    def is_whole(self) -> bool:
+        """Whether every shard has as many holders as it should, given the nodes that are up."""
+        live = set(self.live())
+        return not any(self.lacking(shard, live) for shard in self.map.shards)
+
+    def lacking(self, shard: Shard, live: set[str]) -> int:
+        """Return how many copies or fragments of a shard are missing, given the live nodes."""
+        if shard.is_cold:
+            return sum(name not in live for name in shard.fragments)
+        return max(0, min(self.wished(shard), len(live)) - len(shard.replicas))
+
+    def why_lost(self, shard: Shard) -> str:
+        """Return why nothing of a shard can be read, or an empty string when it can."""
+        live = set(self.live())
+        if shard.is_cold:
+            left = sum(name in live for name in shard.fragments)
+            gone = [name for name in shard.fragments if name not in live]
+            short = left < shard.code[0]
+            return f"{left} of {shard.code[0]} needed fragments, {', '.join(gone)}" if short else ""
+        if any(name in live for name in shard.replicas):
+            return ""
+        return f"no holder is left: {', '.join(shard.replicas) or 'nobody has its rows'}"
+
+    def ping(self, name: str) -> tuple[int, float, ShardMap | None, bool]:
+        """Return what to tell a node: its process and when it spoke, the map, whether to prune."""
+        report = self.nodes[name].report
+        if report is None:
+            # Nothing is told to a process that was never heard: it might be a new one, with an
+            # empty table, and the map might name an earlier one of this name.
+            return -1, 0.0, None, False
+        fresh = None if report.map_version >= self.map.version else self.map
+        return report.boot, report.spoken_s, fresh, self._is_calm and fresh is None
+
+    # -- what it wants ------------------------------------------------------------------------
+
+    def tick(self, now_s: float) -> list[Command]:
+        """Replace dead nodes, begin repairs, and return the commands whose time has come.
+
+        Args:
+            now_s: the time.
+
+        Returns:
+            Commands, in order of their tasks.
+        """
+        for name in self.detector.expired(now_s):
+            if self.group.lease_end_s(name) < now_s:
+                self.detector.bury(name)
+                if name in self.group.members:
+                    self.group.evict(name, now_s)
+                self.events.append((now_s, f"{name} is dead"))
+                self._remove(name, now_s, recovered=True)
+        self._drop_old_tasks(now_s)
+        self._repair(now_s)
+        # What old rows are good for is known only once nothing is missing any more.
+        self._is_calm = not self.tasks and self.is_whole()
+        return self._due()
+
+    def _drop_old_tasks(self, now_s: float) -> None:
+        """Give up tasks whose answer never came, such as those of a driver that was restarted."""
+        for number, task in list(self.tasks.items()):
+            if now_s - task.since_s > _TASK_TIMEOUT_S:
+                self.finished(number, now_s, ok=False)
+
+    def _remove(self, name: str, now_s: float, *, recovered: bool) -> None:
+        """Take a node out of all shards, but not the last holder, whose data may come back."""
+        for number, task in list(self.tasks.items()):
+            command = task.command
+            if name in (command.target, command.source) or name in task.waits_for:
+                del self.tasks[number]
+                self._conclude(task, ok=False)
+        changed: list[Shard] = []
+        for shard in self.map.shards:
+            if name not in shard.holders:
+                continue
+            left = tuple(item for item in shard.replicas if item != name)
+            if not left and recovered:
+                left = (name,) if name in shard.replicas else ()
+            learners = tuple(item for item in shard.learners if item != name)
+            epoch = shard.epoch + (left[:1] != shard.replicas[:1] or left[:1] == (name,))
+            changed.append(shard.with_(replicas=left, learners=learners, epoch=epoch))
+        if not changed:
+            return
+        self.map = self.map.changed(*changed)
+        for shard in changed:
+            self._reconcile(shard, now_s)
+
+    def _reconcile(self, shard: Shard, now_s: float) -> None:
+        """Compare replicas after the death of one, which may have written to some of them only."""
+        first, *others = shard.replicas or ("",)
+        for other in others:
+            self._begin("reconcile", shard, other, now_s, source=first, waits_for=(first, other))
+            self._begin("reconcile", shard, first, now_s, source=other, waits_for=(first, other))
+
+    def _repair(self, now_s: float) -> None:
+        """Begin the copies and fragments that are missing, some at a time."""
+        busy = {task.command.shard for task in self.tasks.values()}
+        live = self.live()
+        alive = set(live)
+        # Those with the fewest copies first: the next failure would lose them.
+        waiting = [shard for shard in self.map.shards if shard.id not in busy]
+        for shard in sorted(waiting, key=lambda item: len(item.replicas)):
+            if shard.is_cold:
+                self._repair_fragment(shard, live, now_s)
+            elif shard.replicas and not shard.sealed and self.lacking(shard, alive):
+                self._repair_copy(shard, now_s)
+
+    def _repair_copy(self, shard: Shard, now_s: float) -> None:
+        """Begin one more copy of a shard."""
+        source = self.targets.source_of(shard, self.tasks)
+        copies = max(1, self.wished(shard))
+        target = self.targets.target_for(shard, self.map, self.tasks, self.weights, copies)
+        if source and target:
+            self.copy(shard, target, now_s, source=source)
+
+    def _repair_fragment(self, shard: Shard, live: list[str], now_s: float) -> None:
+        """Begin to make a lost or damaged fragment again, on a node that has none of the shard."""
+        for number, name in enumerate(shard.fragments):
+            report = self.nodes[name].report
+            # A report from before the freeze cannot name the fragment.
+            is_known = report is not None and report.map_version >= self.map.version
+            if name in live and not (is_known and (shard.id, number) not in report.fragments):
+                continue
+            free = [item for item in live if item not in shard.fragments]
+            target = name if name in live else (free or [""])[0]
+            if target and self.targets.is_free(target, self.tasks):
+                self._begin(
+                    "rebuild", shard, target, now_s, nodes=shard.fragments, number=number
+                )
+                return
+
+    def copy(self, shard: Shard, target: str, now_s: float, *, source: str, replaces: str = "") -> None:
+        """Begin a copy of a shard to a node that has none, in place of another node's if wished."""
+        self.map = self.map.changed(shard.with_(learners=(*shard.learners, target)))
+        waits_for = tuple(dict.fromkeys((shard.replicas[0], target)))
+        self._begin("copy", shard, target, now_s, source=source, replaces=replaces, waits_for=waits_for)
+
+    def freeze(self, shard: Shard, nodes: tuple[str, ...], now_s: float) -> None:
+        """Begin to code a shard onto k + m different nodes; it takes no writes meanwhile."""
+        self.map = self.map.changed(shard.with_(sealed=True))
+        first = shard.replicas[0]
+        self._begin("freeze", shard, first, now_s, nodes=nodes, waits_for=(first,))
+
+    def warm(self, shard: Shard, target: str, now_s: float) -> None:
+        """Begin to read a cold shard back to memory."""
+        self._begin("warm", shard, target, now_s, nodes=shard.fragments)
+
+    def _begin(
+        self,
+        kind: TaskKind,
+        shard: Shard,
+        target: str,
+        now_s: float,
+        *,
+        source: str = "",
+        nodes: tuple[str, ...] = (),
+        number: int = 0,
+        replaces: str = "",
+        waits_for: tuple[str, ...] = (),
+    ) -> None:
+        self._next_task += 1
+        command = Command(self._next_task, kind, shard.id, target, source, nodes, number)
+        self.tasks[self._next_task] = Task(
+            command, self.map.version, waits_for, now_s, replaces=replaces
+        )
+
+    def _due(self) -> list[Command]:
+        """Return commands whose nodes have the map they need, and mark them as sent."""
+        found = []
+        for task in self.tasks.values():
+            reports = [self.nodes[name].report for name in task.waits_for]
+            is_known = all(item and item.map_version >= task.version for item in reports)
+            if not task.is_sent and is_known:
+                task.is_sent = True
+                found.append(task.command)
+        return found

@@ -1,0 +1,114 @@
+"""Nodes to read from and to copy to, so that none gets too much at once or for good."""
+
+from collections.abc import Mapping
+
+from steelyard.data.shardstore.shardmap import Shard, ShardMap
+from steelyard.operate.shards.commands import Task
+from steelyard.operate.shards.detector import Detector
+from steelyard.operate.shards.placement import choose
+from steelyard.operate.shards.policy import Adaptive
+from steelyard.operate.shards.views import NodeView
+
+__all__ = ["Targets"]
+
+
+class Targets:
+    """Chooses sources and targets of copies among the nodes that are up."""
+
+    def __init__(
+        self, nodes: Mapping[str, NodeView], detector: Detector, policy: Adaptive
+    ) -> None:
+        """Take what the controller knows.
+
+        Args:
+            nodes: by name.
+            detector: knows who is up.
+            policy: how many copies run at once, and the bound of the load.
+        """
+        self._nodes, self._detector, self._policy = nodes, detector, policy
+        self._spare = ""
+
+    def live(self) -> list[str]:
+        """Return the nodes that are up or suspected, in order."""
+        return sorted(name for name in self._nodes if self._detector.state(name) != "dead")
+
+    def is_free(self, name: str, tasks: Mapping[int, Task]) -> bool:
+        """Whether a node may read or send one more copy now."""
+        commands = [task.command for task in tasks.values() if task.command.kind != "reconcile"]
+        busy = sum(name in (command.target, command.source) for command in commands)
+        return busy < self._policy.moves_at_once
+
+    def source_of(self, shard: Shard, tasks: Mapping[int, Task]) -> str:
+        """Return a live replica to read from that has little to do; none when all are busy.
+
+        The one that writes comes last: it has most to do.
+        """
+        live = [name for name in shard.replicas if self._detector.state(name) == "up"]
+        free = [name for name in live if self.is_free(name, tasks)]
+        return free[-1] if free else ""
+
+    def target_for(
+        self,
+        shard: Shard,
+        shard_map: ShardMap,
+        tasks: Mapping[int, Task],
+        weights: Mapping[int, float],
+        copies: int,
+    ) -> str:
+        """Return the node for one more copy; none when those that could take it are busy.
+
+        One that holds rows of the shard already, as one that comes back does, is preferred.
+
+        Args:
+            shard: what is copied.
+            shard_map: where copies are.
+            tasks: changes under way.
+            weights: load by shard.
+            copies: how many share the shard's load.
+
+        Returns:
+            Its name, or an empty string.
+        """
+        up = [name for name in self.live() if self._detector.state(name) == "up"]
+        able = [
+            name
+            for name in up
+            if self._nodes[name].capacity > 0
+            and not ((report := self._nodes[name].report) and report.is_full)
+        ]
+        if not able:
+            return ""
+        loads = self.loads(shard_map, weights)
+        if not self._policy.regenerate:
+            able = self._spare_of(able, shard, loads)
+        preferred = [
+            name for name in able if (report := self._nodes[name].report) and shard.id in report.rows
+        ]
+        found = choose(
+            shard.id,
+            weights.get(shard.id, 1.0) / copies,
+            {name: loads[name] for name in able},
+            {name: self._nodes[name].capacity for name in able},
+            eps=self._policy.eps,
+            taken={*shard.holders, *(name for name in able if not self.is_free(name, tasks))},
+            preferred=preferred,
+            hosts={name: self._nodes[name].host for name in able if self._nodes[name].host},
+        )
+        return found or ""
+
+    def _spare_of(self, able: list[str], shard: Shard, loads: Mapping[str, float]) -> list[str]:
+        """Return the one node that rebuilds everything, the emptiest when the rebuild began."""
+        if self._spare not in able:
+            self._spare = min(able, key=lambda name: (loads[name], name))
+        # Where it has a copy of this shard already, another node has to take the next one.
+        return able if self._spare in shard.holders else [self._spare]
+
+    def loads(self, shard_map: ShardMap, weights: Mapping[int, float]) -> dict[str, float]:
+        """Return the load of each live node: its part of the weights of the shards it holds."""
+        found = dict.fromkeys(self.live(), 0.0)
+        for shard in shard_map.shards:
+            part = weights.get(shard.id, 1.0) / max(1, len(shard.holders))
+            for name in shard.holders:
+                if name in found:
+                    found[name] += part
+        return found

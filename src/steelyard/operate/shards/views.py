@@ -1,0 +1,48 @@
+"""What the controller knows of its nodes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["NodeReport", "NodeView"]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """What a node tells in answer to a ping.
+
+    Attributes:
+        boot: number of its process.
+        spoken_s: when it spoke, on its own clock.
+        map_version: map that it has.
+        rows: rows held by shard number; of shards without rows nothing is told.
+        fragments: shard and number of the coded blocks that it keeps.
+        recovered: it read back all that it had acknowledged before it was restarted.
+        is_full: it has no room for writes.
+    """
+
+    boot: int
+    spoken_s: float
+    map_version: int
+    rows: Mapping[int, int] = field(default_factory=dict)
+    fragments: frozenset[tuple[int, int]] = frozenset()
+    recovered: bool = False
+    is_full: bool = False
+
+
+@dataclass(slots=True)
+class NodeView:
+    """What the controller knows of a node.
+
+    Attributes:
+        address: where it listens.
+        capacity: weight for placement.
+        report: its newest answer, or None.
+        heard_s: when that came, on the controller's clock.
+        host: failure domain.
+    """
+
+    address: str
+    capacity: float = 1.0
+    report: NodeReport | None = None
+    heard_s: float = float("-inf")
+    host: str = ""
