@@ -292,7 +292,8 @@ class _Held:
 
 
 def _write(folder, name, columns):
-    lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))]
+    rows = zip(*columns.values(), strict=True)
+    lines = [",".join(columns), *(",".join(map(str, row)) for row in rows)]
     (folder / name).write_text("\n".join(lines) + "\n")
     return folder / name
 

@@ -155,8 +155,8 @@ def setpoint_grid(center: DataCenter, spacing_c: float) -> np.ndarray:
     low = plant.spec.setpoint_low_c
     if highest < low:
         raise ConfigError(
-            f"{plant.spec.name}: inlets are up to {plant.highest_approach_c:g} C above the setpoint, "
-            f"so that even {low:g} C breaks the limit of {plant.spec.inlet_limit_c:g} C",
+            f"{plant.spec.name}: inlets are up to {plant.highest_approach_c:g} C above the "
+            f"setpoint, so that even {low:g} C breaks the limit of {plant.spec.inlet_limit_c:g} C",
             hint="lower setpoint_low_c or the racks' supply_approach_c",
         )
     return np.append(np.arange(low, highest - 1e-9, spacing_c), highest)

@@ -94,8 +94,8 @@ def _page(answer: SiteAnswer, asked: SiteRecipe, *, with_chart: bool) -> Report:
 def _reading() -> str:
     """Say how the table is read."""
     return (
-        "Carbon is that of the energy bought, hour by hour. Regret is carbon above that of the best "
-        "setpoints known in advance, and above the best fixed one. Too hot are steps of 15 minutes "
+        "Carbon is that of the energy bought, hour by hour. Regret is carbon above that of the "
+        "best setpoints known in advance, and above the best fixed one. Too hot are steps of 15 minutes "
         "with an inlet above its limit, or with overdue work."
     )
 

@@ -97,15 +97,15 @@ def windows(
     """
     if not (len(years) == len(starts) == len(loads) > 0 and steps > 0):
         raise ConfigError(
-            f"{len(years)} years, {len(starts)} starts and {len(loads)} loads of {steps} steps, but "
-            "each scenario needs one of each, and steps",
+            f"{len(years)} years, {len(starts)} starts and {len(loads)} loads of {steps} steps, "
+            "but each scenario needs one of each, and steps",
             hint="give lists of one length",
         )
     for place, load in enumerate(loads):
         wrong = np.flatnonzero(~((load >= 0) & (load <= 1)))
         if wrong.size:
             raise ConfigError(
-                f"load {place} is {load[wrong[0]]!r} at step {int(wrong[0])}, but must be in [0, 1]",
+                f"load {place} is {load[wrong[0]]:g} at step {int(wrong[0])}, not in [0, 1]",
                 hint="give utilisation as a fraction; powers by Plant.load_of",
             )
 

@@ -181,8 +181,8 @@ def _chiller_w(spec: DataCenterSpec, heat_w: float) -> float:
     if spec.chiller_w * ratio < heat_w:
         raise CatalogError(
             f"data center {spec.name}: chiller_w is {spec.chiller_w:g} W, which takes up "
-            f"{spec.chiller_w * ratio:.4g} W at {spec.design_outdoor_c:g} C outdoors and a setpoint "
-            f"of {spec.setpoint_low_c:g} C, but the room makes {heat_w:.4g} W",
+            f"{spec.chiller_w * ratio:.4g} W at {spec.design_outdoor_c:g} C outdoors and a "
+            f"setpoint of {spec.setpoint_low_c:g} C, but the room makes {heat_w:.4g} W",
             hint=f"give at least {heat_w / ratio:.4g} W, or 0 to have it sized",
         )
     return spec.chiller_w
