@@ -75,6 +75,9 @@ def perfect(view: SiteView, steps: int) -> Drivers:
     Args:
         view: the present.
         steps: steps, the present one included.
+
+    Returns:
+        Drivers of those steps.
     """
     places = np.minimum(np.arange(view.step, view.step + steps), view.drivers.steps - 1)
     return _rows(view.drivers, places)
@@ -146,6 +149,9 @@ def setpoint_grid(center: DataCenter, spacing_c: float) -> np.ndarray:
     Args:
         center: the site.
         spacing_c: distance between neighbours.
+
+    Returns:
+        Setpoints in rising order; the last may be nearer to its neighbour.
 
     Raises:
         ConfigError: even the lowest setpoint breaks the limit.

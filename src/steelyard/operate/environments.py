@@ -184,6 +184,9 @@ class DataCenterEnv(gymnasium.Env[np.ndarray, np.ndarray]):
         Args:
             action: three numbers in {0, 1, 2}.
 
+        Returns:
+            What is seen, the reward, False, whether the episode is over, and the meters by name.
+
         Raises:
             ConfigError: the action has another form, or the episode is over.
         """
@@ -212,6 +215,9 @@ class _OneDecision(DataCenterEnv):
 
         Args:
             action: 0, 1 or 2.
+
+        Returns:
+            As of `DataCenterEnv`.
         """
         moves = np.array([1, RUN, 1])
         moves[self._place] = int(action)
@@ -267,6 +273,9 @@ class DataCenterVectorEnv(gymnasium.vector.VectorEnv):
         Args:
             seed: seed of all of them; of a list the first counts.
             options: none are known.
+
+        Returns:
+            What is seen of each site, and no further words.
         """
         super().reset(seed=seed[0] if isinstance(seed, list) else seed, options=options)
         return self._episodes.reset(self.np_random), {}
@@ -278,6 +287,9 @@ class DataCenterVectorEnv(gymnasium.vector.VectorEnv):
 
         Args:
             actions: of shape [num_envs, 3], each in {0, 1, 2}.
+
+        Returns:
+            What is seen, rewards, and whether episodes ended or were cut, of each site.
         """
         episodes, never = self._episodes, np.zeros(self.num_envs, bool)
         if episodes.is_over:

@@ -95,8 +95,8 @@ def _reading() -> str:
     """Say how the table is read."""
     return (
         "Carbon is that of the energy bought, hour by hour. Regret is carbon above that of the "
-        "best setpoints known in advance, and above the best fixed one. Too hot are steps of 15 minutes "
-        "with an inlet above its limit, or with overdue work."
+        "best setpoints known in advance, and above the best fixed one. Too hot are steps of 15 "
+        "minutes with an inlet above its limit, or with overdue work."
     )
 
 

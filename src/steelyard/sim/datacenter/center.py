@@ -12,6 +12,7 @@ from steelyard.errors import ConfigError
 from steelyard.jit import njit
 from steelyard.sim.datacenter.battery import BatteryLimits, battery_step
 from steelyard.sim.datacenter.columns import COLUMNS, PLANT_COLUMNS
+from steelyard.sim.datacenter.parts import PlantParts
 from steelyard.sim.datacenter.plant import Plant, check_rows, plant_row
 from steelyard.sim.datacenter.queue import QueueRules, queue_step
 from steelyard.sim.datacenter.weather import STEP_S, SiteYear
@@ -162,6 +163,9 @@ class DataCenter:
             setpoint_c: temperature of the air supplied.
             charge_share: energy in the battery over its capacity.
 
+        Returns:
+            The state.
+
         Raises:
             ConfigError: the setpoint is outside the record's bounds.
         """
@@ -235,8 +239,18 @@ class DataCenter:
 
 @njit()
 def _site_rows(
-    plant, limits, rules, state, action, outdoor, wet_bulb, carbon, load, is_metered, rows
-):
+    plant: PlantParts,
+    limits: BatteryLimits,
+    rules: QueueRules,
+    state: SiteState,
+    action: SiteAction,
+    outdoor: np.ndarray,
+    wet_bulb: np.ndarray,
+    carbon: np.ndarray,
+    load: np.ndarray,
+    is_metered: bool,
+    rows: np.ndarray,
+) -> None:
     """Advance scenarios by one step, and fill one row of `COLUMNS` for each."""
     for place in range(rows.shape[0]):
         row = rows[place]

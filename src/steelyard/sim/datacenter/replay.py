@@ -113,6 +113,9 @@ class SiteRun:
         Args:
             start_stored_j: energy in the battery before the first step.
             efficiencies: of charging and of discharging.
+
+        Returns:
+            The gap; about 1e-16 by rounding alone.
         """
         parts = ("it_w", "crac_w", "chiller_w", "tower_w", "pumps_w", "charge_w")
         spent = sum(self.column(name) for name in parts) - self.column("discharge_w")
