@@ -60,8 +60,8 @@ class PPOConfig:
     discount: float = 0.9
     trace: float = 0.9
     clip: float = 0.2
-    entropy: float = 0.003
-    heat_penalty: float = 2.0
+    entropy: float = 0.001
+    heat_penalty: float = 20.0
     seed: int = 0
 
     def __post_init__(self) -> None:
