@@ -139,6 +139,9 @@ class Controller:
             return
         if command.kind == "copy":
             self._end_copy(task, shard, ok=ok)
+        elif command.kind == "retire":
+            learners = tuple(name for name in shard.learners if name != command.target)
+            self.map = self.map.changed(shard.with_(learners=learners))
         elif command.kind == "freeze":
             frozen = shard.with_(
                 sealed=False, code=self.policy.code, fragments=command.nodes, replicas=()
@@ -169,11 +172,13 @@ class Controller:
             place = replicas.index(task.replaces)
             replicas = (*replicas[:place], target, *replicas[place + 1 :])
             epoch += place == 0  # another node writes now
+            learners = (*learners, task.replaces)
         else:
             replicas = (*replicas, target)
-        self.map = self.map.changed(
-            shard.with_(learners=learners, replicas=replicas, epoch=epoch)
-        )
+        changed = shard.with_(learners=learners, replicas=replicas, epoch=epoch)
+        self.map = self.map.changed(changed)
+        if task.replaces in learners:
+            self._await_retired(changed, task.replaces, task.since_s)
 
     # -- what it answers ----------------------------------------------------------------------
 
@@ -321,6 +326,21 @@ class Controller:
         waits_for = tuple(dict.fromkeys((shard.replicas[0], target)))
         self._begin("copy", shard, target, now_s, source=source, replaces=replaces, waits_for=waits_for)
 
+    def retire(self, shard: Shard, name: str, now_s: float) -> None:
+        """Take a copy away from a node that lives, and from a shard that has others."""
+        replicas = tuple(item for item in shard.replicas if item != name)
+        epoch = shard.epoch + (replicas[:1] != shard.replicas[:1])
+        changed = shard.with_(replicas=replicas, learners=(*shard.learners, name), epoch=epoch)
+        self.map = self.map.changed(changed)
+        self._await_retired(changed, name, now_s)
+
+    def _await_retired(self, shard: Shard, name: str, now_s: float) -> None:
+        """Send a node all writes until it knows that it serves no more.
+
+        It reads under its lease and an older map until then, and must not answer with old rows.
+        """
+        self._begin("retire", shard, name, now_s, waits_for=(name,))
+
     def freeze(self, shard: Shard, nodes: tuple[str, ...], now_s: float) -> None:
         """Begin to code a shard onto k + m different nodes; it takes no writes meanwhile."""
         self.map = self.map.changed(shard.with_(sealed=True))
@@ -328,8 +348,13 @@ class Controller:
         self._begin("freeze", shard, first, now_s, nodes=nodes, waits_for=(first,))
 
     def warm(self, shard: Shard, target: str, now_s: float) -> None:
-        """Begin to read a cold shard back to memory."""
-        self._begin("warm", shard, target, now_s, nodes=shard.fragments)
+        """Begin to read a cold shard back to memory.
+
+        Every node has to know that it is cold: one with an older map would go on to answer from
+        the rows of before, next to the new writes.
+        """
+        waits_for = tuple(self.live())
+        self._begin("warm", shard, target, now_s, nodes=shard.fragments, waits_for=waits_for)
 
     def _begin(
         self,
@@ -359,4 +384,7 @@ class Controller:
             if not task.is_sent and is_known:
                 task.is_sent = True
                 found.append(task.command)
-        return found
+        for command in found:
+            if command.kind == "retire":
+                self._conclude(self.tasks.pop(command.task), ok=True)
+        return [command for command in found if command.kind != "retire"]
