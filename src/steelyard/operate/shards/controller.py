@@ -68,7 +68,7 @@ class Controller:
         self.wished: Callable[[Shard], int] = lambda shard: policy.replicas
         self.weights: dict[int, float] = {}
         self.moved_bytes = 0
-        self._next_task = 0
+        self._next_task = self._next_shard = 0
         self.targets = Targets(self.nodes, self.detector, policy)
         self._is_calm = False
 
@@ -340,6 +340,14 @@ class Controller:
         It reads under its lease and an older map until then, and must not answer with old rows.
         """
         self._begin("retire", shard, name, now_s, waits_for=(name,))
+
+    def split(self, shard: Shard, middle: int) -> tuple[Shard, Shard]:
+        """Split a shard to which nothing happens into the keys below `middle` and the rest."""
+        self._next_shard = max(self._next_shard, *(item.id for item in self.map.shards)) + 2
+        low = shard.with_(id=self._next_shard - 1, last=middle - 1)
+        high = shard.with_(id=self._next_shard, first=middle)
+        self.map = self.map.resplit((shard.id,), (low, high))
+        return low, high
 
     def freeze(self, shard: Shard, nodes: tuple[str, ...], now_s: float) -> None:
         """Begin to code a shard onto k + m different nodes; it takes no writes meanwhile."""
