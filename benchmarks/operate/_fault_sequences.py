@@ -117,12 +117,12 @@ class World:
         answered = []
 
         def answer() -> None:
-            if shard_map is not None:
-                node.custody.install(shard_map)
             if boot == node.boot:
+                if shard_map is not None:
+                    node.custody.install(shard_map)
                 node.custody.extend(spoken_s, POLICY.lease_s)
-            if prune:
-                self.prune(node)
+                if prune:
+                    self.prune(node)
             held = node.custody.map
             report = NodeReport(
                 boot=node.boot,
@@ -210,6 +210,8 @@ class World:
         keys = range(shard.first, min(shard.last, NUM_KEYS - 1) + 1)
 
         def read() -> None:
+            if source.custody.refuse_read(self.edges(shard), self.loop.now_s):
+                return end(False)
             rows = {key: source.rows[key] for key in keys if key in source.rows}
 
             def keep() -> None:
@@ -223,6 +225,10 @@ class World:
         # A peer that does not answer in time is an error; a late answer finds its task gone.
         self.loop.after(3.0, lambda: end(False))
 
+    def edges(self, shard: Shard) -> np.ndarray:
+        """Return the lowest and highest key of a shard."""
+        return np.array([shard.first, shard.last], np.uint64)
+
     def code(
         self, command: Command, shard: Shard, target: Node, end: Callable[[bool], None]
     ) -> None:
@@ -233,7 +239,8 @@ class World:
         if command.kind == "freeze":
             held = target.custody.map
             known = held and next((item for item in held.shards if item.id == shard.id), None)
-            if not known or not known.sealed or not all(able):
+            may = not target.custody.refuse_read(self.edges(shard), self.loop.now_s)
+            if not known or not known.sealed or not may or not all(able):
                 return end(False)
             keys = range(shard.first, min(shard.last, NUM_KEYS - 1) + 1)
             rows = {key: target.rows[key] for key in keys if key in target.rows}
@@ -249,7 +256,8 @@ class World:
         if len(found) < needed:
             return end(False)
         if command.kind == "warm":
-            target.rows.update(found[0])
+            for key, held_version in found[0].items():
+                target.rows[key] = max(held_version, target.rows.get(key, 0))
         else:
             target.fragments[shard.id, version, command.number] = dict(found[0])
         return end(True)

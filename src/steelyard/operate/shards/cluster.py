@@ -142,7 +142,9 @@ class Cluster:
         # Every writer begins an epoch of its own: what an earlier process of it wrote last is not
         # known here.
         shards = tuple(
-            shard.with_(epoch=shard.epoch + (not shard.is_cold), learners=(), sealed=False)
+            shard.with_(learners=(), sealed=False)
+            if shard.is_cold
+            else shard.with_(epoch=shard.epoch + 1, learners=(), sealed=False, fragments=())
             for shard in held.shards
         )
         return shards, sorted({*held.addresses, *names}), held.version

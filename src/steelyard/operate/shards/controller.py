@@ -146,12 +146,12 @@ class Controller:
             frozen = shard.with_(
                 sealed=False, code=self.policy.code, fragments=command.nodes, replicas=()
             )
-            self.map = self.map.changed(frozen if ok else shard.with_(sealed=False))
-        elif command.kind == "warm" and ok:
+            self.map = self.map.changed(frozen if ok else shard.with_(sealed=False, fragments=()))
+        elif command.kind == "warm":
             warm = shard.with_(
-                epoch=shard.epoch + 1, replicas=(command.target,), code=(0, 0), fragments=()
+                epoch=shard.epoch + 1, replicas=shard.learners, code=(0, 0), fragments=()
             )
-            self.map = self.map.changed(warm)
+            self.map = self.map.changed((warm if ok else shard).with_(learners=()))
         elif command.kind == "rebuild" and ok:
             nodes = list(shard.fragments)
             nodes[command.number] = command.target
@@ -288,7 +288,7 @@ class Controller:
         busy = {task.command.shard for task in self.tasks.values()}
         live = self.live()
         alive = set(live)
-        # Those with the fewest copies first: the next failure would lose them.
+        # Those with the fewest copies come first: the next failure would lose them.
         waiting = [shard for shard in self.map.shards if shard.id not in busy]
         for shard in sorted(waiting, key=lambda item: len(item.replicas)):
             if shard.is_cold:
@@ -351,18 +351,21 @@ class Controller:
 
     def freeze(self, shard: Shard, nodes: tuple[str, ...], now_s: float) -> None:
         """Begin to code a shard onto k + m different nodes; it takes no writes meanwhile."""
-        self.map = self.map.changed(shard.with_(sealed=True))
+        # Who will hold a fragment knows it first: told to forget what the map does not give it, a
+        # node would drop what came too early.
+        self.map = self.map.changed(shard.with_(sealed=True, fragments=nodes))
         first = shard.replicas[0]
-        self._begin("freeze", shard, first, now_s, nodes=nodes, waits_for=(first,))
+        waits_for = (first, *nodes)
+        self._begin("freeze", shard, first, now_s, nodes=nodes, waits_for=waits_for)
 
     def warm(self, shard: Shard, target: str, now_s: float) -> None:
-        """Begin to read a cold shard back to memory.
+        """Begin to read a cold shard back to memory, once every node knows that it is cold.
 
-        Every node has to know that it is cold: one with an older map would go on to answer from
-        the rows of before, next to the new writes.
+        One with an older map would go on to answer from the rows of before, next to new writes.
         """
-        waits_for = tuple(self.live())
-        self._begin("warm", shard, target, now_s, nodes=shard.fragments, waits_for=waits_for)
+        self.map = self.map.changed(shard.with_(learners=(target,)))
+        nodes, everyone = shard.fragments, tuple(self.live())
+        self._begin("warm", shard, target, now_s, nodes=nodes, waits_for=everyone)
 
     def _begin(
         self,

@@ -202,8 +202,9 @@ class Planner:
             proposed.add((found.id, giver))
             # It has to pay in two windows, one after the other, before anything moves.
             if (found.id, giver) in self._proposed:
-                source = next((n for n in found.replicas[::-1] if n in up), giver)
-                controller.copy(found, taker, now_s, source=source, replaces=giver)
+                source = controller.targets.source_of(found, controller.tasks)
+                if source:
+                    controller.copy(found, taker, now_s, source=source, replaces=giver)
         self._proposed = proposed
 
     def _best(
