@@ -20,9 +20,9 @@ from steelyard.sim.network import Flows, ecmp, link_bytes
 from steelyard.sim.network.published import fire_flyer_2
 from steelyard.sim.network.traffic import double_binary_tree
 
-__all__ = ["fitted_all_reduce_s", "link_checks"]
+__all__ = ["SIZE_BYTES", "fitted_all_reduce_s", "link_checks", "published_gb_per_s"]
 
-_SIZE_BYTES = 186 * 2**20
+SIZE_BYTES = 186 * 2**20
 _PER_NODE = 8
 _PEER_BYTES_PER_S = 9 * 2**30
 """Between an accelerator and the network card, whose writes the processor does not chain."""
@@ -103,7 +103,7 @@ def _seconds(series: str, efficiency: float, size_bytes: float, gpus: int) -> fl
 
 
 @cache
-def _published() -> dict[str, dict[int, float]]:
+def published_gb_per_s() -> dict[str, dict[int, float]]:
     """Return GB/s by series and accelerators."""
     found: dict[str, dict[int, float]] = defaultdict(dict)
     path = shared("fire-flyer") / "allreduce-bandwidth.csv"
@@ -114,14 +114,14 @@ def _published() -> dict[str, dict[int, float]]:
 
 def _gb_per_s(series: str, efficiency: float, gpus: Iterable[int]) -> NDArray[np.float64]:
     """Return the modeled bandwidth: bytes of the message over the time."""
-    times = [_seconds(series, efficiency, _SIZE_BYTES, count) for count in gpus]
-    return _SIZE_BYTES / np.array(times) / 1e9
+    times = [_seconds(series, efficiency, SIZE_BYTES, count) for count in gpus]
+    return SIZE_BYTES / np.array(times) / 1e9
 
 
 @cache
 def _fit(series: str) -> float:
     """Return the efficiency with the least squared logarithmic errors over all points."""
-    points = _published()[series]
+    points = published_gb_per_s()[series]
     said = np.log(list(points.values()))
 
     def squares(log_efficiency: float) -> float:
@@ -145,7 +145,7 @@ def fitted_all_reduce_s(series: str, size_bytes: float, gpus: int) -> float:
 
 def link_checks() -> list[Check]:
     """Fit one efficiency per series, and compare every published point."""
-    published = _published()
+    published = published_gb_per_s()
     fitted = {name: _fit(name) for name in published}
     checks = []
     for name, points in published.items():

@@ -26,7 +26,9 @@ __all__ = [
     "PublishedStep",
     "fitted_rings",
     "network_bytes_per_s",
+    "published_machine",
     "published_runs",
+    "read_step",
 ]
 
 ROWS_FILE = (
@@ -152,12 +154,12 @@ def _run(row: dict[str, str], rings: float) -> PublishedRun | None:
     # The ablation changes the model from row to row.
     if row["source"] == "megascale-ablation" or not all(row[name] for name in _NEEDED):
         return None
-    step = _step(row)
+    step = read_step(row)
     if step is None:
         return None
     # The fields are the arguments of the cost model.
     settings = {item.name: getattr(step, item.name) for item in fields(step)}
-    machine = _machine(row["chip"], rings if row["system"] == DEEPSPEED else 1.0)
+    machine = published_machine(row["chip"], rings if row["system"] == DEEPSPEED else 1.0)
     cost = training_step(settings.pop("arch"), machine=machine, **settings)
     accelerators = int(row["gpus"])
     return PublishedRun(
@@ -193,8 +195,15 @@ def _whole(row: dict[str, str], name: str, default: int) -> int:
     return int(float(row[name])) if row[name] else default
 
 
-def _step(row: dict[str, str]) -> PublishedStep | None:
-    """Read the row's step; None where its batch does not divide."""
+def read_step(row: dict[str, str]) -> PublishedStep | None:
+    """Read the step of a row.
+
+    Args:
+        row: values by column.
+
+    Returns:
+        The step; None where its batch does not divide.
+    """
     tensor, pipeline, context = (_whole(row, name, 1) for name in ("tp", "pp", "cp"))
     micro = _whole(row, "micro_batch", 1)
     data = int(row["gpus"]) // (tensor * pipeline * context)
@@ -244,8 +253,16 @@ def _architecture(row: dict[str, str]) -> Architecture:
 
 
 @cache
-def _machine(chip: str, rings: float) -> Machine:
-    """Return a chip in nodes of eight, with the share of the network that rings reach."""
+def published_machine(chip: str, rings: float = 1.0) -> Machine:
+    """Return a chip in nodes of eight.
+
+    Args:
+        chip: its name in the rows.
+        rings: share of the network that rings reach.
+
+    Returns:
+        The machine.
+    """
     name, network = _CHIPS[chip]
     accelerator = catalog.accelerator(name)
     node = Cluster(

@@ -12,6 +12,7 @@ from dataclasses import replace
 from benchmarks.common import Check
 from benchmarks.plan._fire_flyer_links import link_checks
 from benchmarks.plan._fire_flyer_steps import step_checks
+from benchmarks.plan._measured_all_reduces import interval_check
 
 from steelyard import catalog
 from steelyard.catalog.records import WORLD_AVERAGE
@@ -33,7 +34,7 @@ _CABLES = (0.0, 0.05, 0.1, 0.2)
 def run(quick: bool) -> list[Check]:
     """Compare designs, collectives and steps with what was published; a quick run does the same."""
     del quick  # it takes seconds
-    return [*_design_checks(), *link_checks(), *step_checks()]
+    return [*_design_checks(), *link_checks(), *step_checks(), interval_check()]
 
 
 def _design_checks() -> list[Check]:

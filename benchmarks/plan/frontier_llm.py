@@ -16,6 +16,7 @@ from benchmarks.plan._frontier import LENGTH, frontier_machine, gpt
 from benchmarks.plan._layout_sweep import SweepGroup, sweep_groups, sweep_machine, sweep_memory
 from benchmarks.plan._layout_tuning import tuning_checks
 from benchmarks.plan._published_beliefs import fit_published, sweep_coverage
+from benchmarks.plan._published_choices import choice_checks
 from benchmarks.plan._published_runs import DEEPSPEED, PublishedRun, published_runs
 
 from steelyard.catalog.architecture import Architecture
@@ -48,6 +49,7 @@ def run(quick: bool) -> list[Check]:
         *_sweep(),
         *tuning_checks(quick),
         *_search_time(),
+        *_choices(),
     ]
 
 
@@ -164,6 +166,12 @@ def _intervals(
         Check("6 half-width over median error", width, 2.5, "lower"),
         Check("6 package's spreads less those fitted", float(drift.max()), 0.02, "lower"),
     ]
+
+
+def _choices() -> list[Check]:
+    """Search what the published runs chose."""
+    runs, _ = published_runs()
+    return choice_checks(runs) if runs else []
 
 
 def _factor(runs: list[PublishedRun], chip: str) -> float:

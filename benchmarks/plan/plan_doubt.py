@@ -5,6 +5,10 @@ of one model, length, number of accelerators and kernel; all figures are of the 
 "as shipped" ask the same of the spreads that the package carries, without the factor, which a user
 of other machines does not have. The spread of measured times between runs is not published and
 counts as error of the forecast.
+
+Figures of serving are held against published points (`_served_points`): spreads are fitted on half
+of them by a hash of their names, and all figures are of the other half. Points of one model, chip
+and engine share errors, so that they count for fewer than they are.
 """
 
 from dataclasses import dataclass, replace
@@ -12,16 +16,27 @@ from dataclasses import dataclass, replace
 import numpy as np
 from benchmarks.common import Check
 from benchmarks.plan._layout_sweep import SweepGroup, sweep_groups
+from benchmarks.plan._served_beliefs import (
+    SERVED_ON,
+    beyond_groups,
+    fit_other_chip,
+    fit_queue,
+    fit_served,
+)
+from benchmarks.plan._served_points import ServedPoint, served_points
 from numpy.typing import NDArray
 
 from steelyard.plan.advice import PUBLISHED_BELIEFS
 from steelyard.plan.beliefs import Beliefs, Doubt, fit_beliefs
+from steelyard.plan.intervals import OTHER_SERVED_CHIP, QUEUE, QUEUE_GROWTH, SERVED_BELIEFS
 from steelyard.plan.probes import probes_of, with_answer
 from steelyard.plan.regret import regret_of
 
 PAPER: list[str] = []
 
 Indices = NDArray[np.int64]
+_FIXED = 0.35
+"""Half-width that these forecasts had before, whatever they were of."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +70,7 @@ def run(quick: bool) -> list[Check]:
     return [
         *checks,
         *(replace(check, name=f"{check.name}, as shipped") for check in shipped),
+        *_served(),
     ]
 
 
@@ -168,3 +184,76 @@ def _probes(held: list[SweepGroup], beliefs: Beliefs, factor: float) -> list[Che
         ),
         Check("3 width after it over before, median", float(np.median(narrower)), 0.8, "lower"),
     ]
+
+
+def _served() -> list[Check]:
+    """Hold the intervals of serving against the held-out half of the published points."""
+    points = served_points()
+    if not points:
+        print("the published points of serving are not there: nothing was compared")
+        return [Check("4 published points of serving", 0.0, 1.0, "higher")]
+    beliefs = fit_served(points)
+    shipped = [*SERVED_BELIEFS.parts, SERVED_BELIEFS.own, OTHER_SERVED_CHIP, QUEUE, QUEUE_GROWTH]
+    found = [*beliefs.parts, beliefs.own, fit_other_chip(points, beliefs), *fit_queue(points)]
+    print(f"serving: spreads of parts, of a point, of another chip, queue {np.round(found, 3)}")
+    drift = float(np.abs(np.array(found) - shipped).max())
+    held = [item for item in points if not item.is_fitted]
+    _print_groups(held)
+    known = [item for item in held if item.chip.startswith(SERVED_ON)]
+    other = [item for item in held if not item.chip.startswith(SERVED_ON)]
+    first = [item for item in held if np.isfinite(item.first_s)]
+    return [
+        *_kept("4 time per token", _tokens(known)),
+        *_kept("4 time per token, other chips", _tokens(other)),
+        *_kept("4 time per token, group not fitted", _beyond(points)),
+        *_kept("5 first token", np.array([_first(item) for item in first])),
+        Check("4 package's spreads of serving less those fitted", drift, 0.02, "lower"),
+    ]
+
+
+def _tokens(points: list[ServedPoint]) -> NDArray[np.float64]:
+    """Return measured times, and the ends of their intervals, over those forecast, [points, 3]."""
+    ends = np.array([1 + item.relative for item in points])
+    measured = np.exp([item.error for item in points])
+    return np.stack([measured, 1 / ends, ends], axis=1)
+
+
+def _beyond(points: list[ServedPoint]) -> NDArray[np.float64]:
+    """Return the same where the spreads are of all groups but the point's own."""
+    rows = [(np.exp(item.error), 1 + wide) for item, wide in beyond_groups(points)]
+    return np.array([(measured, 1 / end, end) for measured, end in rows])
+
+
+def _first(item: ServedPoint) -> list[float]:
+    ends = (item.first_s, item.first_low_s, item.first_high_s)
+    return [value / item.prompt_s for value in ends]
+
+
+def _kept(name: str, rows: NDArray[np.float64]) -> list[Check]:
+    """Count how often intervals hold, and compare their width with the errors."""
+    measured, low, high = rows.T
+    share = float(((low <= measured) & (measured <= high)).mean())
+    error = float(np.median(np.abs(measured - 1)))
+    wide = float(np.median((high - low) / 2))
+    fixed = float((np.abs(np.log(measured)) <= np.log1p(_FIXED)).mean())
+    print(
+        f"{name}: {len(rows)} held-out points, median error {error:.0%}, half-width {wide:.0%}; "
+        f"a fixed {_FIXED:.0%} would hold in {fixed:.0%}"
+    )
+    return [
+        Check(f"{name}, held-out points", float(len(rows)), 50, "higher"),
+        Check(f"{name}, inside 80 % intervals, at least", share, 0.7, "higher"),
+        Check(f"{name}, inside 80 % intervals, at most", share, 0.9, "lower"),
+        Check(f"{name}, half-width over median error", wide / error, 2.5, "lower"),
+    ]
+
+
+def _print_groups(points: list[ServedPoint]) -> None:
+    """Print for each group how far times were off, and how many intervals held."""
+    for group in sorted({item.group for item in points}):
+        own = [item for item in points if item.group == group]
+        off = np.exp([item.error for item in own])
+        kept = np.mean([abs(item.error) <= np.log1p(item.relative) for item in own])
+        low, middle, high = np.percentile(off, [10, 50, 90])
+        told = f"published over forecast {middle:.2f} ({low:.2f} to {high:.2f}), {kept:.0%} inside"
+        print(f"{' '.join(group)}: {len(own)} points, {told}")

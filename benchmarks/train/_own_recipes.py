@@ -75,7 +75,7 @@ def size_runs(quick: bool) -> list[OwnRun]:
 
 
 def ladder_runs(quick: bool) -> list[OwnRun]:
-    """Return the runs of `recipes/ladder.toml`'s sizes, lengths and rate, of two seeds."""
+    """Return runs of three sizes of `recipes/ladder.toml`, at its rate, a fifth longer."""
     wide = {"head_dim": 32, "num_heads": 3, "num_kv_heads": 3, "max_positions": 2 * _LENGTH}
     train = _train(
         96,

@@ -9,7 +9,7 @@ import csv
 import gzip
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ __all__ = ["FinishedRun", "finished_runs"]
 _DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 _STEPS, _PEAK, _WARMUP = 500, 3e-4, 0.01
 _LEAST_POINTS = 10
+_TUNED = ("gemstones", "schedules 25m")
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +34,7 @@ class FinishedRun:
         rates: rate of every step.
         steps: steps at which the loss was measured, [n].
         losses: nats per token, [n].
+        is_tuned: whether the widths of intervals were chosen on it.
     """
 
     family: str
@@ -40,6 +42,7 @@ class FinishedRun:
     rates: LearningRates
     steps: np.ndarray
     losses: np.ndarray
+    is_tuned: bool = False
 
     @property
     def final(self) -> float:
@@ -50,7 +53,12 @@ class FinishedRun:
 def finished_runs() -> list[FinishedRun]:
     """Read all runs with ten points or more."""
     found = [*_multi_power(), *_ladders(), *_routed()]
-    return [run for run in found if len(run.steps) >= _LEAST_POINTS]
+    long = [run for run in found if len(run.steps) >= _LEAST_POINTS]
+    # Every other routed model: of one family those aside tell no more than that.
+    routed = {run.name for run in [run for run in long if run.family == "routed"][::2]}
+    return [
+        replace(run, is_tuned=run.family.startswith(_TUNED) or run.name in routed) for run in long
+    ]
 
 
 def _multi_power() -> Iterator[FinishedRun]:

@@ -260,6 +260,12 @@ _ROWS: tuple[tuple[str, str, Literal["lower", "higher", "neither"], str], ...] =
         "Rate of large messages between two processes of this machine.",
     ),
     ("machine.launch", "s", "lower", "Time to dispatch one small tensor operation."),
+    (
+        "operate.series_value",
+        "1",
+        "neither",
+        "Value of a watched series at one step, in the unit of the series.",
+    ),
     ("data.documents", "count", "neither", "Documents kept after cleaning and deduplication."),
     ("data.tokens", "token", "neither", "Tokens in the training shards."),
     (

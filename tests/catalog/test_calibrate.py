@@ -146,7 +146,7 @@ def test_disturbed_rates_widen_the_intervals_of_what_is_planned_on_them(quick):
     calm = dataclasses.replace(quick[0], contention=0.0, noise=0.0)
     busy = dataclasses.replace(quick[0], contention=0.5, noise=0.1)
     assert calm.disturbance == 0.0 and busy.disturbance == pytest.approx(math.hypot(1.0, 0.1))
-    widths = [Machine.from_calibration(item).time_relative for item in (calm, busy)]
+    widths = [Machine.from_calibration(item).calibrated_relative for item in (calm, busy)]
     assert widths == pytest.approx([0.2, math.hypot(0.2, busy.disturbance)])
 
 

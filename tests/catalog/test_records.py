@@ -14,6 +14,7 @@ _GET = {
     "accelerators": catalog.accelerator,
     "clusters": catalog.cluster,
     "sites": catalog.site,
+    "datacenters": catalog.datacenter,
 }
 
 
@@ -25,7 +26,14 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("kind", "least"), [("accelerators", 30), ("clusters", 12), ("sites", 8), ("architectures", 25)]
+    ("kind", "least"),
+    [
+        ("accelerators", 30),
+        ("clusters", 12),
+        ("sites", 8),
+        ("datacenters", 4),
+        ("architectures", 25),
+    ],
 )
 def test_every_record_loads_with_source_and_confidence(kind, least, folder):
     assert len(catalog.names(kind)) >= least

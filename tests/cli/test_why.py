@@ -13,6 +13,11 @@ from steelyard.units import pretty
 CHAINS = {
     "money": "plan train --budget $5,000 --accelerator H100-SXM5-80GB --count 8",
     "stages": "plan train --budget 1e25FLOP --cluster Selene --model gpt3-175b --deadline 9years",
+    "experts": "plan train --budget 1e25FLOP --cluster Selene --model mixtral-8x22b --tensor 2",
+    "moved": "plan train --budget 1e23FLOP --cluster Selene --nodes 8 --model gpt3-6.7b "
+    "--offload any --pipeline 4 --recompute full",
+    "parts": "plan train --budget 1e25FLOP --cluster Llama3-24k-RoCE --model llama-3.1-405b "
+    "--sequence-length 131072 --context 16 --deadline 9years",
     "amortized": "plan train --budget 1e22FLOP --cluster LEONARDO-Booster --nodes 4",
     "adapters": "plan fit 70B --use lora --weights int4 --accelerator H100-SXM5-80GB",
     "sharded": "plan fit llama-3.1-8b --use train --weights bf16 --accelerator H100-SXM5-80GB",

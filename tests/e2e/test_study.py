@@ -14,7 +14,7 @@ import pytest
 from tests.e2e.test_quickstart import small_text
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "ladder.toml"
-SHORTER = (("seeds = [0, 1]", "seeds = [0]"), ("steps = 240 ", "steps = 120 "))
+SHORTER = (("seeds = [0, 1]", "seeds = [0]"), ("steps = 200 ", "steps = 120 "))
 LARGEST = "ladder/96x3/cooldown-000120"
 LINE = ("train", "study", "ladder.toml", "--data", "text")
 CELLS = 16

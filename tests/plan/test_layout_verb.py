@@ -8,12 +8,15 @@ import pytest
 
 from steelyard import catalog
 from steelyard.cli.plan.layout import layout
-from steelyard.errors import ConfigError, InfeasibleError, SteelyardError
+from steelyard.cli.plan.space_options import SpaceOptions
+from steelyard.errors import ConfigError, SteelyardError
 from steelyard.plan.exports import read_megatron
 from steelyard.plan.machines import machines_of
 from steelyard.plan.run_advice import advise_run, plan_of
 from steelyard.runs.pareto import pareto
 
+_LONG = {"model": "gpt2", "cluster": "Selene", "nodes": 4, "global_batch": 1}
+_LONG |= {"sequence_length": 8192}
 _ASKED = {"model": "gpt3-6.7b", "cluster": "Selene", "nodes": 4}
 
 
@@ -27,6 +30,7 @@ def test_the_ranking_names_its_doubt_and_its_probe(capsys, tmp_path):
     assert "Layouts that fit" in (tmp_path / "page.html").read_text()
     layout(**_ASKED, json=True)
     found = json.loads(capsys.readouterr().out)
+    assert found["searched"] >= found["fit"] >= len(found["layouts"])
     best, low, high = found["layouts"][0]["step_s"]
     assert low < best < high
     assert sum(item["wins"] for item in found["layouts"]) <= 1 + 1e-9
@@ -74,10 +78,16 @@ def test_a_slow_probe_makes_the_plan_slower_and_dearer(capsys):
 
 
 def test_what_cannot_be_is_said(capsys):
-    with pytest.raises(InfeasibleError, match="memory: gpt3-175b needs at least"):
-        layout(model="gpt3-175b", cluster="Selene", nodes=1)
-    with pytest.raises(InfeasibleError, match="no split of 32 accelerators divides 1 "):
-        layout(model="gpt2", cluster="Selene", nodes=4, global_batch=1)
+    assert layout(model="gpt3-175b", cluster="Selene", nodes=1, json=True) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["infeasible"].startswith("memory: gpt3-175b needs at least")
+    assert "nodes" in told["changes"][0]["name"]
+    whole = SpaceOptions(context=1)
+    assert layout(**_LONG, space=whole, json=True) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert "no split of 32 accelerators divides 1 " in told["infeasible"]
+    assert "with context 1" in told["infeasible"]
+    assert re.match(r"context \d+ in place of 1", told["changes"][0]["name"])
     with pytest.raises(SteelyardError, match=r"(?s)--top is 0.*--sequence-length is 0"):
         layout(**_ASKED, top=0, sequence_length=0)
     with pytest.raises(ConfigError, match="tokens -1"):

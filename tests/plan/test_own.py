@@ -100,8 +100,10 @@ def test_a_plan_for_a_calibrated_machine_counts_its_trainer():
     arch = catalog.architecture_by_name("gpt2")
     how = {"counts": [1], "global_batch": 8, "sequence_length": 256}
     own = search_layouts(arch, HERE, **how)
-    assert set(own.recompute.tolist()) == {0}
-    assert set(search_layouts(arch, replace(HERE, trainer_process_bytes=0.0), **how).recompute) == {
+    assert set(own.layout.recompute.tolist()) == {0}
+    assert set(
+        search_layouts(arch, replace(HERE, trainer_process_bytes=0.0), **how).layout.recompute
+    ) == {
         0,
         2,
     }

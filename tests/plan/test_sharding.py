@@ -107,7 +107,8 @@ def test_plan_layout_shows_the_groups(capsys):
     layout(model="gpt3-13b", json=True, **asked)
     found = json.loads(capsys.readouterr().out)["shards"]
     plain, quantized = found.values()
-    assert quantized["step_s"] <= plain["step_s"]
+    # Traffic hides behind compute here, and quantizing does not.
+    assert quantized["step_s"] > plain["step_s"]
     assert set(plain["groups"].values()) <= {0, 1, 2, 8, 64}
     # Replicas alone do not hold so large a model.
     layout(model="gpt3-175b", **asked)

@@ -200,7 +200,7 @@ def test_an_interval_depends_on_what_a_layout_waits_for():
     other = replace(machine, name="MI250X-GCD")
     assert step_relative(other, plain) > step_relative(machine, plain)
     own = replace(machine, provenance="measured")
-    assert step_relative(own, plain) == step_relative(own, linked) == own.time_relative
+    assert step_relative(own, plain) == step_relative(own, linked) == own.calibrated_relative
 
 
 def test_a_layout_that_does_not_fit_is_one_change_from_one_that_does():

@@ -196,7 +196,8 @@ class Server:
             self.kill()
             raise
         self.url = line.split()[-1]
-        self.client = httpx.Client(base_url=self.url, timeout=120)
+        # Loading the certificates of the world takes longer than most tests; nothing is encrypted.
+        self.client = httpx.Client(base_url=self.url, timeout=120, verify=False)
         return self
 
     def __exit__(self, kind, error, trace):
@@ -313,3 +314,13 @@ class Shuffled(OrderPolicy):
 
     def key(self, request, now_s):
         return ((request.order * 7 + self.round * 5) % 11, request.order)
+
+
+@pytest.fixture(scope="module")
+def client(chat_server):
+    """The client library of OpenAI; it loads no certificates, which takes most of a second."""
+    openai = pytest.importorskip("openai")
+    http = openai.DefaultHttpxClient(verify=False)
+    url = f"{chat_server.url}/v1"
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=0, http_client=http) as made:
+        yield made

@@ -62,7 +62,7 @@ def outputs(llm):
     ],
     ids=["roomy", "recompute", "swap"],
 )
-@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("compiled", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_tokens_are_those_of_the_model_alone(served, changes, compiled):
     folder, expected = served
     model = checkpoint.load(folder, dtype=None, keep_stored=compiled)

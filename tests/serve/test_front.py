@@ -177,7 +177,9 @@ def test_overload_is_answered_at_once_with_the_time_to_wait(server):
     results = []
 
     def ask():
-        results.append(httpx.post(f"{server.url}/v1/completions", json=long, timeout=120))
+        results.append(
+            httpx.post(f"{server.url}/v1/completions", json=long, timeout=120, verify=False)
+        )
 
     threads = [threading.Thread(target=ask) for _ in range(40)]
     pid = server.engine_pid()
@@ -210,6 +212,7 @@ def test_a_killed_engine_is_replaced_and_unanswered_requests_are_sent_again(serv
             f"{server.url}/v1/completions",
             json={"prompt": [index, 1], "max_tokens": 5, "temperature": 0},
             timeout=60,
+            verify=False,
         )
 
     threads = [threading.Thread(target=ask, args=(index,)) for index in range(4)]

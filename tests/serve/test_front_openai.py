@@ -9,12 +9,6 @@ import pytest
 openai = pytest.importorskip("openai")
 
 
-@pytest.fixture(scope="module")
-def client(chat_server):
-    with openai.OpenAI(base_url=f"{chat_server.url}/v1", api_key="none", max_retries=0) as made:
-        yield made
-
-
 def test_completions_whole_and_streamed(client):
     body = {"model": "tiny", "prompt": "once upon", "max_tokens": 12, "temperature": 0.7, "seed": 4}
     whole = client.completions.create(**body)

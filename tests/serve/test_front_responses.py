@@ -24,12 +24,6 @@ FUNCTION = {
 BODY = {"model": "tiny", "input": "hello", "max_output_tokens": 12}
 
 
-@pytest.fixture(scope="module")
-def client(chat_server):
-    with openai.OpenAI(base_url=f"{chat_server.url}/v1", api_key="none", max_retries=0) as made:
-        yield made
-
-
 def ask(client, **fields):
     return client.responses.create(**BODY | {"extra_body": {"seed": 3}} | fields)
 

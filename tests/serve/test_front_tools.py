@@ -37,12 +37,6 @@ BODY = {
 }
 
 
-@pytest.fixture(scope="module")
-def client(chat_server):
-    with openai.OpenAI(base_url=f"{chat_server.url}/v1", api_key="none", max_retries=0) as made:
-        yield made
-
-
 def check_call(call):
     arguments = json.loads(call.function.arguments)
     assert call.id.startswith("call_")

@@ -1,4 +1,5 @@
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -6,8 +7,14 @@ import pytest
 from steelyard.train.memory import PeakMemory
 
 
+def _resident_bytes() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmRSS"))
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_peak_that_is_gone_is_still_seen():
+    before = _resident_bytes()
     memory = PeakMemory("cpu")
     held = np.ones(20 << 20, dtype=np.uint8)
     gone = np.ones(40 << 20, dtype=np.uint8)
@@ -18,6 +25,10 @@ def test_a_peak_that_is_gone_is_still_seen():
     assert memory.peak_bytes() / (60 << 20) == pytest.approx(1, abs=0.1)
     assert memory.resident_peak_bytes() / (70 << 20) == pytest.approx(1, abs=0.1)
     del more
+    # What was freed stays until the run ends, and then goes back.
+    assert _resident_bytes() - before > 60 << 20
+    memory.release()
+    assert _resident_bytes() - before < 30 << 20
     again = PeakMemory("cpu")
     assert again.peak_bytes() < 8 << 20
     assert held.sum() == 20 << 20

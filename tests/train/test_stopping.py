@@ -23,17 +23,19 @@ def test_the_end_of_a_power_law_is_foreseen_from_a_third():
     steps = np.arange(20, 1000, 20.0)
     losses = 2.0 + 4.0 * (steps + 1) ** -0.4
     seen = steps < 333
-    said = forecast_final(rates, steps[seen], losses[seen])
-    assert said is not None and said.low < losses[-1] < said.high
-    assert said.high - said.low < 0.15
+    found = forecast_final(rates, steps[seen], losses[seen])
+    assert found is not None and found.least <= found.forecast.low
+    said = found.forecast
+    assert said.low < losses[-1] < said.high and said.high - said.low < 0.1
     # Where the rate is still to fall, the end may lie lower, by as much as is usual.
     cooled = forecast_final(
         LearningRates.trapezoid(1000, 1e-2, warmup=10), steps[seen], losses[seen]
     )
-    assert cooled is not None and 0.1 < said.low - cooled.low < 0.35
+    assert cooled is not None and 0.05 < said.low - cooled.forecast.low < 0.35
+    assert found.least - cooled.least > said.low - cooled.forecast.low
     # Units of the rate do not matter, and too early nothing is said.
     again = forecast_final(LearningRates(100 * rates.rates), steps[seen], losses[seen])
-    assert again is not None and again.value == pytest.approx(said.value, rel=1e-3)
+    assert again is not None and again.forecast.value == pytest.approx(said.value, rel=1e-3)
     assert forecast_final(rates, steps[:6], losses[:6]) is None
 
 
@@ -46,7 +48,7 @@ def test_a_run_is_stopped_where_it_cannot_reach_the_limit_and_goes_on_later(
     with pytest.raises(StoppedEarlyError, match=r"above 0\.5") as caught:
         train(plan, source, tmp_path / "run", on_step=rule)
     assert caught.value.exit_code == 1
-    assert rule.forecast and rule.forecast.low < whole.eval_loss < rule.forecast.high
+    assert rule.latest and rule.latest.least < whole.eval_loss < rule.latest.forecast.high
     # What was asked of the first call is known to the next: it stops at its first evaluation.
     steps = []
 

@@ -1,10 +1,11 @@
-"""Facts: accelerators, clusters, sites, model architectures, and what was measured on this machine.
+"""Facts: accelerators, clusters, sites, data centers, model architectures, and what was measured on this machine.
 
 `calibrate` stands in `steelyard.catalog.calibrate`, because it needs torch.
 """
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.calibration import Calibration, MatmulPoint
+from steelyard.catalog.datacenter import DataCenterSpec, RackGroup
 from steelyard.catalog.hardware import Accelerator, Cluster, Level, Site
 from steelyard.catalog.huggingface import from_huggingface
 from steelyard.catalog.huggingface_export import to_huggingface
@@ -13,6 +14,7 @@ from steelyard.catalog.records import (
     accelerator,
     architecture_by_name,
     cluster,
+    datacenter,
     names,
     record,
     site,
@@ -25,14 +27,17 @@ __all__ = [
     "Architecture",
     "Calibration",
     "Cluster",
+    "DataCenterSpec",
     "Level",
     "MatmulPoint",
     "ParameterCount",
+    "RackGroup",
     "Site",
     "accelerator",
     "architecture_by_name",
     "cluster",
     "count_parameters",
+    "datacenter",
     "from_huggingface",
     "load_calibration",
     "names",

@@ -197,7 +197,9 @@ class Architecture:
     @property
     def num_expert_layers(self) -> int:
         """Layers whose MLP is a mixture of experts."""
-        return sum(self.has_experts(layer) for layer in range(self.num_layers))
+        if not self.num_experts:
+            return 0
+        return max(self.num_layers - self.num_dense_layers, 0) // self.moe_every
 
     def has_experts(self, layer: int) -> bool:
         """Return whether the MLP of a layer is a mixture of experts.

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from typing import Any, get_type_hints
 
+from steelyard.catalog.datacenter import DataCenterSpec, RackGroup
 from steelyard.catalog.hardware import Accelerator, Cluster, Site
 from steelyard.catalog.validate import validate
 from steelyard.config import convert
@@ -29,6 +30,10 @@ _GOOD: dict[type, dict[str, Any]] = {
         "accelerators_per_node": 1,
     },
     Site: {"country": "x", "pue": 1.0},
+    DataCenterSpec: {
+        "site": "x",
+        "racks": (RackGroup(racks=1, servers=1, server_full_w=2.0, server_idle_w=1.0),),
+    },
 }
 """Values that break no rule, for required fields that cannot be read."""
 
@@ -44,7 +49,7 @@ def faults(
 
     Args:
         values: fields as they stand in the file.
-        kind: `Accelerator`, `Cluster` or `Site`.
+        kind: `Accelerator`, `Cluster`, `Site` or `DataCenterSpec`.
         where: file and record, for messages.
         read: turns a field's text into SI units; raises a SteelyardError.
 

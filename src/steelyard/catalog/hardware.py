@@ -47,6 +47,7 @@ class Accelerator:
         scale_up_bytes_per_s: ONE-WAY bandwidth to peers in the node, 0 for none.
         host_link_bytes_per_s: one-way bandwidth to the host's memory, 0 when unknown.
         tdp_w: board power, 0 when unknown.
+        idle_w: power without work, 0 when unknown.
         price_usd_per_hour: an example on-demand rent, 0 when unknown.
         price_date: month of that rent, such as "2025-06".
         price_source: where that rent stands.
@@ -68,6 +69,7 @@ class Accelerator:
     scale_up_bytes_per_s: float = 0.0
     host_link_bytes_per_s: float = 0.0
     tdp_w: float = 0.0
+    idle_w: float = 0.0
     price_usd_per_hour: float = 0.0
     price_date: str = ""
     price_source: str = ""

@@ -1,6 +1,7 @@
 """Exact parameter counts of a transformer: all, without embeddings, and active per token."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from steelyard.catalog.architecture import Architecture
 
@@ -42,6 +43,7 @@ class ParameterCount:
     active_non_embedding: int
 
 
+@lru_cache(maxsize=256)
 def count_parameters(arch: Architecture) -> ParameterCount:
     """Count the parameters of an architecture exactly as its reference implementation holds them.
 

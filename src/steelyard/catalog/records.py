@@ -1,7 +1,8 @@
 """Look facts up by name: records of the package, with those of the user's folder over them.
 
 The package's records stand in `catalog/data/*.toml`, the user's in `<user folder>/catalog/*.toml`,
-both as tables `[accelerators.NAME]`, `[clusters.NAME]`, `[sites.NAME]`, `[architectures.NAME]`.
+both as tables `[accelerators.NAME]`, `[clusters.NAME]`, `[sites.NAME]`, `[architectures.NAME]`,
+`[datacenters.NAME]`.
 Numbers may be plain SI values or text with a unit ("80 GB", "989.4 TFLOP/s"). A user's table of a
 known name changes only the fields it gives.
 """
@@ -17,6 +18,7 @@ from typing import Any, Literal, TypeVar
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.calibration import Calibration
+from steelyard.catalog.datacenter import DataCenterSpec
 from steelyard.catalog.faults import faults
 from steelyard.catalog.hardware import Accelerator, Cluster, Site
 from steelyard.catalog.stored import THIS_MACHINE, accelerator_of, cluster_of, load_calibration
@@ -33,6 +35,7 @@ __all__ = [
     "accelerator",
     "architecture_by_name",
     "cluster",
+    "datacenter",
     "names",
     "near_names",
     "record",
@@ -41,20 +44,21 @@ __all__ = [
     "user_folder",
 ]
 
-Kind = Literal["architectures", "accelerators", "clusters", "sites"]
+Kind = Literal["architectures", "accelerators", "clusters", "sites", "datacenters"]
 KINDS: dict[str, type] = {
     "architectures": Architecture,
     "accelerators": Accelerator,
     "clusters": Cluster,
     "sites": Site,
+    "datacenters": DataCenterSpec,
 }
 """Kinds of record by the name of their table."""
 
 WORLD_AVERAGE = "world-average"
 """Site with the mean overhead, price and carbon intensity of the world."""
 
-Record = Architecture | Accelerator | Cluster | Site
-R = TypeVar("R", Architecture, Accelerator, Cluster, Site)
+Record = Architecture | Accelerator | Cluster | Site | DataCenterSpec
+R = TypeVar("R", Architecture, Accelerator, Cluster, Site, DataCenterSpec)
 _DATA = Path(__file__).parent / "data"
 _MEASURED: dict[str, Callable[[Calibration], Record]] = {
     "accelerators": accelerator_of,
@@ -68,6 +72,7 @@ _UNITS = (
     ("latency_s", "s"),
     ("_bytes", "byte"),
     ("_w", "W"),
+    ("_j", "J"),
     ("_parameters", "parameter"),
 )
 
@@ -89,7 +94,7 @@ def names(kind: Kind | str) -> list[str]:
     """List the names of one kind, in the order of the files, the user's new ones last.
 
     Args:
-        kind: "architectures", "accelerators", "clusters" or "sites".
+        kind: "architectures", "accelerators", "clusters", "sites" or "datacenters".
 
     Returns:
         Names; a calibrated machine adds "this-machine" to accelerators and clusters.
@@ -107,7 +112,7 @@ def record(kind: Kind | str, name: str) -> Record:
     """Look a record of any kind up.
 
     Args:
-        kind: "architectures", "accelerators", "clusters" or "sites".
+        kind: "architectures", "accelerators", "clusters", "sites" or "datacenters".
         name: as `names` lists it; case and punctuation other than dots do not matter.
             "this-machine" is the stored calibration, as an accelerator and as a cluster of one.
             "mine.toml" is the only record of that kind in a file of one's own, "mine.toml#NAME" one
@@ -168,6 +173,11 @@ def cluster(name: str) -> Cluster:
 def site(name: str) -> Site:
     """Return a site, looked up as by `record`."""
     return _typed("sites", name, Site)
+
+
+def datacenter(name: str) -> DataCenterSpec:
+    """Return a data center, looked up as by `record`."""
+    return _typed("datacenters", name, DataCenterSpec)
 
 
 def site_of(where: Cluster) -> Site:

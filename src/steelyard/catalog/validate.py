@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from steelyard.catalog.architecture import Architecture
+from steelyard.catalog.datacenter import DataCenterSpec, RackGroup
 from steelyard.catalog.hardware import Accelerator, Cluster, Site
 from steelyard.errors import CatalogError, merged
 
@@ -266,6 +267,10 @@ def _hardware_rules(record: Accelerator | Cluster | Site) -> dict[str, tuple[boo
         _positive(record, "memory_bytes", "memory_bytes_per_s", "year")
         | _not_negative(record, *links, "tdp_w", "price_usd_per_hour", "purchase_usd")
         | {
+            "idle_w": (
+                0 <= record.idle_w <= (record.tdp_w or math.inf),
+                f", but must lie in [0, tdp_w = {record.tdp_w:g}]",
+            ),
             "peak_flops_per_s": (
                 bool(peaks) and all(peak > 0 for peak in peaks.values()),
                 ", but must hold at least one dtype's dense peak, each positive; leave unpublished "
@@ -275,7 +280,54 @@ def _hardware_rules(record: Accelerator | Cluster | Site) -> dict[str, tuple[boo
     )
 
 
-def validate(record: Architecture | Accelerator | Cluster | Site, *, where: str) -> None:
+def _datacenter_rules(record: DataCenterSpec) -> dict[str, tuple[bool, str]]:
+    """Make the rules of data centers."""
+    sizes = ("crac_units", "crac_m3_per_s_per_watt", "crac_reference_m3_per_s_per_watt", "chiller_cop")
+    sizes += ("pump_flow_m3_per_s", "water_reference_w", "liquid_rise_c")
+    amounts = ("crac_fan_w", "chiller_w", "evaporator_drop_c", "economizer_approach_c")
+    amounts += ("tower_fan_share", "pump_pressure_pa", "battery_j", "liquid_approach_c")
+    racks = record.racks
+    return (
+        _positive(record, *sizes)
+        | _not_negative(record, *amounts)
+        | {
+            "racks": (
+                bool(racks) and all(map(_is_possible_rack, racks)),
+                ", but must hold groups with racks and servers, each server with either a "
+                "server_full_w above its server_idle_w or an accelerator and how many, and a "
+                "positive flow",
+            ),
+            "setpoint_low_c": (
+                record.setpoint_low_c < record.setpoint_high_c,
+                f", but must be below setpoint_high_c = {record.setpoint_high_c} C",
+            ),
+            "inlet_limit_c": (
+                record.inlet_limit_c <= record.inlet_allowable_c,
+                f", more than inlet_allowable_c = {record.inlet_allowable_c} C",
+            ),
+            "design_outdoor_c": (
+                -40 < record.design_outdoor_c < 60,
+                ", but must lie between -40 and 60 C",
+            ),
+            "pump_efficiency": (0 < record.pump_efficiency <= 1, ", but must lie in (0, 1]"),
+            "liquid_share": (0 <= record.liquid_share < 1, ", but must lie in [0, 1)"),
+        }
+    )
+
+
+def _is_possible_rack(group: RackGroup) -> bool:
+    """Say whether servers of a group can exist."""
+    has_chips = bool(group.accelerator) and group.accelerators_per_server > 0
+    is_rated = group.server_full_w > group.server_idle_w >= 0
+    counts = min(group.racks, group.servers) > 0 and min(group.host_w, group.fan_w) >= 0
+    return counts and has_chips != (group.server_full_w > 0 and is_rated) and (
+        group.server_flow_m3_per_s > 0
+    )
+
+
+def validate(
+    record: Architecture | Accelerator | Cluster | Site | DataCenterSpec, *, where: str
+) -> None:
     """Refuse a record that contradicts itself or does not say where it comes from.
 
     Args:
@@ -295,5 +347,7 @@ def validate(record: Architecture | Accelerator | Cluster | Site, *, where: str)
     if isinstance(record, Architecture):
         _check(record, where, stated)
         validate_architecture(record, where=where)
+    elif isinstance(record, DataCenterSpec):
+        _check(record, where, stated | _datacenter_rules(record))
     else:
         _check(record, where, stated | _hardware_rules(record))

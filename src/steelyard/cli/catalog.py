@@ -17,7 +17,8 @@ from steelyard.runs.screen import screen
 from steelyard.units import pretty
 
 app = cyclopts.App(
-    name="catalog", help="Accelerators, clusters, sites and architectures, each with its source."
+    name="catalog",
+    help="Accelerators, clusters, sites, data centers and architectures, each with its source.",
 )
 
 _COLUMNS: dict[str, tuple[tuple[str, str], ...]] = {
@@ -50,6 +51,15 @@ _COLUMNS: dict[str, tuple[tuple[str, str], ...]] = {
         ("carbon_g_per_kwh", ""),
         ("confidence", ""),
     ),
+    "datacenters": (
+        ("site", ""),
+        ("num_servers", ""),
+        ("chiller_cop", ""),
+        ("economizer_approach_c", ""),
+        ("liquid_share", ""),
+        ("battery_j", "J"),
+        ("confidence", ""),
+    ),
     "architectures": (
         ("kind", ""),
         ("parameters", "count"),
@@ -71,6 +81,11 @@ _HEADS = {
     "num_nodes": "nodes",
     "accelerators_per_node": "per node",
     "price_usd_per_kwh": "USD/kWh",
+    "num_servers": "servers",
+    "chiller_cop": "COP",
+    "economizer_approach_c": "economizer",
+    "liquid_share": "in water",
+    "battery_j": "battery",
     "carbon_g_per_kwh": "gCO2e/kWh",
     "hidden_size": "hidden",
     "num_layers": "layers",
@@ -97,7 +112,7 @@ def list_records(kind: str = "", *, json: Switch = False) -> None:
     Example: steelyard catalog list accelerators
 
     Args:
-        kind: architectures, accelerators, clusters or sites; empty for a count of each.
+        kind: architectures, accelerators, clusters, sites or datacenters; empty for a count of each.
         json: print JSON instead of tables.
     """
     if kind:
@@ -142,6 +157,7 @@ _NEXT = {
     "accelerators": ("plan", "fit", "llama-3.1-8b", "--accelerator"),
     "clusters": ("plan", "train", "--budget", "1 day", "--cluster"),
     "sites": ("plan", "which", "--model", "llama-3.1-8b", "--tokens", "300B", "--site"),
+    "datacenters": ("operate", "datacenter", "--datacenter"),
 }
 """What to ask about a record of each kind, before its name."""
 

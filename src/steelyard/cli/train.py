@@ -224,8 +224,9 @@ def _shown(
                 words += f", {units.pretty(usd_per_hour * now.duration_s / 3600, 'USD')} so far"
             if rule is not None:
                 rule(now)
-                said = rule.forecast
-                words += f", will end at {said.low:.3f} to {said.high:.3f}" if said else ""
+                if rule.latest is not None:
+                    said = rule.latest.forecast
+                    words += f", will end at {said.low:.3f} to {said.high:.3f}"
             advance(now.step, words)
 
         yield on_step

@@ -153,14 +153,17 @@ def all_reduce_s(
     Source: Patarasuk and Yuan 2009 (ring), Sanders et al. 2009 (two trees), Thakur et al. 2005
         (halving and doubling), arXiv 2408.14158 (staged in host memory).
     """
+    size, group = _broadcast(where, size_bytes, members, stride)
     if algorithm == "best":
         times = [
-            all_reduce_s(where, size_bytes, members, stride, algorithm=name)
-            for name in ALL_REDUCES
-            if name != "host-staged"
+            _reduce_s(where, group, size, name) for name in ALL_REDUCES if name != "host-staged"
         ]
         return np.min(times, axis=0)
-    size, group = _broadcast(where, size_bytes, members, stride)
+    return _reduce_s(where, group, size, algorithm)
+
+
+def _reduce_s(where: Where, group: Group, size: Array, algorithm: AllReduce) -> Array:
+    """Time an all-reduce by one algorithm."""
     if algorithm in ("ring", "halving-doubling", "hierarchical"):
         return 2 * _gather_s(group, size, algorithm)
     if algorithm in ("tree", "double-tree"):

@@ -17,6 +17,7 @@ __all__ = [
     "chip_hour",
     "dated",
     "depreciated_value",
+    "electricity_usd",
     "hourly_usd",
     "known_purchase_usd",
     "with_rent",
@@ -147,6 +148,27 @@ def hourly_usd(worth_usd: float, assumptions: Assumptions) -> tuple[float, float
     return hardware, hardware * share / (1 - share)
 
 
+def electricity_usd(energy_j: float, site: Site) -> float:
+    """Return the price of electric energy at a site.
+
+    Args:
+        energy_j: facility overhead included.
+        site: place that pays for it.
+
+    Returns:
+        US dollars.
+
+    Raises:
+        CatalogError: the site's price of electricity is unknown.
+    """
+    if not site.price_usd_per_kwh:
+        raise CatalogError(
+            f"no price of electricity is known for {site.name}",
+            hint="add price_usd_per_kwh to a record in the user catalog, or give a rent per hour",
+        )
+    return energy_j / J_PER_KWH * site.price_usd_per_kwh
+
+
 def chip_hour(
     accelerator: Accelerator,
     site: Site,
@@ -194,13 +216,8 @@ def chip_hour(
             f"no price is known for {accelerator.name}",
             hint="give a purchase price or a rent per hour",
         )
-    if not site.price_usd_per_kwh:
-        raise CatalogError(
-            f"no price of electricity is known for {site.name}",
-            hint="add price_usd_per_kwh to a record in the user catalog, or give a rent per hour",
-        )
     energy = run_energy_j(accelerator, num_accelerators=1, duration_s=3600, pue=site.pue)
-    electricity = energy / J_PER_KWH * site.price_usd_per_kwh
+    electricity = electricity_usd(energy, site)
     if not price:
         return ChipHour(0.0, 0.0, electricity, "own", "own machine: electricity only")
     chosen = assumptions or Assumptions()

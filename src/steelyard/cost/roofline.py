@@ -16,7 +16,6 @@ from steelyard.errors import CatalogError
 from steelyard.quantity import Provenance
 
 __all__ = [
-    "PUBLISHED_RELATIVE",
     "Machine",
     "OperatorTimes",
     "operator_parts",
@@ -28,12 +27,8 @@ Array = NDArray[np.float64]
 ENGINE_PROCESS_BYTES, TRAINER_PROCESS_BYTES = 380e6, 335e6
 """What processes of the engine and the trainer hold without a model where that was not measured:
 torch 2.13 for CPUs on x86-64 Linux, of which 0.1 to 0.17 GB are mapped libraries."""
-PUBLISHED_RELATIVE = 0.35
-"""Half-width of a step time's interval on a published machine: 24 of 27 runs that did not set the
-efficiencies lie within it."""
-
 _CALIBRATED_RELATIVE = 0.2
-"""The same on a machine that was calibrated while nothing else ran."""
+"""Half-width of a time's interval on a machine that was calibrated while nothing else ran."""
 
 _WIDE = {"fp64": 8.0, "fp32": 4.0, "tf32": 4.0}
 DTYPE_BYTES = _WIDE | {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0}
@@ -211,13 +206,12 @@ class Machine:
         )
 
     @property
-    def time_relative(self) -> float:
-        """Relative half-width of the interval of a time, such as that of a step.
+    def calibrated_relative(self) -> float:
+        """Relative half-width of the interval of a time on a measured machine.
 
-        What disturbed the calibration of a measured machine widens it.
+        What disturbed the calibration widens it. On a published machine it depends on what takes
+        the time: `plan.intervals`.
         """
-        if self.provenance != "measured":
-            return PUBLISHED_RELATIVE
         return math.hypot(_CALIBRATED_RELATIVE, self.disturbance)
 
     @property

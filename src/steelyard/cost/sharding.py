@@ -9,6 +9,7 @@ from steelyard.catalog.architecture import Architecture
 from steelyard.cost.collectives import all_gather_s, all_reduce_s, level_bytes
 from steelyard.cost.held import stage_parameters
 from steelyard.cost.roofline import Machine
+from steelyard.cost.wire_codes import WireCode
 
 __all__ = ["state_traffic"]
 
@@ -32,8 +33,9 @@ def state_traffic(arch: Architecture, machine: Machine, axes: dict[str, Any]) ->
     Returns:
         Arrays [layouts] of seconds: "gather_s" (weights for the forward pass of a micro-batch),
         "regather_s" (for its backward pass), "scatter_s" (its gradients), "reduce_s" (gradients at
-        the end of the step), "return_s" (updated weights); and [levels, layouts] bytes that one
-        accelerator sends, "micro_batch_bytes" and "step_bytes".
+        the end of the step), "return_s" (updated weights), "micro_batch_code_s" and "step_code_s"
+        (quantizing for these wires, which runs where the kernels do and hides behind none); and
+        [levels, layouts] bytes that one accelerator sends, "micro_batch_bytes" and "step_bytes".
     """
     dense, routed = stage_parameters(arch, axes)
     layers = arch.num_layers / axes["pipeline"]
@@ -60,10 +62,11 @@ def _traffic(
 ) -> dict[str, Array]:
     """Time and count the exchanges over some parameters; `scale` shrinks the shard groups."""
     topology = machine.topology
-    weights, copies, gradients, optimizer = (
+    groups = tuple(
         np.clip(axes[f"{name}_shards"] * scale, 1.0, replicas)
         for name in ("weight", "copy", "gradient", "optimizer")
     )
+    weights, copies, gradients, optimizer = groups
     sent, second, reduced = (
         parameters * axes[f"{name}_bytes"] for name in ("weight", "copy", "gradient")
     )
@@ -99,4 +102,40 @@ def _traffic(
         "return_s": all_gather_s(topology, sent / weights, returned, inner),
         "micro_batch_bytes": gathers + regathers + scatters,
         "step_bytes": reduces + returns,
+        **_code_s(machine, axes, parameters, replicas, stride, groups),
     }
+
+
+def _code_s(
+    machine: Machine,
+    axes: dict[str, Any],
+    parameters: Array,
+    replicas: Array,
+    stride: Array,
+    groups: tuple[Array, ...],
+) -> dict[str, Array]:
+    """Time the quantizers of all wires at the memory's bandwidth."""
+    weights, copies, gradients, optimizer = groups
+    sent, second, reduced = (
+        WireCode(machine.dtype_bytes, axes[f"{name}_bytes"])
+        for name in ("weight", "copy", "gradient")
+    )
+    node = np.maximum(machine.accelerators_per_node / stride, 1.0)
+    copied = axes["copy_shards"] > 0
+    # A second copy in few bits lies so in memory and is made once a step; the first is not kept.
+    again = np.where(
+        copied,
+        second.gathered(parameters, copies, is_kept=True),
+        sent.gathered(parameters, weights),
+    )
+    each = sent.gathered(parameters, weights) + again
+    each = each + reduced.scattered(parameters, gradients, np.minimum(gradients, node))
+    piece, rest = parameters / gradients, replicas / gradients
+    last = reduced.scattered(piece, rest, np.clip(node / gradients, 1.0, rest))
+    # An all-reduce gathers what it scattered.
+    last = last + np.where(optimizer > gradients, 0.0, reduced.gathered(piece, rest))
+    last = last + sent.gathered(parameters / weights, np.maximum(optimizer / weights, 1.0))
+    narrow = copied & (second.narrow < second.wide)
+    last = last + np.where(narrow, parameters / copies * (second.wide + second.narrow), 0.0)
+    rate = machine.memory_bytes_per_s
+    return {"micro_batch_code_s": each / rate, "step_code_s": last / rate}

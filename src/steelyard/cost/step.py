@@ -41,7 +41,7 @@ class StepCost:
         context_s: exposed exchange of keys and values between parts of a sequence.
         expert_s: exposed exchange of tokens between experts.
         bubble_s: idle time while the pipeline fills and drains, and its transfers.
-        data_s: exposed data-parallel communication.
+        data_s: exposed data-parallel communication, and quantizing for narrow wires.
         host_s: exposed transfers to and from host memory.
         update_s: time of the optimizer's pass over its states.
         model_flops: model FLOPs of the step on all accelerators (6N plus attention).

@@ -239,13 +239,17 @@ def _exposed(traffic_s: Array, behind_s: Array) -> Array:
 def _data_s(
     axes: dict[str, Array], states: dict[str, Array], compute_s: Array, overlap: float
 ) -> Array:
-    """Time the traffic between replicas that does not hide behind a micro-batch's compute."""
+    """Time the traffic between replicas that does not hide behind compute, and its quantizers."""
     each_s = states["gather_s"] + states["regather_s"] + states["scatter_s"]
+    # Quantizers keep the accelerator busy like kernels do: traffic hides behind them as well.
+    coded_s = states["micro_batch_code_s"]
+    busy_s = compute_s + coded_s
     # What a step exchanges once hides behind its last backward pass, two thirds of a micro-batch's
     # compute, and updated weights behind the forward pass of the next step.
-    last_s = _exposed(states["reduce_s"], overlap * compute_s * 2 / 3)
-    first_s = _exposed(states["return_s"], overlap * compute_s / 3)
-    return axes["steps"] * _exposed(each_s, overlap * compute_s) + last_s + first_s
+    last_s = _exposed(states["reduce_s"], overlap * busy_s * 2 / 3)
+    first_s = _exposed(states["return_s"], overlap * busy_s / 3)
+    every_s = coded_s + _exposed(each_s, overlap * busy_s)
+    return axes["steps"] * every_s + last_s + first_s + states["step_code_s"]
 
 
 def _update_s(arch: Architecture, machine: Machine, axes: dict[str, Array]) -> Array:

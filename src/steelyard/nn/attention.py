@@ -1,17 +1,24 @@
 """Causal attention as plain products: the whole context, or windows of it, capped or not."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 __all__ = ["Attend", "attend_masked", "attend_tail", "causal_attention"]
+
+_FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_FLASH_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """Attention as the caller wants it: layer index, queries [..., H, D], keys [..., KV, D], values
 [..., KV, D] to [..., H, D]."""
 
+_WIDENED = 256
+"""Longest context whose gradients a CPU finds sooner in float32 than in bfloat16."""
 _ROWS = 256
 """Queries whose scores are held at once where windows or caps rule out the fused kernel."""
 
@@ -63,6 +70,10 @@ def attend_tail(
     before = context - length
     if not softcap and not 0 < window < context:
         grouped = keys.shape[-3] != queries.shape[-3]
+        if not before and _is_widened(queries, keys):
+            widened = _Widened.apply(queries, keys, values)
+            assert isinstance(widened, Tensor)
+            return widened
         # is_causal takes the upper left corner of the mask, so it holds for whole contexts only.
         mask = _visible((before, context), (0, context), context, keys.device) if before else None
         return F.scaled_dot_product_attention(
@@ -107,6 +118,43 @@ def attend_masked(
     scores = softcap * torch.tanh(scores / softcap)
     shares = scores.float().masked_fill(~mask.unsqueeze(-3), -torch.inf).softmax(-1)
     return (shares.to(values.dtype) @ values.unsqueeze(-3)).flatten(-4, -3)
+
+
+def _is_widened(queries: Tensor, keys: Tensor) -> bool:
+    """Say whether gradients are wanted that float32 finds sooner."""
+    return (
+        queries.device.type == "cpu"
+        and queries.dtype == torch.bfloat16
+        and queries.ndim == 4
+        and queries.shape == keys.shape
+        and queries.shape[-2] <= _WIDENED
+        and queries.requires_grad
+        and torch.is_grad_enabled()
+    )
+
+
+class _Widened(torch.autograd.Function):
+    """Causal attention of bfloat16 [B, H, T, D] by torch's kernels, its gradients in float32.
+
+    The kernel of the gradients multiplies short blocks in bfloat16 at half the speed. Only the
+    inputs, the result and the softmax's denominators are kept, as by the kernel itself.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Attend."""
+        result, denominators = _FLASH(queries, keys, values, 0.0, True)
+        ctx.save_for_backward(queries, keys, values, result, denominators)
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, ...]:
+        """Return the gradients of queries, keys and values."""
+        queries, keys, values, result, denominators = ctx.saved_tensors
+        wide = (part.float() for part in (upstream, queries, keys, values, result))
+        found = _FLASH_BACKWARD(*wide, denominators, 0.0, True)
+        return tuple(part.to(queries.dtype) for part in found)
 
 
 def _visible(

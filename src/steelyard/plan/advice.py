@@ -2,21 +2,18 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.catalog.architecture import Architecture
-from steelyard.cost.collectives import all_gather_s, all_reduce_s
-from steelyard.cost.memory import parameter_count
 from steelyard.cost.roofline import Machine
 from steelyard.plan.beliefs import PARTS, Beliefs, Doubt, part_shares
 from steelyard.plan.layouts import LayoutSearch
-from steelyard.plan.probes import PartProbe, Probe, probes_of, with_answer
+from steelyard.plan.part_probes import part_probes
+from steelyard.plan.probes import Probe, probes_of, with_answer
 from steelyard.plan.regret import Regret, regret_of
 from steelyard.plan.types import layout_words
-from steelyard.units import pretty
 
 __all__ = ["PUBLISHED_BELIEFS", "LayoutAdvice", "advise"]
 
@@ -98,7 +95,8 @@ class LayoutAdvice:
     def probes(self) -> list[Probe]:
         """Return what could be measured, the most telling for the chosen candidate first."""
         target = self.regret.chosen
-        parts = _part_probes(self.arch, self.machine, self.search, self.chosen)
+        choice, length = self.search.choice(self.chosen), self.search.sequence_length
+        parts = part_probes(self.arch, self.machine, choice, length)
         # A part that the chosen one does not have tells nothing of its time, however wide it is.
         shown = [item for item in parts if self.doubt.shares[target][PARTS.index(item.part)] > 0]
         return probes_of(self.doubt, target, self.seconds, names=self.words, parts=shown)
@@ -147,11 +145,9 @@ def advise(
         run_usd: money of the run with the fastest candidate.
 
     Returns:
-        The advice.
+        The advice. Of layouts that differ in `_VARIANTS` only, the fastest stands for all.
     """
-    # What does not fit stands last, beyond the candidates that are kept.
-    rate = np.where(search.fits, search.tokens_per_s, -np.inf)
-    order = np.argsort(-rate, kind="stable")[: min(most, int(search.fits.sum()))]
+    order = _distinct(search)[:most]
     shares = part_shares(search.cost)[order]
     return LayoutAdvice(
         search=search,
@@ -164,50 +160,34 @@ def advise(
     )
 
 
-def _part_probes(
-    arch: Architecture, machine: Machine, search: LayoutSearch, place: int
-) -> list[PartProbe]:
-    """List the parts of a candidate's step that can be measured alone."""
-    choice = search.choice(place)
-    tokens, hidden = choice["micro_batch"] * search.sequence_length, arch.hidden_size
-    # A gated MLP multiplies by its two first matrices at once, side by side.
-    width = (2 if arch.is_gated else 1) * arch.intermediate_size // choice["tensor"]
-    rate = float(machine.matmul_rate(tokens, width, hidden))
-    found = [
-        PartProbe(
-            name=f"a product of {tokens:,} x {hidden:,} x {width:,} in {machine.dtype}",
-            part="compute_s",
-            forecast_s=2.0 * tokens * hidden * width / rate,
-        )
-    ]
-    groups: list[tuple[str, str, float, int, int, Any]] = [
-        (
-            "an all-reduce",
-            "tensor_s",
-            machine.dtype_bytes * tokens * hidden,
-            choice["tensor"],
-            1,
-            all_reduce_s,
-        ),
-        (
-            "an all-gather",
-            "data_s",
-            machine.dtype_bytes
-            * sum(parameter_count(arch))
-            / (choice["tensor"] * choice["pipeline"]),
-            choice["data"],
-            choice["tensor"],
-            all_gather_s,
-        ),
-    ]
-    return found + [
-        PartProbe(
-            name=f"{name} of {pretty(size, 'byte')} over {members} accelerators, every {stride}th"
-            if stride > 1
-            else f"{name} of {pretty(size, 'byte')} over {members} accelerators next to each other",
-            part=part,
-            forecast_s=float(collective(machine, size, members, stride)),
-        )
-        for name, part, size, members, stride, collective in groups
-        if members > 1
-    ]
+_VARIANTS = (
+    "virtual_stages",
+    "schedule",
+    "weight_shards",
+    "gradient_shards",
+    "optimizer_shards",
+    "offload_optimizer",
+    "offload_activations",
+)
+"""Settings that leave kernels and groups as they are: the rests of two such layouts, which the
+spreads were not fitted on, are one rest rather than two that are drawn apart."""
+_AXES = (
+    "data",
+    "tensor",
+    "pipeline",
+    "context",
+    "expert",
+    "zero_stage",
+    "micro_batch",
+    "recompute",
+    "sequence_parallel",
+)
+
+
+def _distinct(search: LayoutSearch) -> NDArray[np.int64]:
+    """Return the places of the layouts that fit, the fastest of each kind alone, by speed."""
+    places = np.flatnonzero(search.fits)
+    ranked = places[np.argsort(-search.tokens_per_s[places], kind="stable")]
+    rows = np.stack([search.column(name)[ranked] for name in _AXES], axis=1)
+    _, first = np.unique(rows, axis=0, return_index=True)
+    return ranked[np.sort(first)]

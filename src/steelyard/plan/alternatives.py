@@ -25,7 +25,7 @@ def rejected(
         deadline_s: longest acceptable run.
 
     Returns:
-        At most ten.
+        At most 14.
     """
     same = search.num_accelerators == search.num_accelerators[chosen]
     rate = search.tokens_per_s
@@ -42,8 +42,8 @@ def rejected(
         )
         gain = f"{100 * (rate[bigger] / rate[chosen] - 1):.0f} % faster"
         add(bigger, f"{gain}, but needs {memory} per accelerator{_nearest_words(search, bigger)}")
-    for name in ("tensor", "pipeline", "zero_stage", "recompute", "micro_batch"):
-        column = getattr(search, name)
+    for name in _AXES:
+        column = search.column(name)
         other = search.best(search.fits & same & (column != column[chosen]))
         if other >= 0:
             loss = 100 * (1 - rate[other] / rate[chosen])
@@ -59,15 +59,35 @@ def rejected(
         noun = "accelerator takes" if count == 1 else "accelerators take"
         took = f"{count} {noun} {pretty(duration, 's')}{late}"
         add(best[count], f"{took} at {100 * share:.0f} % of the efficiency")
-    return found[:10]
+    return found[:_MOST]
 
 
+_MOST = 14
+_AXES = (
+    "tensor",
+    "pipeline",
+    "context",
+    "expert",
+    "virtual_stages",
+    "schedule",
+    "zero_stage",
+    "recompute",
+    "micro_batch",
+    "offload_optimizer",
+)
+"""Axes whose best other value is told."""
 _KNOBS = {
     "micro_batch": ("micro_batch", "accumulation"),
     "zero_stage": ("zero_stage",),
     "recompute": ("recompute",),
     "tensor and data": ("tensor", "data", "accumulation"),
     "pipeline and data": ("pipeline", "data", "accumulation"),
+    "context and data": ("context", "data", "accumulation"),
+    "expert": ("expert",),
+    "virtual_stages": ("virtual_stages",),
+    "schedule": ("schedule",),
+    "offload_optimizer": ("offload_optimizer",),
+    "offload_activations": ("offload_activations",),
 }
 """Fields that change together when one thing of a layout does."""
 
@@ -85,7 +105,7 @@ def nearest_fit(search: LayoutSearch, index: int) -> tuple[str, int]:
     same = search.num_accelerators == search.num_accelerators[index]
     fields = {name for group in _KNOBS.values() for name in group}
     # The batch may differ by what does not divide, so that steps are compared where they decide.
-    equal = {name: getattr(search, name) == getattr(search, name)[index] for name in fields}
+    equal = {name: search.column(name) == search.column(name)[index] for name in fields}
     found = []
     for name, group in _KNOBS.items():
         fixed = [equal[item] for item in fields - {*group, "accumulation"}]
@@ -128,8 +148,11 @@ def binding_constraint(search: LayoutSearch, chosen: int, best: dict[int, int]) 
     parts = {
         "compute": search.cost.compute_s,
         "tensor-parallel links": search.cost.tensor_s,
+        "context-parallel links": search.cost.context_s,
+        "experts' links": search.cost.expert_s,
         "pipeline bubble": search.cost.bubble_s,
         "data-parallel network": search.cost.data_s,
+        "links to host memory": search.cost.host_s,
     }
     largest = max(parts, key=lambda name: float(parts[name][chosen]))
     return f"{largest}: all {count} accelerators are in use" if max(best) == count else largest

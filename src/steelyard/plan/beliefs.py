@@ -41,12 +41,14 @@ class Beliefs:
     """Spreads of the errors of a step's forecast, as standard deviations of logarithms.
 
     Attributes:
-        parts: spread of each part's factor, in the order of `PARTS`.
+        parts: spread of each part's factor, in the order of `names`.
         own: spread of what a layout's time has of its own.
+        names: parts of the time; those of an optimizer step when not given.
     """
 
     parts: tuple[float, ...]
     own: float
+    names: tuple[str, ...] = PARTS
 
     def __post_init__(self) -> None:
         """Refuse spreads that no error has.
@@ -54,10 +56,10 @@ class Beliefs:
         Raises:
             ConfigError: a spread is negative, or there is not one for each part.
         """
-        good = len(self.parts) == len(PARTS) and min(self.parts) >= 0
+        good = len(self.parts) == len(self.names) and min(self.parts) >= 0
         require(
             self,
-            parts=(good, f"{len(PARTS)} numbers of at least 0"),
+            parts=(good, f"{len(self.names)} numbers of at least 0"),
             own=(self.own > 0, "above 0"),
         )
 
@@ -73,7 +75,7 @@ class Beliefs:
         rows = np.atleast_2d(np.asarray(shares, dtype=float))
         return Doubt(
             shares=rows,
-            mean=np.zeros(len(PARTS)),
+            mean=np.zeros(len(self.parts)),
             covariance=np.diag(np.square(self.parts)),
             own=self.own,
         )
@@ -163,16 +165,19 @@ def part_shares(cost: StepCost) -> Array:
     return rows / rows.sum(axis=1, keepdims=True)
 
 
-def fit_beliefs(groups: Sequence[tuple[ArrayLike, ArrayLike]]) -> Beliefs:
+def fit_beliefs(
+    groups: Sequence[tuple[ArrayLike, ArrayLike]], names: tuple[str, ...] = PARTS
+) -> Beliefs:
     """Estimate the spreads from forecasts that were measured, by maximum likelihood.
 
     Args:
         groups: shares of the layouts of each machine and model, [layouts, parts], and the
             logarithms of measured over forecast time, [layouts]. The parts' factors differ from
             group to group.
+        names: parts of the time, in the order of the shares.
 
     Returns:
-        The spreads; parts that no layout has get the spread of kernels.
+        The spreads; parts that no layout has get the spread of the first.
 
     Raises:
         FitError: there are fewer than two groups, or a logarithm is not finite.
@@ -189,25 +194,38 @@ def fit_beliefs(groups: Sequence[tuple[ArrayLike, ArrayLike]]) -> Beliefs:
     largest = np.max([shares.max(axis=0) for shares, _ in rows], axis=0)
     used = largest > 0
 
+    sums = [_moments(shares[:, used], errors) for shares, errors in rows]
+
     def loss(logs: Array) -> float:
         values = np.exp(logs)
-        return sum(_surprise(shares[:, used], errors, values) for shares, errors in rows)
+        return sum(_surprise(moments, values) for moments in sums)
 
     start = np.log(np.full(used.sum() + 1, 0.1))
     bounds = [(np.log(_LEAST), np.log(_MOST))] * len(start)
     found: Any = minimize(loss, start, method="L-BFGS-B", bounds=bounds)
     spreads = np.exp(found.x)
-    parts = np.full(len(PARTS), spreads[0])
+    parts = np.full(len(names), spreads[0])
     parts[used] = spreads[:-1]
-    return Beliefs(parts=tuple(map(float, parts)), own=float(spreads[-1]))
+    return Beliefs(parts=tuple(map(float, parts)), own=float(spreads[-1]), names=names)
 
 
-def _surprise(shares: Array, errors: Array, spreads: Array) -> float:
-    """Return minus the log likelihood of a group's errors, without constants."""
+def _surprise(moments: tuple[Array, Array, float, int], spreads: Array) -> float:
+    """Return minus the log likelihood of a group's errors, without constants.
+
+    Their covariance is diagonal but for as many directions as there are parts, so that sums over
+    the group's layouts say all of it, however many they are.
+    """
+    gram, cross, squares, count = moments
     # A weak pull towards 0.1 keeps spreads of parts that hardly matter from running off.
     pull = 0.02 * float(np.square(np.log(spreads / 0.1)).sum())
-    covariance = (shares * np.square(spreads[:-1])) @ shares.T
-    covariance += np.square(spreads[-1]) * np.eye(len(errors))
-    factor = np.linalg.cholesky(covariance)
-    scaled = np.linalg.solve(factor, errors)
-    return float(0.5 * scaled @ scaled + np.log(np.diag(factor)).sum()) + pull
+    parts, own = spreads[:-1], spreads[-1]
+    inner = np.eye(len(parts)) + gram * np.outer(parts, parts) / own**2
+    factor = np.linalg.cholesky(inner)
+    seen = np.linalg.solve(factor, parts * cross) / own
+    scaled = (squares - float(seen @ seen)) / own**2
+    return 0.5 * scaled + float(np.log(np.diag(factor)).sum()) + count * float(np.log(own)) + pull
+
+
+def _moments(shares: Array, errors: Array) -> tuple[Array, Array, float, int]:
+    """Return the sums over a group's layouts that its likelihood rests on."""
+    return shares.T @ shares, shares.T @ errors, float(errors @ errors), len(errors)

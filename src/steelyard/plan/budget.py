@@ -17,7 +17,8 @@ from steelyard.errors import ConfigError, InfeasibleError
 from steelyard.plan.alternatives import binding_constraint, rejected
 from steelyard.plan.changes import NoPlanError, what_helps
 from steelyard.plan.interruptions import Interruptions, expected_interruptions
-from steelyard.plan.intervals import step_relative
+from steelyard.plan.intervals import step_relative, timed
+from steelyard.plan.layout_space import LayoutSpace
 from steelyard.plan.layouts import LayoutSearch
 from steelyard.plan.shapes import decoder_near, global_batch_tokens, learning_rate
 from steelyard.plan.training_search import TrainingSearch
@@ -49,6 +50,7 @@ def plan_training(
     prefers_rent: bool = False,
     explains: bool = False,
     reprices: bool = False,
+    space: LayoutSpace | None = None,
 ) -> Plan:
     """Choose a model shape, a layout and a number of accelerators, and forecast the run.
 
@@ -76,6 +78,7 @@ def plan_training(
         explains: whether the plan carries the chain of formulas behind it.
         reprices: whether the plan says what would help most, by pricing the run anew with one thing
             better at a time.
+        space: what each axis of the layout may be; all that is worth trying when not given.
 
     Returns:
         The plan. An unknown price or carbon intensity leaves its forecast out, with a note.
@@ -105,6 +108,7 @@ def plan_training(
         min_efficiency=min_efficiency,
         reserve_fraction=reserve_fraction,
         name=cluster.name,
+        space=space or LayoutSpace(),
     )
     prices = {"rent_usd": rent_usd, "prefers_rent": prefers_rent}
     made = _plan(run, allocation, cluster, accelerator, site, dtype, prices, explains=explains)
@@ -229,10 +233,9 @@ def _forecasts(
     machine: Machine,
 ) -> list[Forecast]:
     """Forecast time, utilization, memory and work of the chosen candidate."""
-    kind: Provenance = "derived" if machine.provenance == "measured" else "assumed"
     cost = search.cost
     seconds = float(cost.time_s[index])
-    timed = {
+    times = {
         "train.step_time": seconds,
         "train.total_time": seconds * steps,
         "train.throughput": float(search.tokens_per_s[index]),
@@ -247,10 +250,7 @@ def _forecasts(
     )
     width = step_relative(machine, search.one_cost(index))
     return [
-        *(
-            Forecast.about(name, value, relative=width, provenance=kind, source=machine.source)
-            for name, value in timed.items()
-        ),
+        *timed(machine, times, relative=width),
         *(
             Forecast.about(name, value, relative=spread, provenance="derived", source=source)
             for name, value, spread, source in counted

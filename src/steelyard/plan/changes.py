@@ -156,18 +156,46 @@ def _priced(name: str, search: TrainingSearch, before_s: float | None) -> Change
 def nearest_changes(search: TrainingSearch) -> list[Change]:
     """Search the nearest single change of each kind that gives a run a plan.
 
-    Micro-batches, sharding, recomputation and splits are part of every search: none of them was
-    enough.
+    Splits, schedules, micro-batches, sharding and recomputation are part of every search: none of
+    them was enough, but one that was set by hand may be in the way.
 
     Args:
         search: run without a plan.
 
     Returns:
-        Changes that do: more nodes, memory, less of a reserve, shorter sequences, another batch, or
-        more time; empty where no single one does.
+        Changes that do: more nodes, memory, axes that are set by hand left free, host memory, less
+        of a reserve, shorter sequences, another batch, or more time; empty where no single one
+        does.
     """
     ways = (_nodes, _memory, _reserve, _length, _batch, _deadline)
-    return [item for way in ways if (item := way(search)) is not None]
+    nodes, memory, *others = (way(search) for way in ways)
+    found = [nodes, memory, *_axes(search), *_offloads(search), *others]
+    return [item for item in found if item is not None]
+
+
+def _axes(search: TrainingSearch) -> Iterator[Change | None]:
+    """Leave one axis free that was set by hand, and say which value it takes then."""
+    for axis, value in search.space.pinned.items():
+        free = _priced("", replace(search, space=search.space.freed(axis)), None)
+        if free is None:
+            continue
+        set_to = " or ".join(map(str, value)) if isinstance(value, tuple) else value
+        words = axis.replace("virtual_stages", "chunks").replace("_", " ")
+        found = free.layout.get(axis, "any")
+        yield replace(free, name=f"{words} {found} in place of {set_to}")
+
+
+def _offloads(search: TrainingSearch) -> Iterator[Change | None]:
+    """Move what the search keeps on the accelerators into host memory."""
+    kinds = {
+        "offload_optimizer": "optimizer states in host memory",
+        "offload_activations": "inputs of layers in host memory",
+    }
+    for axis, words in kinds.items():
+        if True not in getattr(search.space, axis):
+            yield _priced(
+                words, replace(search, space=replace(search.space, **{axis: (True,)})), None
+            )
 
 
 def _nodes(search: TrainingSearch) -> Change | None:
@@ -176,7 +204,10 @@ def _nodes(search: TrainingSearch) -> Change | None:
         return None
 
     def tried(count: int) -> Change | None:
-        return _priced(f"{count:,} nodes", _with_nodes(search, count), None)
+        more = _with_nodes(search, count)
+        if search.counts:  # a run on all of the nodes stays one
+            more = replace(more, counts=(count * search.per_node,))
+        return _priced(f"{count:,} nodes", more, None)
 
     high = _TWICE * search.num_nodes
     while (found := tried(high)) is None:
@@ -216,6 +247,7 @@ def _least_bytes(search: TrainingSearch) -> float:
         global_batch=search.global_batch,
         sequence_length=search.sequence_length,
         reserve_fraction=search.reserve_fraction,
+        space=search.space,
     )
     return float(found.memory_bytes.min()) if len(found.fits) else 0.0
 

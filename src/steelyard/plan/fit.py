@@ -23,6 +23,7 @@ from steelyard.cost.weights import (
     stored_serving_memory,
 )
 from steelyard.errors import CatalogError
+from steelyard.plan.intervals import timed
 from steelyard.plan.own import has_engine, own_memory, placed_rate
 from steelyard.plan.rates import Load, Use
 from steelyard.quantity import Forecast
@@ -323,17 +324,19 @@ def _placement(
     if chosen is None or not machines:
         return plain
     rated = [placed_rate(arch, machine, kind, load, layout, count) for machine in machines]
-    best = max(range(len(rated)), key=lambda index: rated[index][0])
-    rate, bound = rated[best]
+    best = max(range(len(rated)), key=lambda index: rated[index].tokens_per_s)
+    found = rated[best]
+    rate = found.tokens_per_s
+    quantity = "serve.throughput" if load.use == "serve" else "train.throughput"
     hour = known_hour(record, site)
     return replace(
         plain,
-        tokens_per_s=_rate_forecast(load.use, rate, machines[best]),
+        tokens_per_s=timed(machines[best], {quantity: rate}, relative=found.relative)[0],
         dtype=machines[best].dtype,
         usd_per_million=hour.total_usd * count / 3600 / rate * 1e6 if hour else None,
         usd_per_hour=hour.total_usd if hour else None,
         price_source=hour.source if hour else "",
-        bound=bound,
+        bound=found.bound,
     )
 
 
@@ -362,17 +365,6 @@ def product_machines(
         replace(Machine.from_accelerator(record, dtype=dtype), accelerators_per_node=max(COUNTS))
         for dtype in dtypes[:1]
     ]
-
-
-def _rate_forecast(use: Use, rate: float, machine: Machine) -> Forecast:
-    """Forecast tokens per second; the interval is that of step times on such machines."""
-    return Forecast.about(
-        "serve.throughput" if use == "serve" else "train.throughput",
-        rate,
-        relative=machine.time_relative,
-        provenance="derived" if machine.provenance == "measured" else "assumed",
-        source=machine.source,
-    )
 
 
 def known_hour(record: Accelerator, site: Site | None) -> ChipHour | None:

@@ -1,37 +1,26 @@
 """Every split of a cluster into data, tensor and pipeline groups, costed in one array pass."""
 
-import itertools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.catalog.architecture import Architecture
-from steelyard.cost.layout import RECOMPUTE, Layout
+from steelyard.cost.layout import RECOMPUTE, SCHEDULES, Layout
 from steelyard.cost.memory import MemoryBreakdown
 from steelyard.cost.resident import resident_training_memory
 from steelyard.cost.roofline import Machine
 from steelyard.cost.step import StepCost, training_step
 from steelyard.errors import InfeasibleError
+from steelyard.plan.layout_space import LayoutSpace, layout_columns
 from steelyard.units import pretty
 
 __all__ = ["LayoutSearch", "accelerator_counts", "fastest", "fitting_layouts", "search_layouts"]
 
-MICRO_BATCHES = (1, 2, 4, 8)
-MAX_PIPELINE = 64
-MAX_SHARDED_REPLICAS = 512
-"""Largest ZeRO-3 group tried: published runs agree with the cost model up to it. The only larger
-ones, on 1,536 and 2,240 replicas, are of a library whose rings reached a ninth of the network."""
-_COLUMNS = (
-    "tensor",
-    "pipeline",
-    "data",
-    "micro_batch",
-    "accumulation",
-    "zero_stage",
-    "recompute",
-)
+_DEGREES = ("data", "tensor", "pipeline", "context", "expert", "virtual_stages")
+_SHARDS = ("weight_shards", "gradient_shards", "optimizer_shards")
+_SWITCHES = ("sequence_parallel", "offload_optimizer", "offload_activations")
 Array = NDArray[Any]
 
 
@@ -40,35 +29,41 @@ class LayoutSearch:
     """All candidate layouts with their costs; every array is [candidates].
 
     Attributes:
-        data: data-parallel replicas.
-        tensor: tensor-parallel degree.
-        pipeline: pipeline stages.
-        zero_stage: sharding stage.
-        recompute: index into `cost.layout.RECOMPUTE`.
+        layout: the layouts; every field that was searched is an array, words as their indices.
         micro_batch: sequences per micro-batch.
         accumulation: micro-batches per step.
         cost: cost of each candidate.
         fits: whether memory suffices.
         limit_bytes: memory a candidate may use.
         sequence_length: tokens per sequence.
+        space: what was searched.
     """
 
-    data: Array
-    tensor: Array
-    pipeline: Array
-    zero_stage: Array
-    recompute: Array
+    layout: Layout
     micro_batch: Array
     accumulation: Array
     cost: StepCost
     fits: Array
     limit_bytes: float
     sequence_length: int
+    space: LayoutSpace
+
+    def column(self, name: str) -> Array:
+        """Return one setting of all candidates.
+
+        Args:
+            name: field of the layout, "micro_batch" or "accumulation".
+
+        Returns:
+            Values [candidates], words as their indices.
+        """
+        values = getattr(self if name in ("micro_batch", "accumulation") else self.layout, name)
+        return np.broadcast_to(np.asarray(values), self.fits.shape)
 
     @property
     def num_accelerators(self) -> Array:
         """Accelerators of each candidate."""
-        return self.data * self.tensor * self.pipeline
+        return np.asarray(self.layout.num_accelerators)
 
     @property
     def tokens_per_s(self) -> Array:
@@ -100,13 +95,19 @@ class LayoutSearch:
         return fastest(self.tokens_per_s, self.memory_bytes, allowed)
 
     def choice(self, index: int) -> dict[str, Any]:
-        """Return a candidate as plain values."""
-        names = ("num_accelerators", "data", "tensor", "pipeline", "zero_stage")
-        names += ("micro_batch", "accumulation")
-        return {name: int(getattr(self, name)[index]) for name in names} | {
-            "recompute": RECOMPUTE[int(self.recompute[index])],
-            "sequence_parallel": bool(self.tensor[index] > 1),
-        }
+        """Return a candidate as plain values: fields of a `Layout`, with its batch."""
+
+        def of(name: str) -> int:
+            return int(self.column(name)[index])
+
+        found: dict[str, Any] = {"num_accelerators": int(self.num_accelerators[index])}
+        names = (*_DEGREES, "zero_stage", *_SHARDS, "micro_batch", "accumulation")
+        return (
+            found
+            | {name: of(name) for name in names}
+            | {"schedule": SCHEDULES[of("schedule")], "recompute": RECOMPUTE[of("recompute")]}
+            | {name: bool(of(name)) for name in _SWITCHES}
+        )
 
 
 def fastest(tokens_per_s: Array, memory_bytes: Array, allowed: Array) -> int:
@@ -152,6 +153,7 @@ def search_layouts(
     global_batch: int,
     sequence_length: int,
     reserve_fraction: float = 0.12,
+    space: LayoutSpace | None = None,
 ) -> LayoutSearch:
     """Evaluate every layout of every number of accelerators.
 
@@ -163,35 +165,22 @@ def search_layouts(
             evenly.
         sequence_length: tokens per sequence.
         reserve_fraction: share of memory kept for the runtime, buffers and fragmentation.
+        space: what each axis may be; all that is worth trying when not given.
 
     Returns:
         All candidates; empty arrays when no split divides the model and the batch.
     """
-    rows = [row for count in counts for row in _splits(arch, machine, count, global_batch)]
-    policies = itertools.product(range(4), range(len(RECOMPUTE)))
-    every = [(*row, *policy) for policy in policies for row in rows]
-    columns = dict(zip(_COLUMNS, np.array(every, dtype=np.int64).reshape(-1, 7).T, strict=True))
-    data = columns["data"]
-    zero = columns["zero_stage"]
-    sensible = (
-        # One replica shards nothing. Stages 2 and 3 under a pipeline would reduce or gather once
-        # per micro-batch, and fused attention leaves selective recomputation nothing to save.
-        ((data > 1) | (zero == 0))
-        & ((columns["pipeline"] == 1) | (zero < 2))
-        & (columns["recompute"] != 1)
-        & ((zero < 3) | (data <= MAX_SHARDED_REPLICAS))
-        # This package's own trainer keeps every activation.
-        & ((columns["recompute"] == 0) | (not machine.trainer_process_bytes))
+    chosen = space or LayoutSpace()
+    columns = layout_columns(
+        arch,
+        machine,
+        counts=counts,
+        global_batch=global_batch,
+        sequence_length=sequence_length,
+        space=chosen,
     )
-    columns = {name: column[sensible] for name, column in columns.items()}
-    layout = Layout(
-        data=columns["data"],
-        tensor=columns["tensor"],
-        pipeline=columns["pipeline"],
-        zero_stage=columns["zero_stage"],
-        sequence_parallel=columns["tensor"] > 1,
-        recompute=columns["recompute"],
-    )
+    names = {item.name for item in fields(Layout)} & {*columns}
+    layout = Layout(**{name: columns[name] for name in names})
     cost = training_step(
         arch,
         machine=machine,
@@ -203,9 +192,15 @@ def search_layouts(
     if machine.trainer_process_bytes:
         cost = replace(cost, memory=_own_memory(arch, machine, columns, sequence_length))
     limit = machine.memory_bytes * (1 - reserve_fraction)
-    fits = np.asarray(cost.memory.total) <= limit
     return LayoutSearch(
-        **columns, cost=cost, fits=fits, limit_bytes=limit, sequence_length=sequence_length
+        layout=layout,
+        micro_batch=columns["micro_batch"],
+        accumulation=columns["accumulation"],
+        cost=cost,
+        fits=np.asarray(cost.memory.total) <= limit,
+        limit_bytes=limit,
+        sequence_length=sequence_length,
+        space=chosen,
     )
 
 
@@ -217,6 +212,7 @@ def fitting_layouts(
     global_batch: int,
     sequence_length: int,
     reserve_fraction: float = 0.12,
+    space: LayoutSpace | None = None,
 ) -> LayoutSearch:
     """Evaluate every layout, and refuse where none exists or none fits in memory.
 
@@ -227,6 +223,7 @@ def fitting_layouts(
         global_batch: target sequences per step.
         sequence_length: tokens per sequence.
         reserve_fraction: share of memory kept for the runtime, buffers and fragmentation.
+        space: what each axis may be; all that is worth trying when not given.
 
     Returns:
         All candidates, of which one at least fits.
@@ -242,18 +239,21 @@ def fitting_layouts(
         global_batch=global_batch,
         sequence_length=sequence_length,
         reserve_fraction=reserve_fraction,
+        space=space,
     )
+    pinned = f" with {words}" if (words := search.space.words) else ""
     if not len(search.fits):
         raise InfeasibleError(
             f"batch: no split of {max(counts)} accelerators divides {global_batch} sequences and "
-            f"{arch.num_layers} layers",
+            f"{arch.num_layers} layers{pinned}",
             hint="use fewer accelerators, a larger batch, or a longer run where it sets the batch",
         )
     if not search.fits.any():
         least = float(search.memory_bytes.min())
+        offered = pretty(search.limit_bytes, "byte")
         raise InfeasibleError(
             f"memory: {arch.name} needs at least {pretty(least, 'byte')} on each of {max(counts)} "
-            f"{machine.name}, which offer {pretty(search.limit_bytes, 'byte')} after the reserve",
+            f"{machine.name}{pinned}, which offer {offered} after the reserve",
             hint=f"use about {np.ceil(least / search.limit_bytes):.0f} times as many accelerators, "
             "ones with more memory, or a smaller model or budget",
         )
@@ -272,35 +272,3 @@ def _own_memory(
         dtype="fp32" if machine.dtype_bytes >= 4 else "bf16",
         process_bytes=machine.trainer_process_bytes,
     )
-
-
-def _splits(
-    arch: Architecture, machine: Machine, count: int, global_batch: int
-) -> list[tuple[int, int, int, int, int]]:
-    """List the first five of `_COLUMNS` for a number of accelerators."""
-    rows = []
-    for tensor in (1, 2, 4, 8, 16):
-        # Tensor groups stay within a node: their traffic is too much for the network.
-        if (
-            tensor > machine.accelerators_per_node
-            or arch.num_heads % tensor
-            or count % tensor
-            or machine.accelerators_per_node % tensor
-        ):
-            continue
-        for pipeline in range(1, min(arch.num_layers, MAX_PIPELINE, count // tensor) + 1):
-            if arch.num_layers % pipeline or (count // tensor) % pipeline:
-                continue
-            data = count // tensor // pipeline
-            rows += [(tensor, pipeline, data, *part) for part in _batches(global_batch, data)]
-    return rows
-
-
-def _batches(global_batch: int, data: int) -> list[tuple[int, int]]:
-    """List (micro-batch, accumulation) that come within a quarter of the wanted batch."""
-    found = []
-    for micro in MICRO_BATCHES:
-        steps = round(global_batch / (data * micro))
-        if steps >= 1 and 0.75 <= steps * data * micro / global_batch <= 1.25:
-            found.append((micro, steps))
-    return found

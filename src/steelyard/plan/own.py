@@ -14,7 +14,7 @@ from steelyard.cost.resident import (
 from steelyard.cost.roofline import Machine
 from steelyard.cost.weights import WeightType
 from steelyard.nn.traits import beyond_kernels, unserved_traits
-from steelyard.plan.rates import Load, Use, decode_rate, training_rate
+from steelyard.plan.rates import Load, Rated, Use, decode_rate, training_rate
 from steelyard.serve.weight_choice import (
     ServingLoad,
     WeightCandidate,
@@ -64,8 +64,8 @@ def placed_rate(
     load: Load,
     layout: Layout,
     count: int,
-) -> tuple[float, str]:
-    """Return tokens per second of a placed model, and what limits them.
+) -> Rated:
+    """Return tokens per second of a placed model.
 
     Args:
         arch: model.
@@ -77,7 +77,7 @@ def placed_rate(
 
     Returns:
         The rate of this package's engine where it runs and was calibrated, else by the roofline;
-        and "compute", "bandwidth" or "links".
+        what limits it and how far it may be off.
     """
     if load.use != "serve":
         return training_rate(arch, machine, kind, load, layout)
@@ -85,7 +85,12 @@ def placed_rate(
     own = own_candidate(arch, load, machine, kind.name) if count == 1 else None
     if own is None:
         return decode_rate(arch, machine, kind, load, count)
-    return load.users / own.step_tpot.value, "bandwidth" if own.is_memory else "compute"
+    tpot = own.step_tpot
+    return Rated(
+        tokens_per_s=load.users / tpot.value,
+        bound="bandwidth" if own.is_memory else "compute",
+        relative=tpot.high / tpot.value - 1,
+    )
 
 
 def own_candidate(

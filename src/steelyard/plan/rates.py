@@ -14,14 +14,18 @@ from steelyard.cost.operators import OperatorTable, operators
 from steelyard.cost.roofline import Machine, operator_times_s
 from steelyard.cost.step import StepCost, training_step
 from steelyard.cost.weights import WEIGHT_TYPES, WeightType, stored_bytes, with_stored_weights
+from steelyard.plan.intervals import adapter_relative, served_relative, step_relative
+from steelyard.plan.serving_parts import ServedParts, decode_parts
 
 __all__ = [
     "Load",
+    "Rated",
     "Use",
     "accumulation_of",
     "adapter_passes",
     "decode_rate",
     "listed",
+    "served_parts",
     "summed_bytes",
     "training_cost",
     "training_rate",
@@ -46,6 +50,21 @@ class Load:
     use: Use
     context: int
     users: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rated:
+    """How fast a placed model is.
+
+    Attributes:
+        tokens_per_s: output tokens of all users together, or trained tokens, per second.
+        bound: "compute", "bandwidth" or "links", what limits it.
+        relative: half-width of the rate's 80 % interval, as a fraction.
+    """
+
+    tokens_per_s: float
+    bound: str
+    relative: float
 
 
 @lru_cache(maxsize=512)
@@ -82,8 +101,8 @@ def listed(
 
 def decode_rate(
     arch: Architecture, machine: Machine, kind: WeightType, load: Load, count: int
-) -> tuple[float, str]:
-    """Return output tokens per second of all users together, and what limits them.
+) -> Rated:
+    """Return output tokens per second of all users together.
 
     Args:
         arch: model that is served.
@@ -93,18 +112,41 @@ def decode_rate(
         count: accelerators that share the work.
 
     Returns:
-        The rate, and "compute", "bandwidth" or "links".
+        The rate, what limits it and how far it may be off.
     """
-    table = listed(arch, "decode", load, kind.name, count)
-    kernels_s = float((table.count * operator_times_s(table, machine)).sum())
-    size = summed_bytes(arch, kind, load)
-    # One sum over the group after attention and one after the MLP.
-    links_s = 2 * arch.num_layers * float(all_reduce_s(machine, size, count)) if count > 1 else 0.0
-    moved = float(table.total("bytes_moved"))
+    parts = served_parts(arch, machine, kind, load, count)
+    kernels_s = float(parts.time_s - parts.links_s)
+    moved = float(listed(arch, "decode", load, kind.name, count).total("bytes_moved"))
     memory_s = moved / float(machine.bandwidth(moved))
     # Where products are slow at few rows, moving the bytes is a small part of the time.
     bound = "compute" if memory_s < kernels_s / 2 else "bandwidth"
-    return load.users / (kernels_s + links_s), "links" if links_s > kernels_s else bound
+    return Rated(
+        tokens_per_s=load.users / float(parts.time_s),
+        bound="links" if parts.links_s > kernels_s else bound,
+        relative=served_relative(machine, parts),
+    )
+
+
+def served_parts(
+    arch: Architecture, machine: Machine, kind: WeightType, load: Load, count: int
+) -> ServedParts:
+    """Return what a decoding step of all users waits for.
+
+    Args:
+        arch: model that is served.
+        machine: one of the accelerators.
+        kind: type of the weights.
+        load: context and users.
+        count: accelerators that share the work.
+
+    Returns:
+        Seconds of each part; no prompts of others among them.
+    """
+    table = listed(arch, "decode", load, kind.name, count)
+    size = summed_bytes(arch, kind, load)
+    # One sum over the group after attention and one after the MLP.
+    links_s = 2 * arch.num_layers * float(all_reduce_s(machine, size, count)) if count > 1 else 0.0
+    return decode_parts(table, machine, links_s=links_s)
 
 
 def summed_bytes(arch: Architecture, kind: WeightType, load: Load) -> float:
@@ -141,8 +183,8 @@ def training_cost(arch: Architecture, machine: Machine, load: Load, layout: Layo
 
 def training_rate(
     arch: Architecture, machine: Machine, kind: WeightType, load: Load, layout: Layout
-) -> tuple[float, str]:
-    """Return trained tokens per second of all accelerators, and what limits them.
+) -> Rated:
+    """Return trained tokens per second of all accelerators.
 
     Args:
         arch: model that is trained.
@@ -152,15 +194,16 @@ def training_rate(
         layout: replicas, sharding and recomputation.
 
     Returns:
-        The rate, and "compute", "bandwidth" or "links".
+        The rate, what limits it and how far it may be off.
     """
     if load.use == "lora":
         return _adapter_rate(arch, machine, kind, load, layout)
     cost = training_cost(arch, machine, load, layout)
-    if cost.data_s > cost.compute_s:
-        return cost.tokens / cost.time_s, "links"
-    return cost.tokens / cost.time_s, "compute" if cost.product_s > 0.5 * cost.compute_s else (
-        "bandwidth"
+    bound = "compute" if cost.product_s > 0.5 * cost.compute_s else "bandwidth"
+    return Rated(
+        tokens_per_s=cost.tokens / cost.time_s,
+        bound="links" if cost.data_s > cost.compute_s else bound,
+        relative=step_relative(machine, cost),
     )
 
 
@@ -172,7 +215,7 @@ def adapter_passes(table: OperatorTable) -> tuple[NDArray[np.bool_], NDArray[np.
 
 def _adapter_rate(
     arch: Architecture, machine: Machine, kind: WeightType, load: Load, layout: Layout
-) -> tuple[float, str]:
+) -> Rated:
     """Return trained tokens per second of adapters: no gradients of the frozen weights."""
     table = listed(arch, "train", load, kind.name, 1)
     times = table.count * operator_times_s(table, machine)
@@ -184,5 +227,8 @@ def _adapter_rate(
     links_s = float(all_reduce_s(machine, gathered, layout.data)) if gathered else 0.0
     products = table.mask("matmul") | table.mask("attention")
     bound = "compute" if times[frozen & products].sum() > 0.5 * kernels_s else "bandwidth"
-    rate = layout.data * load.context / max(kernels_s, links_s)
-    return rate, "links" if links_s > kernels_s else bound
+    return Rated(
+        tokens_per_s=layout.data * load.context / max(kernels_s, links_s),
+        bound="links" if links_s > kernels_s else bound,
+        relative=adapter_relative(machine, kernels_s, max(links_s - kernels_s, 0.0)),
+    )

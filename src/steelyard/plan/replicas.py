@@ -11,7 +11,7 @@ from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.hardware import Accelerator
 from steelyard.cost.collectives import all_reduce_s
 from steelyard.cost.operators import OperatorTable, operators
-from steelyard.cost.roofline import Machine, operator_times_s, roofline_time_s
+from steelyard.cost.roofline import Machine, roofline_time_s
 from steelyard.cost.weights import (
     WeightType,
     product_dtypes,
@@ -20,6 +20,7 @@ from steelyard.cost.weights import (
 )
 from steelyard.errors import require
 from steelyard.plan.fit import COUNTS, PREFILL_CHUNK, RESERVE
+from steelyard.plan.serving_parts import ServedParts, decode_parts
 
 __all__ = [
     "BATCHES",
@@ -28,6 +29,7 @@ __all__ = [
     "ServingGoal",
     "Work",
     "best_replica",
+    "replica_parts",
     "replica_works",
     "serving_machine",
 ]
@@ -143,6 +145,7 @@ class Replica:
         ttft_s: time of one prompt.
         tpot_s: time per further token, prompts of others included.
         output_tokens: tokens of an answer.
+        parts: what a further token waits for.
     """
 
     count: int
@@ -150,6 +153,7 @@ class Replica:
     ttft_s: float
     tpot_s: float
     output_tokens: int
+    parts: ServedParts
 
     def accelerators(self, goal: ServingGoal) -> int:
         """Return the accelerators of as many replicas as the rate takes."""
@@ -157,16 +161,31 @@ class Replica:
         return self.count * math.ceil(goal.rate_per_s / per_replica)
 
 
-def _replica(record: Accelerator, machine: Machine, goal: ServingGoal, work: Work) -> Replica | str:
-    """Return the replica, or the limit that no batch meets."""
+def replica_parts(machine: Machine, goal: ServingGoal, work: Work) -> tuple[ServedParts, float]:
+    """Time a further token and a prompt on a replica.
+
+    Args:
+        machine: one of its accelerators.
+        goal: lengths of prompts and answers.
+        work: what it does.
+
+    Returns:
+        What a further token waits for with every batch that is tried, and seconds of one prompt.
+    """
     links_s = [
         all_reduce_s(machine, size, work.count) if work.count > 1 else 0.0
         for size in (work.reduced_bytes, work.prompt_bytes)
     ]
-    decode_s = (work.decode.count * operator_times_s(work.decode, machine)).sum(axis=0)
     prefill_s = float(roofline_time_s(work.prefill, machine) + links_s[1])
     # While an answer is decoded, `batch` prompts of other requests take the machine.
-    tpot_s = decode_s + links_s[0] + BATCHES * prefill_s / goal.output_tokens
+    beside_s = BATCHES * prefill_s / goal.output_tokens
+    return decode_parts(work.decode, machine, links_s=links_s[0], prompt_s=beside_s), prefill_s
+
+
+def _replica(record: Accelerator, machine: Machine, goal: ServingGoal, work: Work) -> Replica | str:
+    """Return the replica, or the limit that no batch meets."""
+    parts, prefill_s = replica_parts(machine, goal, work)
+    tpot_s = parts.time_s
     fits = work.memory_bytes <= record.memory_bytes * (1 - RESERVE)
     if not fits.any():
         return (
@@ -185,4 +204,5 @@ def _replica(record: Accelerator, machine: Machine, goal: ServingGoal, work: Wor
         ttft_s=prefill_s,
         tpot_s=float(tpot_s[best]),
         output_tokens=goal.output_tokens,
+        parts=parts.at(best),
     )

@@ -7,11 +7,13 @@ from steelyard.config import to_plain
 from steelyard.cost.bill import Bill, bill
 from steelyard.cost.flops import model_flops_per_token
 from steelyard.cost.roofline import Machine
-from steelyard.errors import ConfigError
+from steelyard.errors import ConfigError, InfeasibleError
 from steelyard.plan.advice import LayoutAdvice, advise
-from steelyard.plan.layouts import fitting_layouts
+from steelyard.plan.changes import NoPlanError
+from steelyard.plan.layout_space import LayoutSpace
 from steelyard.plan.machines import Machines
 from steelyard.plan.shapes import learning_rate
+from steelyard.plan.training_search import TrainingSearch
 from steelyard.plan.types import Plan
 from steelyard.quantity import Forecast
 
@@ -29,6 +31,7 @@ def advise_run(
     tokens: float = 0.0,
     global_batch: int = 0,
     sequence_length: int = 2048,
+    space: LayoutSpace | None = None,
 ) -> LayoutAdvice:
     """Rank the layouts of a run on all of the machines.
 
@@ -38,6 +41,7 @@ def advise_run(
         tokens: training tokens of the run; 20 per parameter when 0.
         global_batch: sequences of a step; about 4 million tokens when 0.
         sequence_length: tokens per sequence.
+        space: what each axis of a layout may be; all that is worth trying when not given.
 
     Returns:
         The advice, with the run's tokens and, where the price is known, its money.
@@ -45,7 +49,8 @@ def advise_run(
     Raises:
         CatalogError: the accelerator lacks a published rate.
         ConfigError: tokens, batch or length are out of range.
-        InfeasibleError: no layout exists or none fits in memory.
+        NoPlanError: no layout exists or none fits in memory; its `changes` are the nearest with
+            which one does.
     """
     if min(tokens, global_batch, sequence_length - 1) < 0 or not math.isfinite(tokens):
         raise ConfigError(
@@ -55,17 +60,28 @@ def advise_run(
     machine = Machine.from_accelerator(
         machines.accelerator, dtype=machines.dtype, cluster=machines.cluster
     )
-    search = fitting_layouts(
-        arch,
-        machine,
-        counts=[machines.cluster.num_accelerators],
-        global_batch=global_batch or max(1, round(_STEP_TOKENS / sequence_length)),
-        sequence_length=sequence_length,
-    )
     # Six operations a parameter and token: attention's share counts as further parameters.
     run_tokens = tokens or 20 * model_flops_per_token(arch, sequence_length) / 6
+    run = TrainingSearch(
+        arch=arch,
+        machine=machine,
+        num_nodes=machines.cluster.num_nodes,
+        per_node=machines.cluster.accelerators_per_node,
+        tokens=run_tokens,
+        global_batch=global_batch or max(1, round(_STEP_TOKENS / sequence_length)),
+        sequence_length=sequence_length,
+        deadline_s=math.inf,
+        name=machines.cluster.name,
+        counts=(machines.cluster.num_accelerators,),
+        space=space or LayoutSpace(),
+    )
+    try:
+        search = run.found
+    except InfeasibleError as error:
+        raise NoPlanError(error, run) from error
     duration_s = run_tokens / float(search.tokens_per_s[search.best(search.fits)])
-    costs = _bill(machines, duration_s, machine.time_relative)
+    # Only the value is of interest here, whatever its interval.
+    costs = _bill(machines, duration_s, 0.0)
     known = {item.quantity: item.value for item in costs.forecasts}
     run_usd = known.get("run.cost", float("nan"))
     return advise(search, arch, machine, run_tokens=run_tokens, run_usd=run_usd)

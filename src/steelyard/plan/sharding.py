@@ -20,7 +20,8 @@ from steelyard.cost.roofline import Machine
 from steelyard.cost.step import Overlap, StepCost, training_step
 from steelyard.cost.topology import Topology
 from steelyard.errors import ConfigError, InfeasibleError
-from steelyard.plan.layouts import MICRO_BATCHES, fastest
+from steelyard.plan.layout_space import MICRO_BATCHES
+from steelyard.plan.layouts import fastest
 from steelyard.units import pretty
 
 __all__ = ["PLAIN", "QUANTIZED", "ShardChoice", "ShardSearch", "WireBits", "search_shards"]

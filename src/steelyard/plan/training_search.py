@@ -1,6 +1,6 @@
 """A run and the machines that it may use: the search for its layout and number of accelerators."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -10,6 +10,7 @@ from steelyard.catalog.parameters import count_parameters
 from steelyard.cost.roofline import Machine
 from steelyard.errors import InfeasibleError
 from steelyard.plan.interruptions import kept_share
+from steelyard.plan.layout_space import LayoutSpace
 from steelyard.plan.layouts import LayoutSearch, accelerator_counts, fitting_layouts
 from steelyard.units import pretty
 
@@ -33,6 +34,7 @@ class TrainingSearch:
         reserve_fraction: share of memory kept free.
         name: name of the machines, for messages.
         counts: numbers of accelerators to try; parts and multiples of nodes when empty.
+        space: what each axis of a layout may be.
     """
 
     arch: Architecture
@@ -47,6 +49,7 @@ class TrainingSearch:
     reserve_fraction: float = 0.12
     name: str = ""
     counts: tuple[int, ...] = ()
+    space: LayoutSpace = field(default_factory=LayoutSpace)
 
     @cached_property
     def found(self) -> LayoutSearch:
@@ -65,6 +68,7 @@ class TrainingSearch:
             global_batch=self.global_batch,
             sequence_length=self.sequence_length,
             reserve_fraction=self.reserve_fraction,
+            space=self.space,
         )
 
     @cached_property

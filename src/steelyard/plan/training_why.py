@@ -1,5 +1,6 @@
 """The chain behind a training plan: FLOP of the run, time of a step, memory, time and money."""
 
+from dataclasses import fields
 from typing import Any
 
 from steelyard.catalog.architecture import Architecture
@@ -109,9 +110,10 @@ def layout_chain(
         Steps; the last one is the time of a step.
     """
     cost = search.one_cost(index)
-    names = ("data", "tensor", "pipeline", "zero_stage", "recompute", "sequence_parallel")
     choice = search.choice(index)
-    layout = Layout(**{name: choice[name] for name in names})
+    layout = Layout(
+        **{name: choice[name] for name in {*choice} & {item.name for item in fields(Layout)}}
+    )
     shape: dict[str, Any] = {
         "layout": layout,
         "micro_batch": choice["micro_batch"],

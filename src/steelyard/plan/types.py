@@ -126,9 +126,46 @@ class Plan:
 
 
 def layout_words(choice: dict[str, Any]) -> str:
-    """Say the layout of a choice in a few words."""
-    return (
-        f"{choice['num_accelerators']} = {choice['data']} data x {choice['tensor']} tensor x "
-        f"{choice['pipeline']} pipeline, ZeRO {choice['zero_stage']}, micro-batch "
-        f"{choice['micro_batch']}, recompute {choice['recompute']}"
-    )
+    """Say the layout of a choice in a few words; what is as usual goes without saying.
+
+    Args:
+        choice: fields of a `cost.layout.Layout` with its batch; absent ones are its defaults.
+
+    Returns:
+        A line.
+    """
+    degrees = [f"{choice[name]} {name}" for name in ("data", "tensor", "pipeline")]
+    if (parts := choice.get("context", 1)) > 1:
+        degrees.append(f"{parts} context")
+    words = [f"{choice['num_accelerators']} = {' x '.join(degrees)}", *_pipeline_words(choice)]
+    # Groups of whole experts lie over the axes above: they are no factor of the accelerators.
+    if (group := choice.get("expert", 1)) > 1:
+        words.append(f"experts over {group}")
+    words.append(f"ZeRO {choice['zero_stage']}{_shard_words(choice)}")
+    words += [f"micro-batch {choice['micro_batch']}", f"recompute {choice['recompute']}"]
+    kinds = {"offload_optimizer": "optimizer", "offload_activations": "activations"}
+    words += [f"{kind} in host memory" for name, kind in kinds.items() if choice.get(name)]
+    if choice["tensor"] > 1 and not choice.get("sequence_parallel", True):
+        words.append("whole norms")
+    return ", ".join(words)
+
+
+def _pipeline_words(choice: dict[str, Any]) -> list[str]:
+    """Say the order of a pipeline's passes where it is no plain one forward one backward."""
+    chunks, order = choice.get("virtual_stages", 1), choice.get("schedule", "1f1b")
+    return ([f"{chunks} chunks"] if chunks > 1 else []) + ([order] if order != "1f1b" else [])
+
+
+def _shard_words(choice: dict[str, Any]) -> str:
+    """Say over what groups of replicas states are sharded, where not over all alike."""
+    states = {"weight": 3, "gradient": 2, "optimizer": 1}
+    sizes = {
+        name: choice.get(f"{name}_shards", 0) or "all"
+        for name, least in states.items()
+        if choice["zero_stage"] >= least
+    }
+    if {*sizes.values()} <= {"all"}:
+        return ""
+    if len({*sizes.values()}) == 1:
+        return f" in groups of {sizes['optimizer']}"
+    return f" ({', '.join(f'{name} over {size}' for name, size in sizes.items())})"

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.hardware import Accelerator, Site
 from steelyard.cost.bill import bill
-from steelyard.cost.roofline import PUBLISHED_RELATIVE, Machine
+from steelyard.cost.roofline import Machine
 from steelyard.cost.weights import WEIGHT_TYPES, WeightType
 from steelyard.errors import CatalogError, ConfigError
+from steelyard.plan.intervals import first_token, served_relative, step_relative, timed
 from steelyard.plan.layouts import LayoutSearch, search_layouts
 from steelyard.plan.machines import nodes_of
 from steelyard.plan.replicas import (
@@ -19,6 +20,7 @@ from steelyard.plan.replicas import (
     replica_works,
     serving_machine,
 )
+from steelyard.plan.types import layout_words
 from steelyard.quantity import Forecast
 
 __all__ = [
@@ -131,32 +133,25 @@ def _trained(
         )
         return Contender(accelerator=record.name, count=0, reason=reason)
     seconds = tokens / float(search.tokens_per_s[best])
-    layout = search.choice(best)
+    relative = step_relative(machine, search.one_cost(best))
     return Contender(
         accelerator=record.name,
         count=count,
-        setting=f"{layout['data']} data x {layout['tensor']} tensor x {layout['pipeline']} "
-        f"pipeline, ZeRO {layout['zero_stage']}",
+        setting=layout_words(search.choice(best)),
         forecasts=(
-            _timed("train.total_time", seconds, machine),
-            _timed("train.mfu", float(search.cost.mfu[best]), machine),
-            *_billed(record, site, seconds, count),
+            *timed(
+                machine,
+                {"train.total_time": seconds, "train.mfu": float(search.cost.mfu[best])},
+                relative=relative,
+            ),
+            *_billed(record, site, seconds, count, relative),
         ),
     )
 
 
-def _timed(quantity: str, value: float, machine: Machine) -> Forecast:
-    """Make a forecast that rests on the roofline of a machine."""
-    return Forecast.about(
-        quantity,
-        value,
-        relative=machine.time_relative,
-        provenance="assumed",
-        source=machine.source,
-    )
-
-
-def _billed(record: Accelerator, site: Site, seconds: float, count: int) -> list[Forecast]:
+def _billed(
+    record: Accelerator, site: Site, seconds: float, count: int, relative: float
+) -> list[Forecast]:
     """Forecast energy, and money where a rent is known.
 
     Hardware that is owned and written off would be cheaper than any rent: rents are compared with
@@ -168,7 +163,7 @@ def _billed(record: Accelerator, site: Site, seconds: float, count: int) -> list
         accelerator=record,
         site=site,
         prefers_rent=True,
-        duration_relative=PUBLISHED_RELATIVE,
+        duration_relative=relative,
     ).forecasts
     return [item for item in found if record.price_usd_per_hour or item.quantity != "run.cost"]
 
@@ -239,20 +234,15 @@ def _served(
     if isinstance(best, str):
         return Contender(accelerator=record.name, count=0, reason=best)
     count = best.accelerators(goal)
+    relative = served_relative(machine, best.parts)
     return Contender(
         accelerator=record.name,
         count=count,
         setting=f"{count // best.count} x {best.count}, batch {best.batch}",
         forecasts=(
-            Forecast.about(
-                "plan.num_accelerators",
-                count,
-                relative=machine.time_relative,
-                provenance="assumed",
-                source=machine.source,
-            ),
-            _timed("serve.ttft", best.ttft_s, machine),
-            _timed("serve.tpot", best.tpot_s, machine),
-            *_billed(record, site, 3600.0, count),
+            *timed(machine, {"plan.num_accelerators": count}, relative=relative),
+            first_token(machine, best.ttft_s, best.batch, relative=relative),
+            *timed(machine, {"serve.tpot": best.tpot_s}, relative=relative),
+            *_billed(record, site, 3600.0, count, relative),
         ),
     )

@@ -4,6 +4,7 @@ import secrets
 import statistics
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -51,21 +52,25 @@ class Ledger:
         """
         self._database = store.database
 
-    def record(self, forecaster: str, checks: list[Check], run_id: str = "") -> None:
+    def record(
+        self, forecaster: str, checks: list[Check], run_id: str | Sequence[str] = ""
+    ) -> None:
         """Write checks down.
 
         Args:
             forecaster: who forecast, such as "laws.chinchilla".
             checks: pairs; a later pair of the same run, forecaster and quantity replaces the
                 earlier one.
-            run_id: full id of the run they belong to; without one they are always added.
+            run_id: full id of the run they belong to, or a key for each check; without one they
+                are always added.
         """
         # A fresh owner never meets the unique key of an earlier pair, so nothing is replaced.
         owner = run_id or f"unnamed-{secrets.token_hex(8)}"
+        owners = [owner] * len(checks) if isinstance(owner, str) else owner
         rows = [
             {
                 "forecaster": forecaster,
-                "run_id": owner,
+                "run_id": own,
                 "quantity": item.forecast.quantity,
                 "value": float(item.forecast.value),
                 "low": float(item.forecast.low),
@@ -80,7 +85,7 @@ class Ledger:
                 "pace_s": float(item.forecast.pace_s),
                 "measured_pace_s": float(item.measurement.pace_s),
             }
-            for item in checks
+            for item, own in zip(checks, owners, strict=True)
         ]
         with self._database.write() as connection:
             self._database.upsert(connection, CHECKS, ["forecaster", "run_id", "quantity"], rows)

@@ -133,5 +133,4 @@ def _log_width(past: Sequence[Check]) -> float:
     if len(errors) < _ENOUGH:
         errors += [_ASSUMED_SPREAD * score for score in _ASSUMED_SCORES]
     # The next error is one more draw: of n values below it, the quantile is taken of n + 1.
-    rank = _LEVEL * (len(errors) + 1) / len(errors)
-    return float(np.quantile(errors, min(rank, 1.0)))
+    return float(np.quantile(errors, _LEVEL, method="weibull"))

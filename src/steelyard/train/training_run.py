@@ -122,10 +122,13 @@ class TrainingRun:
             DivergedError: the loss is not finite.
             StoppedEarlyError: `on_step` ended the run; a checkpoint of that step was kept.
         """
-        while self.session.steps_done < self.config.steps:
-            progress = self._advance()
-            if on_step is not None:
-                self._tell(on_step, progress)
+        try:
+            while self.session.steps_done < self.config.steps:
+                progress = self._advance()
+                if on_step is not None:
+                    self._tell(on_step, progress)
+        finally:
+            self._memory.release()
         return self._result()
 
     def _tell(self, on_step: OnStep, progress: Progress) -> None:

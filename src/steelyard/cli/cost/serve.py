@@ -2,15 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from steelyard.cli.cost.subject import (
-    Money,
-    Price,
-    Subject,
-    derived,
-    parts_of,
-    print_costs,
-    timed,
-)
+from steelyard.cli.cost.subject import Money, Price, Subject, derived, parts_of, print_costs
 from steelyard.cli.following import say_next
 from steelyard.cli.records import records_of
 
@@ -40,16 +32,20 @@ def serve(
     """
     from steelyard.cli.shortage import shortage
     from steelyard.cost import kv_bytes_per_token, serving_memory
+    from steelyard.plan.intervals import first_token, served_relative, timed
 
     device = subject.roofline()
     arch = subject.architecture()
     width = device.dtype_bytes
     passes = _Passes(arch, device, context, batch)
     decode = passes.decode_s
-    forecasts = timed(
-        device,
-        {"serve.ttft": passes.prompt_s, "serve.tpot": decode, "serve.throughput": batch / decode},
-    )
+    width_of = served_relative(device, passes.parts)
+    forecasts = [
+        first_token(device, passes.prompt_s, batch, relative=width_of),
+        *timed(
+            device, {"serve.tpot": decode, "serve.throughput": batch / decode}, relative=width_of
+        ),
+    ]
     cache = kv_bytes_per_token(arch, width)
     forecasts.append(derived("serve.kv_bytes_per_token", cache, 0.0, "shape of the model"))
     memory = serving_memory(
@@ -90,6 +86,7 @@ class _Passes:
             batch: users that decode together.
         """
         from steelyard.cost import operators, roofline_time_s
+        from steelyard.plan.serving_parts import decode_parts
 
         self.arch, self.device = arch, device
         self.context, self.batch = context, batch
@@ -99,6 +96,7 @@ class _Passes:
             arch, phase="decode", tokens=1, context=context, batch=batch, **shape
         )
         self.prompt_s = float(roofline_time_s(self.prompt, device))
+        self.parts = decode_parts(self.decode, device)
         self.decode_s = float(roofline_time_s(self.decode, device))
 
     def chain(self, memory: "MemoryBreakdown") -> "list[ChainStep]":

@@ -30,7 +30,6 @@ __all__ = [
     "derived",
     "parts_of",
     "print_costs",
-    "timed",
 ]
 
 
@@ -169,17 +168,6 @@ class Money:
         site = catalog.site(WORLD_AVERAGE)
         last = per_million_step(self.hour, 1, self.tokens_per_s, self.usd_per_million)
         return [*hour_steps(self.record, site, self.hour), last]
-
-
-def timed(machine: "Machine", values: dict[str, float]) -> list[Forecast]:
-    """Make the forecasts of quantities that rest on a machine's roofline."""
-    kind = "derived" if machine.provenance == "measured" else "assumed"
-    return [
-        Forecast.about(
-            name, value, relative=machine.time_relative, provenance=kind, source=machine.source
-        )
-        for name, value in values.items()
-    ]
 
 
 def derived(name: str, value: float, relative: float, source: str) -> Forecast:

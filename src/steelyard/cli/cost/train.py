@@ -11,7 +11,6 @@ from steelyard.cli.cost.subject import (
     derived,
     parts_of,
     print_costs,
-    timed,
 )
 from steelyard.cli.following import say_next
 from steelyard.cli.records import records_of
@@ -51,6 +50,7 @@ def train(
     check_recompute(recompute)
     from steelyard.cli.shortage import shortage
     from steelyard.cost import Layout, training_step
+    from steelyard.plan.intervals import step_relative, timed
 
     device = subject.roofline()
     arch = subject.architecture()
@@ -65,6 +65,7 @@ def train(
     forecasts = timed(
         device,
         {"train.step_time": step.time_s, "train.throughput": rate, "train.mfu": step.mfu},
+        relative=step_relative(device, step),
     )
     said = "weights, optimizer and saved activations"
     forecasts.append(derived("train.peak_memory", step.memory.total, 0.15, said))

@@ -3,7 +3,33 @@
 import cyclopts
 
 app = cyclopts.App(name="operate", help="Forecast what is watched, and act on it.")
-VERBS: tuple[tuple[str, str, str], ...] = ()
+VERBS: tuple[tuple[str, str, str], ...] = (
+    (
+        "coldstart",
+        "Characterize the cold starts of a trace, or compare policies that spare them.",
+        "simulate --days 3 --report cold.html",
+    ),
+    (
+        "autoscale",
+        "Replay a demand with every scaler, or serve the number of replicas it asks for.",
+        "demand.csv --startup '3 min' --report autoscale.html",
+    ),
+    (
+        "datacenter",
+        "Run a site under every controller: energy, water, carbon, money, violations, regret.",
+        "--datacenter free-cooled-1mw --start-day 190 --report site.html",
+    ),
+    (
+        "forecast",
+        "Forecast series with intervals, beside the record of rules and models on their own past.",
+        "series.csv --horizon 48 --report forecast.html",
+    ),
+    (
+        "pretrain",
+        "Pretrain the masked encoder of `operate forecast`; a killed call goes on.",
+        "recipes/forecaster.toml --out my-forecaster",
+    ),
+)
 """Verb, one line of help, and the words of its example."""
 for name, text, example in VERBS:
     told = f"{text}\n\nExample: steelyard operate {name} {example}"

@@ -6,6 +6,7 @@ from typing import Literal
 from steelyard.config import to_plain
 from steelyard.errors import InfeasibleError
 from steelyard.plan import Plan
+from steelyard.plan.engines import EngineName
 from steelyard.plan.exports import (
     TrainingJob,
     to_megatron,
@@ -14,7 +15,7 @@ from steelyard.plan.exports import (
     to_torchtitan,
 )
 
-__all__ = ["Engine", "export_text"]
+__all__ = ["Engine", "engine_for", "export_text"]
 
 Engine = Literal["megatron", "torchtitan", "own", "skypilot"]
 
@@ -40,6 +41,18 @@ def export_text(made: Plan, engine: Engine, *, per_node: int) -> str:
     if engine == "skypilot":
         return to_skypilot(made, job, _command(job))
     return (to_megatron if engine == "megatron" else to_torchtitan)(job)
+
+
+def engine_for(export: Engine | None) -> EngineName:
+    """Return the engine that has to run a layout which is exported; empty for none.
+
+    Args:
+        export: what is asked for; rented machines run Megatron-LM where it has the model.
+
+    Returns:
+        The engine's name.
+    """
+    return "megatron" if export == "skypilot" else export or ""
 
 
 def _command(job: TrainingJob) -> str:

@@ -14,9 +14,9 @@ from steelyard.errors import ConfigError, SteelyardError, merged
 from steelyard.plan.machines import machines_of
 from steelyard.sim.step.training import TrainingStep
 
-__all__ = ["JobOptions"]
+__all__ = ["MOST_PASSES", "JobOptions"]
 
-_MOST_PASSES = 300_000
+MOST_PASSES = 300_000
 
 ScheduleName = Literal["1f1b", "gpipe", "zero-bubble"]
 
@@ -104,11 +104,11 @@ class JobOptions:
             for name, size in options.items()
             if size < 1
         ]
-        if self.num_passes > _MOST_PASSES:
+        if self.num_passes > MOST_PASSES:
             wrong.append(
                 ConfigError(
                     f"--pipeline x --chunks x --micro-batches is {self.num_passes:,}, but at most "
-                    f"{_MOST_PASSES:,} are simulated",
+                    f"{MOST_PASSES:,} are simulated",
                     hint="use fewer micro-batches: each further one lasts as long as the last",
                 )
             )

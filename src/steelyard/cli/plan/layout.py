@@ -4,13 +4,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from steelyard.catalog.stored import THIS_MACHINE
+from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, print_json
 from steelyard.cli.plan import shards
 from steelyard.cli.plan.exporting import Engine, export_text
+from steelyard.cli.plan.job_options import MOST_PASSES
+from steelyard.cli.plan.no_plan import say_why_not
+from steelyard.cli.plan.space_options import SpaceOptions
 from steelyard.errors import ConfigError, SteelyardError, merged
 from steelyard.plan.advice import LayoutAdvice
+from steelyard.plan.changes import NoPlanError
+from steelyard.plan.layouts import LayoutSearch
 from steelyard.plan.machines import Machines, machines_of
 from steelyard.plan.run_advice import advise_run, plan_of
 from steelyard.plan.shapes import model_of
@@ -22,6 +29,7 @@ from steelyard.units import parse, pretty
 
 __all__ = ["layout"]
 
+_MOST_DRAWN = 2_000
 _PARTS = {
     "compute_s": "kernels",
     "tensor_s": "tensor-parallel traffic",
@@ -49,9 +57,15 @@ def layout(
     measured: str = "",
     chart: Path | None = None,
     export: Engine | None = None,
+    space: SpaceOptions | None = None,
     json: Switch = False,
-) -> None:
+) -> int:
     """Rank the ways to lay a model over machines: time, memory, and how sure the order is.
+
+    Every layout is tried: data, tensor (within a node), pipeline, context (parts of 4,096 tokens
+    and more) and expert groups, chunks of layers, 1f1b and zero-bubble schedules, ZeRO stages over
+    all replicas or groups of them, micro-batches of 1 to 8, no or full recomputation. An option
+    that is given sets its axis.
 
     Example: steelyard plan layout --model gpt3-175b --cluster Selene --nodes 128
 
@@ -69,8 +83,13 @@ def layout(
         top: layouts to show.
         measured: time that the measurement took which the last answer asked for, such as "13 ms".
         chart: file of a page with charts.
-        export: print what an engine is started with, in place of the ranking.
+        export: print what an engine is started with, in place of the ranking; only layouts that it
+            runs are searched.
+        space: axes of the layouts; one that is not given is searched.
         json: print the ranking as JSON.
+
+    Returns:
+        Exit status: 1 where no layout fits; the nearest changes that make one fit are said.
     """
     _refuse_one(cluster, accelerator)
     _check_least(
@@ -78,17 +97,16 @@ def layout(
         ("--global-batch", global_batch, 0),
         ("--sequence-length", sequence_length, 1),
     )
-    machines = machines_of(
-        cluster=cluster, accelerator=accelerator, count=count, nodes=nodes, dtype=dtype
-    )
+    named = {"cluster": cluster, "accelerator": accelerator, "dtype": dtype}
+    machines = machines_of(**named, count=count, nodes=nodes)
     arch, _ = model_of(model, sequence_length=sequence_length)
-    advice = advise_run(
-        arch,
-        machines,
-        tokens=parse(tokens, "token", where="--tokens") if tokens else 0.0,
-        global_batch=global_batch,
-        sequence_length=sequence_length,
-    )
+    wanted = parse(tokens, "token", where="--tokens") if tokens else 0.0
+    axes = (space or SpaceOptions()).space(export=export)
+    sizes = {"global_batch": global_batch, "sequence_length": sequence_length}
+    try:
+        advice = advise_run(arch, machines, tokens=wanted, space=axes, **sizes)
+    except NoPlanError as error:
+        return say_why_not(error, machines, json=json)
     # Named before it is answered: afterwards another measurement is the most telling one.
     asked = advice.probes()[0] if measured else None
     if asked:
@@ -96,14 +114,36 @@ def layout(
     if export:
         made = plan_of(advice, machines)
         print(export_text(made, export, per_node=machines.cluster.accelerators_per_node), end="")
-        return
+        return 0
     report = _report(advice, machines, top, asked.name if asked else "")
     if chart:
         report.write_html(chart)
     if json:
         print_json(_plain(advice, top))
     else:
-        report.print()
+        _print(report, advice, model, named)
+    return 0
+
+
+def _print(report: Report, advice: LayoutAdvice, model: str, named: dict[str, str]) -> None:
+    """Print the ranking, and how the first layout's step is looked at."""
+    report.print()
+    choice, arch = advice.search.choice(advice.chosen), advice.arch
+    stages = choice["pipeline"] * choice["virtual_stages"]
+    # Steps of dense decoders from the catalog are simulated, stages all alike.
+    if arch.name != model or arch.num_experts or arch.num_layers % stages:
+        return
+    if choice["context"] > 1 or stages * choice["accumulation"] > MOST_PASSES:
+        return
+    words: list[object] = ["--model", model]
+    for name in ("cluster", "accelerator"):
+        words += [f"--{name}", named[name]] if named[name] else []
+    for name in ("tensor", "pipeline", "data", "micro_batch", "schedule"):
+        words += [f"--{name.replace('_', '-')}", choice[name]]
+    words += ["--chunks", choice["virtual_stages"], "--micro-batches", choice["accumulation"]]
+    words += ["--sequence-length", advice.search.sequence_length]
+    words += ["--recompute"] if choice["recompute"] == "full" else []
+    say_next("plan", "timeline", *words)
 
 
 def _refuse_one(*names: str) -> None:
@@ -136,11 +176,12 @@ def _report(advice: LayoutAdvice, machines: Machines, top: int, answered: str) -
         Section("How sure", [Text(words) for words in _doubt(advice)]),
         Section("Charts", [_pareto(advice)]),
     ]
+    fits = advice.search.fits
     head = f"{count} x {machines.accelerator.name} of {machines.cluster.name}"
     return Report(
         f"{advice.arch.name} on {head}",
         f"{pretty(advice.run_tokens, 'token')} take {pretty(advice.run_s, 's')} with the first "
-        "one; simulated",
+        f"one; {len(fits):,} layouts searched, {int(fits.sum()):,} fit; simulated",
         sections,
     )
 
@@ -216,7 +257,7 @@ def _answered(advice: LayoutAdvice, asked: str) -> list[Text]:
 def _pareto(advice: LayoutAdvice) -> Chart:
     """Draw all layouts that fit by time and memory."""
     search = advice.search
-    places = np.flatnonzero(search.fits)
+    places = _drawn(search)
     spec = pareto(
         [layout_words(search.choice(int(place))) for place in places],
         (1e6 / search.tokens_per_s[places]).tolist(),
@@ -225,7 +266,19 @@ def _pareto(advice: LayoutAdvice) -> Chart:
         units=("s", "byte"),
         title="Layouts that fit, by time and memory",
     )
-    return Chart(spec, "Those on the line are beaten by none in both. Simulated.")
+    left_out = int(search.fits.sum()) - len(places)
+    more = f" {left_out:,} slower ones are not drawn." if left_out else ""
+    return Chart(spec, f"Those on the line are beaten by none in both. Simulated.{more}")
+
+
+def _drawn(search: LayoutSearch) -> NDArray[np.int64]:
+    """Return the layouts to draw: the fastest, and those that none beats in time and memory."""
+    places = np.flatnonzero(search.fits)
+    ranked = places[np.argsort(-search.tokens_per_s[places], kind="stable")]
+    memory = search.memory_bytes[ranked]
+    # Going down from the fastest, what needs less memory than all before is beaten by none.
+    before = np.minimum.accumulate(np.concatenate([[np.inf], memory[:-1]]))
+    return ranked[(memory < before) | (np.arange(len(ranked)) < _MOST_DRAWN)]
 
 
 def _plain(advice: LayoutAdvice, top: int) -> dict[str, Any]:
@@ -242,6 +295,8 @@ def _plain(advice: LayoutAdvice, top: int) -> dict[str, Any]:
             }
             for place in np.argsort(middle, kind="stable")[:top].tolist()
         ],
+        "searched": len(advice.search.fits),
+        "fit": int(advice.search.fits.sum()),
         "shards": shards.plain_shards(advice),
         "lost_share": regret.lost_s,
         # JSON has no NaN: null says that the price is not known.

@@ -1,7 +1,7 @@
 """`steelyard plan train`: the training run that a budget of compute, money or time buys."""
 
 import difflib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from steelyard import laws
@@ -12,19 +12,22 @@ from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, forecast_table, print_json
 from steelyard.cli.plan.exporting import Engine, export_text
 from steelyard.cli.plan.keeping import keep_plan
+from steelyard.cli.plan.no_plan import changes_table, say_why_not
+from steelyard.cli.plan.space_options import SpaceOptions
 from steelyard.cli.records import records_of
 from steelyard.cli.why import plain_steps, why_section
 from steelyard.config import to_plain
-from steelyard.cost import model_flops_per_token
+from steelyard.cost import Layout, model_flops_per_token
 from steelyard.errors import ConfigError
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.plan import Plan, plan_training
 from steelyard.plan.changes import NoPlanError
 from steelyard.plan.law_why import law_chain
+from steelyard.plan.layout_space import LayoutSpace
 from steelyard.plan.machines import Machines, machines_of
 from steelyard.plan.shapes import model_of
 from steelyard.plan.spend import plan_within, read_budget
-from steelyard.plan.types import AllocationLike, Change, layout_words
+from steelyard.plan.types import AllocationLike, layout_words
 from steelyard.quantity import Provenance
 from steelyard.runs.report import Cell, Column, Report, Section, Table, Text
 from steelyard.units import parse, pretty
@@ -50,11 +53,13 @@ def train(
     why: Switch = False,
     export: Engine | None = None,
     keep: Switch = False,
+    space: SpaceOptions | None = None,
     json: Switch = False,
 ) -> int:
     """Plan the training run that a budget of compute, money or time buys.
 
     Money or carbon whose price or intensity is unknown are left out with a note, null in JSON.
+    Layouts are searched as `plan layout` does; an option that is given sets its axis.
 
     Example: steelyard plan train --budget '$5,000' --accelerator H100-SXM5-80GB --count 8
 
@@ -78,8 +83,10 @@ def train(
             empty.
         why: print the chain of formulas behind the forecasts, with the numbers put in.
         export: print what an engine is started with, in place of the plan: a command for megatron
-            or torchtitan, a recipe of this package (own), or a task for skypilot.
+            or torchtitan, a recipe of this package (own), or a task for skypilot; only layouts that
+            it runs are searched.
         keep: write the plan into the run store, where `plan explain --plan` checks its forecasts.
+        space: axes of the layouts; one that is not given is searched.
         json: print the plan as JSON.
 
     Returns:
@@ -99,11 +106,12 @@ def train(
         rent_usd=_rent(price_per_hour),
         prefers_rent=bool(accelerator),
         explains=why,
+        space=(space or SpaceOptions()).space(export=export),
     )
     try:
         made = plan_within(read_budget(budget, where="--budget"), planner.plan)
     except NoPlanError as error:
-        return _say_why_not(error, machines, json=json)
+        return say_why_not(error, machines, json=json)
     run_id = keep_plan(made) if keep else ""
     notes = [*machines.notes, *_named(near, run_id)]
     if export:
@@ -111,8 +119,7 @@ def train(
     elif json:
         print_json(_plain_plan(planner.repriced(made), notes, run_id))
     else:
-        _print(planner.repriced(made), budget, notes, is_own=bool(machines.calibrated))
-        _say_next(made, model, machines)
+        _print(planner.repriced(made), budget, notes, model, machines)
     return 0
 
 
@@ -131,6 +138,7 @@ class _Planner:
     rent_usd: float | None
     prefers_rent: bool
     explains: bool
+    space: LayoutSpace
     asked: list[tuple[dict[str, Any], float]] = field(default_factory=list)
 
     def plan(self, flops: float, *, reprices: bool = False) -> Plan:
@@ -147,6 +155,7 @@ class _Planner:
             prefers_rent=self.prefers_rent,
             explains=self.explains,
             reprices=reprices,
+            space=self.space,
         )
         self.asked.append((made.choice, flops))
         if not self.explains:
@@ -158,34 +167,6 @@ class _Planner:
         # The compute that was asked for: whole steps make a little more of it.
         flops = next(flops for choice, flops in self.asked if choice is made.choice)
         return replace(made, helps=self.plan(flops, reprices=True).helps)
-
-
-def _say_why_not(error: NoPlanError, machines: Machines, *, json: bool) -> int:
-    """Say what exceeds, by how much, and the nearest changes that make a plan possible."""
-    if json:
-        values = {"infeasible": str(error), "hint": error.hint, "changes": to_plain(error.changes)}
-        print_json(values)
-        return error.exit_code
-    table = _changes(
-        "with", error.changes, [pretty(item.duration_s, "s") for item in error.changes]
-    )
-    told = f"{error}."
-    if not error.changes:
-        told += f" No single change of machines, memory, sequences or batch helps; {error.hint}."
-    sections = [Section("What exceeds", [Text(told)])]
-    if error.changes:
-        sections.append(Section("Nearest changes that fit", [table]))
-    Report("No plan is possible", f"on {machines.cluster.name}", sections).print()
-    return error.exit_code
-
-
-def _changes(head: str, changes: list[Change], times: list[str]) -> Table:
-    """Make the table of single changes with what the run would be."""
-    rows: list[list[Cell]] = [
-        [item.name, time, layout_words(item.layout)]
-        for item, time in zip(changes, times, strict=True)
-    ]
-    return Table([Column(head), Column("run takes", align="right"), Column("layout", rank=1)], rows)
 
 
 def _rent(price_per_hour: str) -> float | None:
@@ -303,9 +284,12 @@ def _say_next(made: Plan, model: str, machines: Machines) -> None:
     say_next("plan", "which", "--model", name, "--tokens", tokens, "--count", count)
 
 
-def _print(made: Plan, budget: str, assumptions: list[str], *, is_own: bool) -> None:
-    """Print a plan as tables."""
-    choice = {**made.choice, "architecture": made.choice["architecture"]["name"]}
+def _print(made: Plan, budget: str, assumptions: list[str], model: str, machines: Machines) -> None:
+    """Print a plan as tables, and what to ask next."""
+    # What no layout of the plan's kind uses goes without saying.
+    usual = {item.name: item.default for item in fields(Layout)}
+    told = {name: value for name, value in made.choice.items() if _tells(name, value, usual)}
+    choice = {**told, "architecture": made.choice["architecture"]["name"]}
     rows: list[list[Cell]] = [
         [name.replace("_", " "), _plain(value)] for name, value in choice.items()
     ]
@@ -317,7 +301,7 @@ def _print(made: Plan, budget: str, assumptions: list[str], *, is_own: bool) -> 
     notes = [Text(f"{name} is left out: {why}.") for name, why in made.unknown.items()]
     notes += [Text(f"{note}.") for note in assumptions]
     # A published law was fitted elsewhere: it has no record here.
-    records = records_of(THIS_MACHINE, "train") if is_own else {}
+    records = records_of(THIS_MACHINE, "train") if machines.calibrated else {}
     sections = [
         Section("Choice", [chosen, Text(f"Bound by {made.binding_constraint}.")]),
         Section("Forecasts", [forecast_table(made.forecasts, records), *notes]),
@@ -325,12 +309,21 @@ def _print(made: Plan, budget: str, assumptions: list[str], *, is_own: bool) -> 
     if made.helps:
         times = [f"{pretty(item.duration_s, 's')} ({-item.saved:+.0%})" for item in made.helps]
         sections.append(
-            Section("What would help most", [_changes("one thing better", made.helps, times)])
+            Section("What would help most", [changes_table("one thing better", made.helps, times)])
         )
     sections.append(Section("Rejected", [rejected]))
     if made.why:
         sections.append(why_section(made.why))
     Report(f"Plan for {read_budget(budget)}", f"on {made.choice['cluster']}", sections).print()
+    _say_next(made, model, machines)
+
+
+_ALWAYS = ("data", "tensor", "pipeline", "zero_stage", "recompute", "sequence_parallel")
+
+
+def _tells(name: str, value: Any, usual: dict[str, Any]) -> bool:
+    """Return whether a setting is shown: always, or where it is not as usual."""
+    return name in _ALWAYS or name not in usual or value != usual[name]
 
 
 def _plain(value: Any) -> str:

@@ -13,7 +13,15 @@ from steelyard.cost.hpc.shares import ShareFit, fit_shares
 from steelyard.errors import CatalogError
 from steelyard.quantity import Forecast, Provenance
 
-__all__ = ["HplRun", "hpcg", "hpl", "listed_clusters", "network_features", "rated_power_w"]
+__all__ = [
+    "HplRun",
+    "hpcg",
+    "hpl",
+    "listed_clusters",
+    "memory_share",
+    "missing_rating",
+    "network_features",
+]
 
 _FILL = 0.8
 """Share of the accelerators' memory that a benchmark's problem fills (arXiv 2307.16885)."""
@@ -117,7 +125,7 @@ def hpl(cluster: Cluster) -> HplRun:
     rate = fit.share(features) * cluster.rpeak_flops_per_s
     order = math.sqrt(_FILL * device.memory_bytes * cluster.num_accelerators / 8)
     time_s = 2 / 3 * order**3 / rate
-    power = _hpl_power(cluster, device) if device.tdp_w else None
+    power = None if missing_rating(device) else _hpl_power(cluster, device)
     energy = None
     if power:
         pue = cluster.pue or catalog.site_of(cluster).pue
@@ -134,7 +142,7 @@ def hpl(cluster: Cluster) -> HplRun:
     )
 
 
-def rated_power_w(cluster: Cluster, device: Accelerator) -> float:
+def _rated_power_w(cluster: Cluster, device: Accelerator) -> float:
     """Return the rated power of all accelerators and processors of a cluster, W.
 
     Args:
@@ -147,22 +155,27 @@ def rated_power_w(cluster: Cluster, device: Accelerator) -> float:
     Raises:
         CatalogError: the accelerators' rating is unknown.
     """
+    if problem := missing_rating(device):
+        raise problem
     each = device.tdp_w * cluster.accelerators_per_node + cluster.host_tdp_w
-    if not device.tdp_w:
-        raise _empty(f"accelerator {device.name}", "tdp_w")
     return cluster.num_nodes * each
+
+
+def missing_rating(device: Accelerator) -> CatalogError | None:
+    """Return why HPL's power cannot be forecast on an accelerator; None where it can."""
+    return None if device.tdp_w else _empty(f"accelerator {device.name}", "tdp_w")
 
 
 def _hpl_power(cluster: Cluster, device: Accelerator) -> Forecast:
     """Forecast the power of the nodes under HPL."""
     fit = fit_shares(
         [
-            item.hpl_power_w / rated_power_w(item, catalog.accelerator(item.accelerator))
+            item.hpl_power_w / _rated_power_w(item, catalog.accelerator(item.accelerator))
             for item in listed_clusters("hpl_power_w", without=cluster.name)
         ]
     )
     said = f"power over rated power of {fit.num_machines} other clusters of the catalog (Green500)"
-    value = fit.share() * rated_power_w(cluster, device)
+    value = fit.share() * _rated_power_w(cluster, device)
     return _fitted("hpl.power", value, fit.relative, said)
 
 
@@ -182,13 +195,28 @@ def hpcg(cluster: Cluster) -> Forecast:
     Source: Dongarra, Heroux and Luszczek 2016 (HPCG); arXiv 2307.16885.
     """
     _device(cluster)
-    others = listed_clusters("hpcg_flops_per_s", without=cluster.name)
-    fit = fit_shares([item.hpcg_flops_per_s / _memory_bytes_per_s(item) for item in others])
+    fit = memory_share(without=cluster.name)
     said = (
         f"{1 / fit.mean:.1f} bytes of memory traffic per operation, from {fit.num_machines} other "
         "clusters of the catalog (HPCG lists)"
     )
     return _fitted("hpcg.rate", fit.share() * _memory_bytes_per_s(cluster), fit.relative, said)
+
+
+def memory_share(*, without: str = "") -> ShareFit:
+    """Fit the operations of HPCG per byte that a cluster's memories could move.
+
+    Args:
+        without: name of a cluster that is left out.
+
+    Returns:
+        The fit; its interval is what code that memory binds differs by from cluster to cluster.
+
+    Raises:
+        FitError: fewer than 3 clusters are listed.
+    """
+    others = listed_clusters("hpcg_flops_per_s", without=without)
+    return fit_shares([item.hpcg_flops_per_s / _memory_bytes_per_s(item) for item in others])
 
 
 def _device(cluster: Cluster) -> Accelerator:

@@ -4,7 +4,7 @@ import math
 from dataclasses import fields
 
 from steelyard.catalog.architecture import Architecture
-from steelyard.cost.held import parameter_count
+from steelyard.cost.held import expert_parameters, parameter_count
 from steelyard.cost.layout import STATE_STAGES, Layout, State
 from steelyard.cost.memory import (
     MemoryBreakdown,
@@ -177,34 +177,53 @@ def _state_steps(
     layers, tables = parameter_count(arch)
     # Of several stages the fullest holds one table.
     held = tables if layout.pipeline == 1 else float(arch.vocab_size * arch.hidden_size)
-    numbers = {
-        "layer_parameters": layers,
-        "stages": float(layout.pipeline),
-        "table_parameters": held,
-        "tensor": float(layout.tensor),
-    }
-    local = (layers / layout.pipeline + held) / layout.tensor
-    held_step = ChainStep(
-        name="held_parameters",
-        formula="(layer_parameters / stages + table_parameters) / tensor",
-        numbers=numbers,
-        value=local,
-        unit="parameter",
-        source=f"shape of {arch.name}, of the fullest stage",
-    )
-    gathered = layers / arch.num_layers / layout.tensor
-    return [
-        held_step,
-        *(
-            _state_step(name, local, gathered, memory, layout, precision, adapters)
-            for name in STATE_STAGES
-        ),
+    routed = expert_parameters(arch) if layout.expert > 1 else 0.0
+    steps = [
+        ChainStep(
+            name="held_parameters",
+            formula="(layer_parameters / stages + table_parameters) / tensor",
+            numbers={
+                "layer_parameters": layers - routed,
+                "stages": float(layout.pipeline),
+                "table_parameters": held,
+                "tensor": float(layout.tensor),
+            },
+            value=((layers - routed) / layout.pipeline + held) / layout.tensor,
+            unit="parameter",
+            source=f"shape of {arch.name}, of the fullest stage",
+        )
     ]
+    if routed:
+        steps.append(_expert_step(arch, layout, routed))
+    held_parameters = {step.name: step.value for step in steps}
+    gathered = layers / arch.num_layers / layout.tensor
+    return steps + [
+        _state_step(name, held_parameters, gathered, memory, layout, precision, adapters)
+        for name in STATE_STAGES
+        # What waits in host memory takes none here.
+        if name != "optimizer" or not layout.offload_optimizer
+    ]
+
+
+def _expert_step(arch: Architecture, layout: Layout, routed: float) -> ChainStep:
+    """Show the parameters of whole experts on one accelerator."""
+    return ChainStep(
+        name="held_in_experts",
+        formula="expert_parameters / stages / expert_group",
+        numbers={
+            "expert_parameters": routed,
+            "stages": float(layout.pipeline),
+            "expert_group": float(layout.expert),
+        },
+        value=routed / layout.pipeline / layout.expert,
+        unit="parameter",
+        source=f"shape of {arch.name}; whole experts, {layout.expert} accelerators share them out",
+    )
 
 
 def _state_step(
     name: State,
-    local: float,
+    held: dict[str, float],
     gathered: float,
     memory: MemoryBreakdown,
     layout: Layout,
@@ -212,12 +231,13 @@ def _state_step(
     adapters: float,
 ) -> ChainStep:
     """Show one kind of states, which replicas may share."""
-    parts = {
-        "held_parameters": local,
-        "bytes_per_parameter": getattr(precision, name),
-        "shards": float(layout.shards(name)),
-    }
+    shards = float(layout.shards(name))
+    parts = held | {"bytes_per_parameter": getattr(precision, name), "shards": shards}
     formula = "held_parameters x bytes_per_parameter / shards"
+    if "held_in_experts" in held:
+        # A whole expert has fewer replicas than the layers around it.
+        parts["expert_shards"] = max(shards * layout.tensor / layout.expert, 1.0)
+        formula += " + held_in_experts x bytes_per_parameter / expert_shards"
     if name == "weights" and layout.shards("weights") > 1:
         # Two layers are whole at a time: the one that computes and the next one.
         formula += " + 2 x bytes_per_parameter x parameters_of_a_layer"
@@ -266,12 +286,13 @@ def activations_step(
         "bytes_per_layer": float(per_layer),
         "layers": stacks * math.ceil(arch.num_layers / layout.pipeline),
     }
-    held = min(layout.pipeline, accumulation)
+    if layout.offload_activations:
+        # The rest waits in host memory: one layer computes, one moves.
+        numbers["layers"] = min(2 * stacks, numbers["layers"])
+    held = _micro_batches(layout, accumulation)
     # The last stage keeps one micro-batch and the logits; the first one more of them.
-    is_first = (
-        layout.pipeline > 1
-        and memory.activations > 1.5 * numbers["bytes_per_layer"] * (numbers["layers"])
-    )
+    alone = numbers["bytes_per_layer"] * numbers["layers"]
+    is_first = layout.pipeline > 1 and memory.activations > (1 + 1e-9) * alone
     return ChainStep(
         name="activations",
         formula="bytes_per_layer x layers x micro_batches",
@@ -280,6 +301,15 @@ def activations_step(
         unit="byte",
         source=f"{batch:g} x {length:,} tokens (arXiv 2205.05198, equations 1 to 4)",
     )
+
+
+def _micro_batches(layout: Layout, accumulation: float) -> float:
+    """Count the micro-batches whose activations the first stage holds at once."""
+    stages, chunks = layout.pipeline, layout.virtual_stages
+    if layout.schedule == "gpipe":
+        return accumulation
+    # Interleaving fills the pipeline with further chunks, each a part of the layers.
+    return min(stages + (stages - 1) / chunks if chunks > 1 else stages, accumulation)
 
 
 def _total(memory: MemoryBreakdown, said: str) -> ChainStep:

@@ -8,7 +8,7 @@ import numpy as np
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.cost.flops import active_matrix_parameters, model_flops_per_token
-from steelyard.cost.held import parameter_count
+from steelyard.cost.held import expert_parameters, parameter_count
 from steelyard.cost.layout import Layout
 from steelyard.cost.operators import OperatorTable, operators
 from steelyard.cost.passes import ENDS
@@ -116,7 +116,8 @@ def step_time_steps(
             source="micro-batches of a step; repeated_time is what recomputation runs again",
         )
     )
-    steps.append(_update_step(arch, machine, layout, cost))
+    if not layout.offload_optimizer:  # else the host updates, which is not timed
+        steps.append(_update_step(arch, machine, layout, cost))
     names = ("compute", "tensor", "context", "expert", "bubble", "data", "host", "update")
     parts = {f"{name}_time": float(getattr(cost, f"{name}_s")) for name in names}
     parts = {name: value for name, value in parts.items() if value}
@@ -152,15 +153,18 @@ _WAITS = {
 
 def _update_step(arch: Architecture, machine: Machine, layout: Layout, cost: Any) -> ChainStep:
     """Show the time of the optimizer's pass over its states."""
+    routed = expert_parameters(arch) if layout.expert > 1 else 0.0
+    held = "(layer_parameters / stages + table_parameters) / (tensor x shards)"
+    experts = {"expert_parameters": routed, "expert_group": float(layout.expert)} if routed else {}
+    if routed:
+        held = f"({held} + expert_parameters / stages / expert_group / shards)"
     return ChainStep(
         name="update_time",
-        formula=(
-            "4 x passes x (layer_parameters / stages + table_parameters) / (tensor x shards) "
-            "/ memory_bandwidth"
-        ),
-        numbers={
+        formula=f"4 x passes x {held} / memory_bandwidth",
+        numbers=experts
+        | {
             "passes": ADAMW_PASSES[machine.fused],
-            "layer_parameters": parameter_count(arch)[0],
+            "layer_parameters": parameter_count(arch)[0] - routed,
             "table_parameters": parameter_count(arch)[1],
             "stages": float(layout.pipeline),
             "tensor": float(layout.tensor),

@@ -5,10 +5,10 @@ from typing import Any
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.config import convert
-from steelyard.cost.layout import Layout
+from steelyard.cost.layout import STATE_STAGES, Layout
 from steelyard.errors import ConfigError, InfeasibleError, require
 
-__all__ = ["Arrangement", "TrainingJob", "beyond", "refuse"]
+__all__ = ["Arrangement", "TrainingJob", "beyond", "refuse", "shards_of", "shared_by"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,16 +125,56 @@ class TrainingJob:
         return min(self.per_node, self.num_accelerators)
 
 
+def shared_by(layout: Layout) -> int | None:
+    """Return how many replicas share each state that a layout shards.
+
+    Args:
+        layout: plain values.
+
+    Returns:
+        Replicas; 0 for all of them, and None where kinds of state are shared by different ones.
+    """
+    sizes = {
+        name: getattr(layout, f"{name.removesuffix('s')}_shards")
+        for name, least in STATE_STAGES.items()
+        if layout.zero_stage >= least
+    }
+    named = {layout.weight_shards, layout.gradient_shards, layout.optimizer_shards} - {0}
+    alike = len({*sizes.values()}) <= 1 and named <= {*sizes.values()}
+    return next(iter(sizes.values()), 0) if alike else None
+
+
+def shards_of(zero_stage: int, size: int) -> dict[str, int]:
+    """Return the fields of a layout whose states are shared by groups of one size.
+
+    Args:
+        zero_stage: what is sharded.
+        size: replicas of a group; 0 for all.
+
+    Returns:
+        Replicas by field.
+    """
+    return {
+        f"{name.removesuffix('s')}_shards": size
+        for name, least in STATE_STAGES.items()
+        if zero_stage >= least
+    }
+
+
 def beyond(layout: Layout, said: set[str]) -> list[str]:
     """Name the settings of a layout that an engine has no word for.
 
     Args:
         layout: plain values.
-        said: fields that the engine's settings say.
+        said: fields that the engine's settings say; "shards" stands for groups of one size.
 
     Returns:
         Each other field that differs from its default, with its value.
     """
+    # States that all share alike are one setting, not three.
+    said = said | (
+        {*shards_of(3, 0)} if "shards" in said and shared_by(layout) is not None else set()
+    )
     # An engine would run its own default for what it is not told: not the layout that was timed.
     plain = Layout()
     return [

@@ -6,7 +6,14 @@ from steelyard.catalog.architecture import Architecture
 from steelyard.cost.layout import Layout
 from steelyard.errors import ConfigError
 from steelyard.plan.exports.flags import as_count, read_flags, script
-from steelyard.plan.exports.job import Arrangement, TrainingJob, beyond, refuse
+from steelyard.plan.exports.job import (
+    Arrangement,
+    TrainingJob,
+    beyond,
+    refuse,
+    shards_of,
+    shared_by,
+)
 
 __all__ = ["read_megatron", "to_megatron"]
 
@@ -21,7 +28,10 @@ _SHARDING = "--data-parallel-sharding-strategy"
 _SHARDED = {2: "optim_grads", 3: "optim_grads_params"}
 """What Megatron's own FSDP calls the stages of ZeRO beyond the distributed optimizer's."""
 _LAID = {"data", "virtual_stages", "schedule", "zero_stage", "sequence_parallel", "recompute"}
-_LAID |= {*_DEGREES}
+_LAID |= {*_DEGREES, "shards"}
+_INSTANCES = "--num-distributed-optimizer-instances"
+_ENDS = ("--account-for-loss-in-pipeline-split", "--account-for-embedding-in-pipeline-split")
+"""Count the head, and then the embedding, as a layer of the last and the first stage."""
 _SHAPE = (
     "hidden_size",
     "num_layers",
@@ -70,7 +80,7 @@ def to_megatron(job: TrainingJob) -> str:
     Raises:
         InfeasibleError: Megatron-LM lacks what the model or the layout needs; all is named.
     """
-    refuse("Megatron-LM", [*_unknown_shape(job.architecture), *_unknown_layout(job.layout)])
+    refuse("Megatron-LM", [*_unknown_shape(job.architecture), *_unknown_layout(job)])
     command = ["torchrun", "--nnodes", str(job.num_nodes)]
     command += ["--nproc-per-node", str(job.processes_per_node), "pretrain_gpt.py"]
     training = {
@@ -78,7 +88,8 @@ def to_megatron(job: TrainingJob) -> str:
         "--train-iters": str(job.steps),
         "--lr": f"{job.learning_rate:g}",
     } | ({f"--{job.dtype}": ""} if job.dtype in ("bf16", "fp16") else {})
-    return script(command, _model(job.architecture) | _layout(job.arrangement) | training)
+    layout = _layout(job.arrangement) | dict.fromkeys(_uneven_ends(job), "")
+    return script(command, _model(job.architecture) | layout | training)
 
 
 def read_megatron(text: str) -> Arrangement:
@@ -107,11 +118,15 @@ def read_megatron(text: str) -> Arrangement:
     data = world // inner
     stages = {name: stage for stage, name in _SHARDED.items()}
     own = int("--use-distributed-optimizer" in flags)
+    stage = stages.get(flags.get(_SHARDING, ""), own)
+    instances = as_count(flags, _INSTANCES, 1)
+    group = data * degrees["context"] // instances if instances > 1 else 0
     layout = Layout(
         **degrees,
+        **shards_of(stage, group),
         data=data,
         virtual_stages=as_count(flags, _VIRTUAL, 1),
-        zero_stage=stages.get(flags.get(_SHARDING, ""), own),
+        zero_stage=stage,
         sequence_parallel="--sequence-parallel" in flags,
         recompute=flags.get("--recompute-granularity", "none"),
     )
@@ -139,9 +154,23 @@ def _unknown_shape(arch: Architecture) -> list[str]:
     return other
 
 
-def _unknown_layout(layout: Layout) -> list[str]:
+def _uneven_ends(job: TrainingJob) -> tuple[str, ...]:
+    """Return the flags of stages that lack layers, the last one first."""
+    layout = job.layout
+    return _ENDS[: -job.architecture.num_layers % (layout.pipeline * layout.virtual_stages)]
+
+
+def _unknown_layout(job: TrainingJob) -> list[str]:
     """Name what of a layout has no flag."""
+    layout = job.layout
     lacks = beyond(layout, _LAID)
+    pieces = layout.pipeline * layout.virtual_stages
+    if (missing := -job.architecture.num_layers % pieces) > len(_ENDS):
+        lacks.append(f"{pieces} stages of which {missing} lack a layer")
+    if layout.expert > 1 and shared_by(layout):
+        lacks.append("states in groups of replicas beside expert groups")
+    if layout.expert > 1 and layout.tensor > 1 and not layout.sequence_parallel:
+        lacks.append("tensor groups beside expert groups without sequence parallelism")
     if layout.pipeline > 1 and layout.schedule != "1f1b":
         lacks.append(f"schedule {layout.schedule!r}, only 1f1b")
     if layout.zero_stage >= 2 and layout.pipeline > 1:
@@ -209,11 +238,18 @@ def _layout(arrangement: Arrangement) -> dict[str, str]:
     flags["--global-batch-size"] = str(arrangement.global_batch)
     if layout.virtual_stages > 1:
         flags[_VIRTUAL] = str(layout.virtual_stages)
+    if layout.expert > 1 and layout.tensor > 1:
+        # Whole experts: else each would be split over the tensor group as well.
+        flags["--expert-tensor-parallel-size"] = "1"
     if layout.sequence_parallel:
         flags["--sequence-parallel"] = ""
     if layout.zero_stage:
         flags |= {"--use-distributed-optimizer": "", "--overlap-grad-reduce": ""}
         flags["--overlap-param-gather"] = ""
+    if group := shared_by(layout):
+        flags[_INSTANCES] = str(layout.replicas // group)
+        if layout.zero_stage in _SHARDED:
+            flags["--outer-dp-sharding-strategy"] = "no_shard"
     if layout.zero_stage in _SHARDED:
         flags |= {"--use-megatron-fsdp": "", _SHARDING: _SHARDED[layout.zero_stage]}
         flags |= {"--no-gradient-accumulation-fusion": "", "--ckpt-format": "fsdp_dtensor"}

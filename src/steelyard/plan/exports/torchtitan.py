@@ -3,7 +3,14 @@
 from steelyard.cost.layout import Layout
 from steelyard.errors import ConfigError
 from steelyard.plan.exports.flags import as_count, read_flags, script
-from steelyard.plan.exports.job import Arrangement, TrainingJob, beyond, refuse
+from steelyard.plan.exports.job import (
+    Arrangement,
+    TrainingJob,
+    beyond,
+    refuse,
+    shards_of,
+    shared_by,
+)
 
 __all__ = ["read_torchtitan", "to_torchtitan"]
 
@@ -21,7 +28,7 @@ _DEGREES = {
     "expert": "--parallelism.expert-parallel-degree",
 }
 _LAID = {"data", "virtual_stages", "schedule", "zero_stage", "sequence_parallel", "recompute"}
-_LAID |= {*_DEGREES}
+_LAID |= {*_DEGREES, "shards"}
 _SCHEDULES = {("1f1b", False): "1F1B", ("1f1b", True): "Interleaved1F1B", ("gpipe", False): "GPipe"}
 """PyTorch's names, by schedule and whether stages are virtual; its zero-bubble one wants those."""
 _SCHEDULES["zero-bubble", True] = "InterleavedZeroBubble"
@@ -53,8 +60,8 @@ def to_torchtitan(job: TrainingJob) -> str:
         "--training.global-batch-size": str(batch.global_batch),
         "--optimizer.lr": f"{job.learning_rate:g}",
         "--activation-checkpoint.mode": layout.recompute,
-        _REPLICATE: str(1 if layout.zero_stage else layout.data),
-        _SHARD: str(layout.data if layout.zero_stage else 1),
+        _REPLICATE: str(layout.data // _shard_degree(layout)),
+        _SHARD: str(_shard_degree(layout)),
     }
     flags |= {flag: str(getattr(layout, name)) for name, flag in _DEGREES.items()}
     if layout.zero_stage:
@@ -62,6 +69,13 @@ def to_torchtitan(job: TrainingJob) -> str:
     if layout.tensor > 1 and not layout.sequence_parallel:
         flags[_WHOLE_SEQUENCES] = ""
     return script(command, flags | _pipeline(job))
+
+
+def _shard_degree(layout: Layout) -> int:
+    """Return the replicas that share states, parts of a sequence counted once."""
+    if not layout.zero_stage:
+        return 1
+    return (shared_by(layout) or layout.replicas) // layout.context
 
 
 def read_torchtitan(text: str, *, num_layers: int) -> Arrangement:
@@ -88,12 +102,15 @@ def read_torchtitan(text: str, *, num_layers: int) -> Arrangement:
         raise ConfigError(f"{batch} sequences are no micro-batches of {micro} on {data} replicas")
     names = {name: schedule for (schedule, _), name in _SCHEDULES.items()}
     reshards = flags.get(_RESHARD, "default") != "never"
+    # Parts of a sequence share states with the replicas.
+    stage = (3 if reshards else 2) if shards * degrees["context"] > 1 else 0
     layout = Layout(
         **degrees,
+        **shards_of(stage, shards * degrees["context"] if shards < data else 0),
         data=data,
         virtual_stages=_virtual_stages(flags, degrees["pipeline"], num_layers),
         schedule=names.get(flags.get(_SCHEDULE, "1F1B"), flags.get(_SCHEDULE, "")),
-        zero_stage=(3 if reshards else 2) if shards > 1 else 0,
+        zero_stage=stage,
         sequence_parallel=degrees["tensor"] > 1 and _WHOLE_SEQUENCES not in flags,
         recompute=flags.get("--activation-checkpoint.mode", "selective"),
     )
@@ -106,6 +123,13 @@ def _unknown(job: TrainingJob) -> list[str]:
     lacks = beyond(layout, _LAID)
     if layout.zero_stage == 1:
         lacks.append("sharding of optimizer states alone (ZeRO stage 1), only stages 2 and 3")
+    if layout.zero_stage == 0 and layout.context > 1:
+        lacks.append("whole states on every part of a sequence")
+    if group := shared_by(layout):
+        if group % layout.context:
+            lacks.append(f"groups of {group} replicas that divide parts of a sequence")
+        if layout.expert > 1:
+            lacks.append("states in groups of replicas beside expert groups")
     if layout.pipeline > 1 and _schedule(layout) not in _SCHEDULES:
         lacks.append(f"schedule {layout.schedule!r} with {layout.virtual_stages} virtual stages")
     if job.architecture.num_layers % (layout.pipeline * layout.virtual_stages):

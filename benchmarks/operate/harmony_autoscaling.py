@@ -1,0 +1,119 @@
+"""Scaling by a whole forecast: replicas of least expected loss against Kubernetes' own rule.
+
+Real demands: the last week of each series is looked at once; forecaster and reactive target are
+chosen on what lies before it, everything else on generated series. Replicas start within minutes
+(median 180 s), functions within the quantiles of Huawei's Region 2 (Custom runtime).
+"""
+
+import numpy as np
+import polars as pl
+from benchmarks.common import Check
+from benchmarks.laws._shared import shared
+from benchmarks.operate._cloud_demand import RealDemand, cloud_demands, pod_demands
+from benchmarks.operate._doubling import coverage_after_doubling
+from benchmarks.operate._scaling import (
+    ALLOWED,
+    FUNCTIONS,
+    REPLICAS,
+    Contest,
+    compete,
+    pooled,
+)
+from benchmarks.operate._true_quantile import hours_over_truth
+
+from steelyard.sim.control import Latency
+
+__all__ = ["PAPER", "run"]
+
+PAPER = ["03-harmony-autoscaling"]
+
+
+def run(quick: bool) -> list[Check]:
+    """Compare scalers on real weeks, and intervals behind a doubled level."""
+    demands = cloud_demands(shared("cloud-metrics-nab"))
+    demands += pod_demands(shared("huawei-coldstart"))
+    if quick:
+        demands = [demands[place] for place in (9, -1)]
+        demands = [
+            RealDemand(d.name, d.history, d.week[: len(d.week) // 4], d.step_s) for d in demands
+        ]
+    checks: list[Check] = []
+    for kind, startup in _startups().items():
+        if quick and kind == FUNCTIONS:
+            continue
+        contests = [compete(item, startup) for item in demands]
+        _show(kind, contests)
+        checks += _scaling_checks(kind, contests)
+    checks.append(_truth(quick))
+    return checks + _doubling(quick)
+
+
+def _startups() -> dict[str, Latency]:
+    """Return start-up times by kind of service."""
+    table = pl.read_csv(shared("huawei-coldstart") / "quantiles.csv.gz")
+    rows = table.filter(
+        (pl.col("metric") == "cold_start")
+        & (pl.col("scope") == "runtime_region2")
+        & (pl.col("group") == "Custom")
+    ).drop_nulls("value")
+    levels, values = rows["quantile"].to_list(), rows["value"].to_list()
+    # Beyond the plotted quantiles the outermost ones hold.
+    functions = Latency((0.0, *levels, 1.0), (values[0], *values, values[-1]))
+    return {REPLICAS: Latency.lognormal(180.0, 0.3), FUNCTIONS: functions}
+
+
+def _show(kind: str, contests: list[Contest]) -> None:
+    """Print instance-hours and missed time of each rival on each demand."""
+    rivals = ("bayesian", "unadapted", "reactive", "hindsight")
+    print(f"\n{kind}: instance-hours, share of the time missed (allowed {ALLOWED:.0%})")
+    print(f"{'demand':40s} " + " ".join(f"{name:>16s}" for name in rivals) + "  target")
+    for item in contests:
+        cells = []
+        for name in rivals:
+            outcome = getattr(item, name).report.outcome
+            cells.append(f"{outcome.details['instance_hours']:9.0f} {outcome.violation_rate:6.3f}")
+        print(f"{item.name:40s} " + " ".join(f"{cell:>16s}" for cell in cells) + f"  {item.target}")
+
+
+def _scaling_checks(kind: str, contests: list[Contest]) -> list[Check]:
+    """Make the checks of one kind of service."""
+    ours, missed = pooled(contests, "bayesian")
+    theirs, their_missed = pooled(contests, "reactive")
+    best, _ = pooled(contests, "hindsight")
+    rates = [item.bayesian.report.outcome.violation_rate / ALLOWED for item in contests]
+    in_band = float(np.mean([0.5 <= rate <= 1.5 for rate in rates]))
+    print(f"{kind}: within [.5, 1.5] of the allowed misses on {in_band:.0%} of the demands")
+    print(f"{kind}: pooled misses ours {missed:.4f}, reactive {their_missed:.4f}")
+    return [
+        Check(f"3 misses over allowed, at most, {kind}", missed / ALLOWED, 1.5, "lower"),
+        Check(f"3 misses over allowed, at least, {kind}", missed / ALLOWED, 0.5, "higher"),
+        Check(f"3 instance-hours over reactive, {kind}", ours / theirs, 0.85, "lower"),
+        Check(f"3 misses over reactive, {kind}", missed / max(their_missed, 1e-9), 1.0, "lower"),
+        Check(
+            f"3 instance-hours over the quantile in hindsight, {kind}", ours / best, 1.1, "lower"
+        ),
+    ]
+
+
+def _truth(quick: bool) -> Check:
+    """Compare with the quantile that the generator knows."""
+    ratios = [
+        hours_over_truth(seed, steps=600 if quick else 2016) for seed in range(2 if quick else 8)
+    ]
+    print(f"\nover the true quantile, by seed: {[round(item, 3) for item in ratios]}")
+    return Check("3 instance-hours over the true quantile", float(np.mean(ratios)), 1.1, "lower")
+
+
+def _doubling(quick: bool) -> list[Check]:
+    """Check intervals behind a doubled level, over seeds."""
+    seeds = range(3 if quick else 10)
+    found = np.array(
+        [coverage_after_doubling(seed, steps=1000 if quick else 2016) for seed in seeds]
+    )
+    adapted, plain = found.mean(axis=0)
+    print(f"\n90 % intervals behind the doubling: adapted {adapted:.3f}, not {plain:.3f}")
+    return [
+        Check("4 coverage adapted, at least", float(found[:, 0].min()), 0.85, "higher"),
+        Check("4 coverage adapted, at most", float(found[:, 0].max()), 0.95, "lower"),
+        Check("4 coverage not adapted, outside", float(found[:, 1].max()), 0.85, "lower"),
+    ]

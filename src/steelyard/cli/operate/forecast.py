@@ -1,0 +1,277 @@
+"""`steelyard operate forecast`: what comes next, how sure that is, and how good it was before."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import cyclopts
+
+from steelyard.cli.output import Switch, print_json
+from steelyard.errors import ConfigError
+from steelyard.runs.report import Block, Cell, Chart, Column, Facts, Report, Section, Table, Text
+
+if TYPE_CHECKING:
+    from steelyard.operate.forecast import Forecaster, SampleForecast
+    from steelyard.operate.forecast.choosing import ChosenForecaster
+    from steelyard.operate.series import SeriesSet
+
+__all__ = ["forecast"]
+
+ModelName = Literal["masked-encoder", "ets", "dlinear", "gru"]
+_MOST_CHARTS = 8
+_DEADLINE_S = 60.0
+_MANY = cyclopts.Parameter(consume_multiple=True, negative_iterable=())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Answer:
+    """What the verb found."""
+
+    series: "SeriesSet"
+    chosen: "ChosenForecaster"
+    forecasts: "list[SampleForecast]"
+    earlier: "list[SampleForecast] | None"
+    held: dict[str, float]
+    settled: tuple[int, float]
+    run: str
+
+
+def forecast(
+    file: Path,
+    *,
+    horizon: int = 48,
+    time: str = "",
+    value: Annotated[tuple[str, ...], _MANY] = (),
+    name: str = "",
+    step: str = "",
+    counter: bool | None = None,
+    models: Annotated[tuple[ModelName, ...], _MANY] = ("masked-encoder", "ets"),
+    checkpoint: Path | None = None,
+    windows: int = 12,
+    store: str = "",
+    no_keep: Switch = False,
+    report: Path | None = None,
+    chart: Path | None = None,
+    json: Switch = False,
+) -> None:
+    """Forecast the next steps of series, with the record of rules and models on their own past.
+
+    Rules and models are first tried on past windows of each series. A model is used only where it
+    beat the best simple rule there. What is forecast is kept, and checked when a later call reads a
+    file that holds the steps.
+
+    Example: steelyard operate forecast series.csv --horizon 48 --report forecast.html
+
+    Args:
+        file: CSV, Parquet, a Prometheus range answer (.json), or rows of the CloudOps schema.
+        horizon: steps to forecast.
+        time: column of the times; found by its name or type unless given.
+        value: columns of the values; all numbers unless given.
+        name: column that names the series; found by its name unless given.
+        step: time between two values, such as "5 min"; the most frequent distance unless given.
+        counter: whether values only grow and their growth per second is meant; told by the name
+            (_total, _count, _sum) unless given.
+        models: models to try beside the rules; dlinear and gru are trained on the series first.
+        checkpoint: file of a masked encoder that `operate pretrain` made; the shipped one unless
+            given.
+        windows: most past windows a series to try them on.
+        store: folder of the run store; the user's own when left out.
+        no_keep: neither keep the forecast nor check earlier ones.
+        report: HTML file of the page.
+        chart: file for the fan chart of the first series, .html, .svg, .png or .json.
+        json: print JSON.
+    """
+    from steelyard import units
+    from steelyard.operate.series import read_series
+
+    if horizon < 1 or windows < 1:
+        raise ConfigError(
+            f"--horizon {horizon}, --windows {windows}", hint="give 1 or more of each"
+        )
+    step_s = units.parse(step, "s", where="--step") if step else None
+    series = read_series(file, time=time, values=value, name=name, step_s=step_s, counter=counter)
+    answer = _answer(series, str(file), (horizon, windows), (models, checkpoint), store, no_keep)
+    if chart is not None:
+        from steelyard.runs.save import save_chart
+
+        save_chart(_chart(answer, 0), chart)
+    page = _page(answer, file.name, with_charts=report is not None)
+    if report is not None:
+        page.write_html(report)
+    if json:
+        print_json(_values(answer))
+    else:
+        _print(answer, page)
+
+
+def _answer(
+    series: "SeriesSet",
+    source: str,
+    sizes: tuple[int, int],
+    models: "tuple[Sequence[ModelName], Path | None]",
+    store: str,
+    no_keep: bool,
+) -> _Answer:
+    """Try, choose, forecast, settle what was forecast before, and keep what is forecast now."""
+    from steelyard.operate.forecast.bookkeeping import held_share, remember, settle
+    from steelyard.operate.forecast.choosing import ChosenForecaster
+    from steelyard.operate.forecast.conformal import AdaptiveConformal
+    from steelyard.runs.store import RunStore
+
+    horizon, windows = sizes
+    past = int(min(series.lengths)) // 2 // horizon
+    made = [_model(name, horizon, models[1]) for name in dict.fromkeys(models[0])]
+    for item in made:
+        # What is trained here sees nothing of the windows that it is then tried on.
+        before = series.before(min(windows, past) * horizon)
+        if item.name in ("DLinear", "GRU"):
+            item.fit(before)
+    chosen = ChosenForecaster(made, horizon=horizon, windows=windows, deadline_s=_DEADLINE_S)
+    chosen.fit(series)
+    corrected = AdaptiveConformal(chosen)
+    held = corrected.learn(series, horizon, chosen.windows) if chosen.windows else {}
+    forecasts = corrected.predict(series, horizon)
+    earlier = corrected.predict(series.before(horizon), horizon) if chosen.windows else None
+    settled, run = (0, float("nan")), ""
+    if not no_keep:
+        opened = RunStore(store or None)
+        checks = [pair for _, pair in settle(opened, series)]
+        settled = len(checks), held_share(checks)
+        run = remember(opened, source, series, forecasts)
+    return _Answer(
+        series=series,
+        chosen=chosen,
+        forecasts=forecasts,
+        earlier=earlier,
+        held=held,
+        settled=settled,
+        run=run,
+    )
+
+
+def _model(name: ModelName, horizon: int, checkpoint: Path | None) -> "Forecaster":
+    """Make a model by its name."""
+    if name == "ets":
+        from steelyard.operate.forecast.ets import DampedETS
+
+        return DampedETS()
+    if name == "masked-encoder":
+        from steelyard.operate.forecast.networks.forecaster import MaskedEncoderForecaster
+
+        kind = MaskedEncoderForecaster
+        return kind.load(checkpoint) if checkpoint else kind.shipped()
+    from steelyard.operate.forecast.networks.direct import DLinearForecaster, GRUForecaster
+
+    own = DLinearForecaster if name == "dlinear" else GRUForecaster
+    return own(horizon=horizon)
+
+
+def _page(answer: _Answer, file: str, *, with_charts: bool) -> Report:
+    """Make the page: what is used for each series and why, the record, and the fan charts."""
+    series, chosen = answer.series, answer.chosen
+    heads = [
+        Column("Series"),
+        Column("Used"),
+        Column("Best rule", rank=2),
+        *(Column(name, align="right") for name in ("Its CRPS", "Model's CRPS")),
+        Column("Best model", rank=2),
+        Column("80 % interval held", align="right"),
+    ]
+    rows = [_row(answer, name) for name in series.ids]
+    note = (
+        f"CRPS over {chosen.windows} past windows of {answer.forecasts[0].horizon} steps, relative "
+        "to the size of the series; lower is better. A model is used only where it beat the best "
+        "rule there."
+        if chosen.windows
+        else "The series are too short to try anything on their own past: at least four horizons "
+        "are needed. The plainest rule is used."
+    )
+    blocks: list[Block] = [Facts(_facts(answer)), Table(heads, rows, note)]
+    charts: list[Block] = []
+    if with_charts:
+        charts = [Chart(_chart(answer, row)) for row in range(min(len(series), _MOST_CHARTS))]
+        if len(series) > _MOST_CHARTS:
+            charts.append(Text(f"Drawn are the first {_MOST_CHARTS} of {len(series)} series."))
+    sections = [Section("", blocks), *([Section("What comes next", charts)] if charts else [])]
+    return Report(f"Forecast of {file}", f"{len(series)} series", sections)
+
+
+def _facts(answer: _Answer) -> list[tuple[str, str, str]]:
+    """Return the first things to know."""
+    from steelyard.units import pretty_duration
+
+    used = [item.used == item.model for item in answer.chosen.choices.values()]
+    ahead_s = float(answer.series.step_s[0]) * answer.forecasts[0].horizon
+    count, held = answer.settled
+    words = f"{held:.0%} of {count:,} steps" if count else "none has come yet"
+    known = [share for share in answer.held.values() if share == share]
+    coverage = f"{sum(known) / len(known):.0%}" if known else "not tried"
+    return [
+        ("Ahead", f"{answer.forecasts[0].horizon} steps, {pretty_duration(ahead_s)}", ""),
+        ("A model is used for", f"{sum(used)} of {len(used)} series", ""),
+        ("80 % intervals held on past windows", coverage, ""),
+        ("Earlier forecasts that came due: held", words, ""),
+    ]
+
+
+def _row(answer: _Answer, name: str) -> list[Cell]:
+    """Return the table's row of one series."""
+    item = answer.chosen.choices[name]
+    rule, model = (
+        None if part is None else f"{part.crps:.4f}" for part in (item.rule_score, item.model_score)
+    )
+    share = answer.held.get(name, float("nan"))
+    held = f"{share:.0%}" if share == share else None
+    used = answer.forecasts[answer.series.index(name)].source
+    return [name, used, item.rule, rule, model, item.model, held]
+
+
+def _chart(answer: _Answer, row: int) -> dict[str, Any]:
+    """Draw one series."""
+    from steelyard.operate.forecast.pictures import fan_chart
+
+    one = answer.series.cut([row], [0], [answer.series.lengths[row]])
+    earlier = answer.earlier[row] if answer.earlier else None
+    made = answer.forecasts[row]
+    return fan_chart(one, made, earlier=earlier, title=f"{one.ids[0]}, by {made.source}")
+
+
+def _print(answer: _Answer, page: Report) -> None:
+    """Print the page, with the first series as a fan of characters."""
+    from steelyard.cli.following import say_next
+    from steelyard.cli.operate.fan import fan_lines
+    from steelyard.runs.screen import screen
+
+    page.print()
+    console = screen()
+    console.print(f"\n{answer.series.ids[0]}: seen (•), median (━) and 80 % interval (░)")
+    for line in fan_lines(answer.series.row(0), answer.forecasts[0]):
+        console.print(line, markup=False)
+    if answer.run:
+        say_next("runs", "ledger")
+
+
+def _values(answer: _Answer) -> dict[str, Any]:
+    """Return what programs want to know."""
+    count, held = answer.settled
+    return {
+        "windows": answer.chosen.windows,
+        "settled": {"steps": count, "held": held if count else None},
+        "run": answer.run,
+        "series": [
+            {
+                "id": name,
+                "used": answer.forecasts[row].source,
+                "held": answer.held.get(name),
+                "choice": asdict(answer.chosen.choices[name]),
+                "first_s": float(answer.series.start_s[row])
+                + float(answer.series.step_s[row]) * int(answer.series.lengths[row]),
+                "step_s": float(answer.series.step_s[row]),
+                "low": answer.forecasts[row].quantile(0.1).tolist(),
+                "median": answer.forecasts[row].quantile(0.5).tolist(),
+                "high": answer.forecasts[row].quantile(0.9).tolist(),
+            }
+            for row, name in enumerate(answer.series.ids)
+        ],
+    }

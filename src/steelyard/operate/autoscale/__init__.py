@@ -1,0 +1,46 @@
+"""How many replicas a service should have: scalers, their replay on a demand, their real ends."""
+
+from steelyard.operate.autoscale.bayesian import AllowedMisses, BayesianScaler, CapacityPosterior
+from steelyard.operate.autoscale.hpa import ReactiveHPA, wanted_replicas
+from steelyard.operate.autoscale.replay import ScalerRun, lead_steps, replay, replay_all
+from steelyard.operate.autoscale.rules import (
+    MovingWindowMax,
+    Oracle,
+    OracleQuantile,
+    QuantileScaler,
+)
+from steelyard.operate.autoscale.scaler import (
+    DemandForecast,
+    FixedReplicas,
+    RecentValues,
+    Scaler,
+    ScalerPolicy,
+    ServiceState,
+    peak_samples,
+)
+from steelyard.operate.autoscale.vpa import DecayingHistogram, RecommenderVPA
+
+__all__ = [
+    "AllowedMisses",
+    "BayesianScaler",
+    "CapacityPosterior",
+    "DecayingHistogram",
+    "DemandForecast",
+    "FixedReplicas",
+    "MovingWindowMax",
+    "Oracle",
+    "OracleQuantile",
+    "QuantileScaler",
+    "ReactiveHPA",
+    "RecentValues",
+    "RecommenderVPA",
+    "Scaler",
+    "ScalerPolicy",
+    "ScalerRun",
+    "ServiceState",
+    "lead_steps",
+    "peak_samples",
+    "replay",
+    "replay_all",
+    "wanted_replicas",
+]

@@ -1,0 +1,132 @@
+"""The number of replicas as JSON over HTTP, as a KEDA `metrics-api` trigger reads it."""
+
+import json
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steelyard.errors import SteelyardError
+from steelyard.operate.autoscale.config import AutoscaleConfig, scalers_of, service_of
+from steelyard.operate.autoscale.replay import lead_steps
+from steelyard.operate.autoscale.scaler import ServiceState
+from steelyard.operate.autoscale.study import DemandForecaster, choose_forecaster
+
+__all__ = ["Recommender", "make_server"]
+
+Read = Callable[[], tuple[NDArray[np.float64], float]]
+
+
+class Recommender:
+    """Reads a demand from time to time and recommends replicas for the steps behind it.
+
+    The forecaster is the one that was best on the demand read first. A reading that fails leaves
+    the last recommendation as it is, and the answer says so and how old it is.
+    """
+
+    def __init__(
+        self,
+        read: Read,
+        config: AutoscaleConfig,
+        *,
+        period_s: float,
+        clock: Callable[[], float],
+        held: int = 0,
+    ) -> None:
+        """Make the first recommendation.
+
+        Args:
+            read: returns the demand so far and the seconds of its step.
+            config: the service and its promise.
+            period_s: seconds between two readings.
+            clock: seconds that only grow.
+            held: in shadow mode, the number to report as "replicas" whatever is recommended; 0 to
+                report the recommendation.
+
+        Raises:
+            SteelyardError: the first reading fails.
+        """
+        self._read, self._period_s, self._clock, self._held = read, period_s, clock, held
+        self._lock = threading.Lock()
+        demand, step_s = read()
+        self.service = service_of(config, demand)
+        lead = lead_steps(self.service, step_s)
+        chosen, _ = choose_forecaster(demand, step_s=step_s, horizon=lead)
+        self._forecast = DemandForecaster(chosen, step_s=step_s, horizon=lead)
+        self._scaler = scalers_of(config, self.service, step_s)["BayesianScaler"]
+        self._replicas = held or self.service.replicas_for(float(demand[-1]))
+        self._made_s = clock()
+        self._problem = ""
+        self._answer = self._recommend(demand)
+
+    def answer(self) -> dict[str, Any]:
+        """Return the answer, made anew where the last one is older than the period.
+
+        Returns:
+            "replicas" for the trigger; "recommended", "demand", "low" and "high" (80 % interval of
+            the demand's peak that is covered), "forecaster", "age_s", "problem".
+        """
+        with self._lock:
+            now_s = self._clock()
+            if now_s - self._made_s >= self._period_s:
+                try:
+                    self._answer = self._recommend(self._read()[0])
+                    self._made_s, self._problem = now_s, ""
+                except SteelyardError as error:
+                    self._problem = str(error)
+            return self._answer | {"age_s": now_s - self._made_s, "problem": self._problem}
+
+    def _recommend(self, demand: NDArray[np.float64]) -> dict[str, Any]:
+        """Ask the scaler, with the state that a service of its last answer would be in."""
+        forecast = self._forecast(demand)
+        load = float(demand[-1])
+        use = load / (self._replicas * self.service.capacity)
+        state = ServiceState(ready=self._replicas, demand=load, utilization=use)
+        recommended = self._scaler.decide(self._clock(), forecast, state)
+        self._replicas = self._held or recommended
+        low, high = (float(np.max(forecast.quantile(level))) for level in (0.1, 0.9))
+        return {
+            "replicas": self._replicas,
+            "recommended": recommended,
+            "is_shadow": bool(self._held),
+            "demand": load,
+            "low": low,
+            "high": high,
+            "forecaster": self._forecast.forecaster.name,
+        }
+
+
+def make_server(recommender: Recommender, port: int) -> ThreadingHTTPServer:
+    """Return a server on this machine's own address; nobody else reaches it.
+
+    Args:
+        recommender: answers every GET of "/".
+        port: port, 0 for a free one.
+
+    Returns:
+        The server, listening.
+
+    Raises:
+        OSError: the port is taken.
+    """
+
+    class Handler(BaseHTTPRequestHandler):
+        """Answers with the recommendation."""
+
+        def do_GET(self) -> None:
+            """Answer "/" with JSON and all else with 404."""
+            is_known = self.path.partition("?")[0] in ("/", "/replicas")
+            body = json.dumps(recommender.answer() if is_known else {"error": "not found"}).encode()
+            self.send_response(200 if is_known else 404)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Say nothing: a trigger asks every few seconds."""
+
+    return ThreadingHTTPServer(("127.0.0.1", port), Handler)

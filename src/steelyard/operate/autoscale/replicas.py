@@ -1,0 +1,158 @@
+"""Replicas as processes of this machine: started, asked whether they are ready, drained."""
+
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from steelyard.errors import BackendError, ConfigError
+from steelyard.sim.control import Command
+
+__all__ = ["ServeReplicas", "is_healthy"]
+
+_PATIENCE_S = 1.0
+
+
+def is_healthy(port: int) -> bool:
+    """Return whether a server on this machine answers "/health" with 200."""
+    try:
+        address = f"http://127.0.0.1:{port}/health"
+        with urllib.request.urlopen(address, timeout=_PATIENCE_S) as answer:
+            return answer.status == 200
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+@dataclass(slots=True)
+class _Replica:
+    """A process, its port, and whether it was seen ready."""
+
+    process: subprocess.Popen
+    port: int
+    is_ready: bool = False
+
+
+class ServeReplicas:
+    """Holds as many processes of `steelyard serve` as the last command asked for.
+
+    The actuator for "replicas" of `sim.control.drive`; `ready` and `starting` are its meters. A
+    command whose number is not above the last one is ignored. Replicas that are let go are sent
+    SIGTERM, upon which the server finishes what it has begun; after `drain_s` they are killed.
+    Replicas that died are started again with the next command or `refresh`.
+
+    Attributes:
+        ports: ports of the replicas that were seen ready, for a load balancer.
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        *,
+        first_port: int,
+        most: int,
+        drain_s: float = 60.0,
+        is_ready: Callable[[int], bool] = is_healthy,
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            arguments: words of the command, such as steelyard serve run MODEL --port {port}; each
+                "{port}" becomes the replica's own port.
+            first_port: port of the first replica; others follow it.
+            most: most replicas at a time, those that drain not counted.
+            drain_s: seconds that a replica has to finish.
+            is_ready: tells whether the server of a port takes requests.
+
+        Raises:
+            ConfigError: no word holds "{port}", or ports run out of range.
+        """
+        if not any("{port}" in word for word in arguments):
+            raise ConfigError("the command of a replica has no {port}", hint="add --port {port}")
+        # A replica that drains still holds its port, so that there are twice as many.
+        if not 0 < first_port <= 65_536 - 2 * most or most < 1:
+            raise ConfigError(f"{most} replicas from port {first_port} on do not fit below 65536")
+        self._arguments, self._first, self._most = list(arguments), first_port, most
+        self._drain_s, self._is_ready = drain_s, is_ready
+        self._held: list[_Replica] = []
+        self._leaving: list[tuple[_Replica, float]] = []
+        self._wanted, self._sequence = 0, -1
+
+    @property
+    def ports(self) -> list[int]:
+        """Ports of the replicas that were seen ready."""
+        return [item.port for item in self._held if item.is_ready]
+
+    def __call__(self, command: Command) -> None:
+        """Start or let go processes, until as many are held as the command asks for.
+
+        Args:
+            command: for "replicas".
+
+        Raises:
+            ConfigError: the number is out of range.
+            BackendError: a process cannot be started.
+        """
+        if command.sequence <= self._sequence:
+            return
+        wanted = round(command.value)
+        if not 0 <= wanted <= self._most:
+            raise ConfigError(f"{wanted} replicas were asked for, but at most {self._most} may be")
+        self._sequence, self._wanted = command.sequence, wanted
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Start again what died, kill what drains for too long, and ask who is ready."""
+        self._held = [item for item in self._held if item.process.poll() is None]
+        for place, (item, until_s) in reversed(list(enumerate(self._leaving))):
+            if item.process.poll() is not None:
+                del self._leaving[place]
+            elif time.monotonic() > until_s:
+                item.process.kill()
+        while len(self._held) < self._wanted:
+            self._held.append(self._start())
+        # Those that are not ready yet have the least to lose.
+        self._held.sort(key=lambda item: not item.is_ready)
+        while len(self._held) > self._wanted:
+            item = self._held.pop()
+            item.process.send_signal(signal.SIGTERM)
+            self._leaving.append((item, time.monotonic() + self._drain_s))
+        for item in self._held:
+            item.is_ready = item.is_ready or self._is_ready(item.port)
+
+    def _start(self) -> _Replica:
+        """Start a process on the lowest free port."""
+        used = {item.port for item in (*self._held, *(item for item, _ in self._leaving))}
+        port = next(item for item in range(self._first, 65_536) if item not in used)
+        words = [word.replace("{port}", str(port)) for word in self._arguments]
+        try:
+            # Its own session: Ctrl-C in the controller's terminal lets the replicas drain.
+            process = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True)
+        except OSError as error:
+            raise BackendError(
+                f"cannot start {words[0]}: {error.strerror}", hint="check the command"
+            ) from error
+        return _Replica(process, port)
+
+    def ready(self) -> float:
+        """Return how many replicas take requests."""
+        self.refresh()
+        return float(len(self.ports))
+
+    def starting(self) -> float:
+        """Return how many replicas were started and take no requests yet."""
+        return float(len(self._held) - len(self.ports))
+
+    def close(self) -> None:
+        """Let all replicas finish, and wait until they have ended."""
+        self._wanted = 0
+        self.refresh()
+        for item, until_s in self._leaving:
+            try:
+                item.process.wait(max(until_s - time.monotonic(), 0.0))
+            except subprocess.TimeoutExpired:
+                item.process.kill()
+                item.process.wait()
+        self._leaving = []

@@ -1,0 +1,186 @@
+"""Rolling evaluation: what a forecaster's windows at the end of every series scored."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from steelyard.errors import ConfigError, TraceError
+from steelyard.operate.forecast.forecaster import Forecaster
+from steelyard.operate.forecast.sample_forecast import CRPS_LEVELS, SampleForecast, pinball
+from steelyard.operate.series import SeriesSet
+
+__all__ = ["ForecastReport", "SeriesScore", "evaluate"]
+
+_EXACT = 1e-5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SeriesScore:
+    """How the windows of one series, or of all pooled, were forecast.
+
+    Attributes:
+        crps: mean quantile loss over the levels .1 to .9, doubled and divided by the sum of |y|;
+            dimensionless, lower is better.
+        nd: sum of |y - median| over the sum of |y|.
+        smape: mean of 2 |y - median| / (|y| + |median|), 0 to 2.
+        mase: mean |y - median| over the mean absolute one-season difference of the context.
+        coverage: share of observed steps inside the 80 % interval.
+        steps: observed steps that were scored.
+        windows: windows that were scored.
+    """
+
+    crps: float
+    nd: float
+    smape: float
+    mase: float
+    coverage: float
+    steps: int
+    windows: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ForecastReport:
+    """Scores of one forecaster on one set.
+
+    Attributes:
+        forecaster: its name.
+        horizon: steps of each forecast.
+        series: scores by series id.
+        pooled: scores over all windows of all series.
+        seconds_per_window: wall time of forecasting over windows.
+    """
+
+    forecaster: str
+    horizon: int
+    series: Mapping[str, SeriesScore]
+    pooled: SeriesScore
+    seconds_per_window: float
+
+    def crps_ratio(self, other: "ForecastReport") -> tuple[float, int]:
+        """Compare with another forecaster on the same windows.
+
+        Args:
+            other: its report.
+
+        Returns:
+            Geometric mean over series of this one's CRPS over the other's, and on how many series
+            it is lower. A CRPS below 1e-5 counts as 1e-5: such a forecast is exact.
+        """
+        own = np.array([item.crps for item in self.series.values()])
+        their = np.array([other.series[name].crps for name in self.series])
+        # A series that hardly ever changes has scores of 0; below the floor nobody cares.
+        own, their = np.maximum(own, _EXACT), np.maximum(their, _EXACT)
+        return float(np.exp(np.mean(np.log(own / their)))), int((own < their).sum())
+
+
+def evaluate(
+    forecaster: Forecaster,
+    series: SeriesSet,
+    horizon: int,
+    windows: int,
+    stride: int,
+    *,
+    context_steps: int = 0,
+) -> ForecastReport:
+    """Forecast the last windows of every series, each from what was known before it.
+
+    Args:
+        forecaster: fitted on nothing that lies in these windows.
+        series: the series; every one needs values before its first window.
+        horizon: steps of each forecast.
+        windows: windows a series; the last one ends at its end.
+        stride: steps from one window to the next.
+        context_steps: most steps of context; 0 for all there are.
+
+    Returns:
+        Scores by series and pooled; all but the seconds are equal at every call.
+
+    Raises:
+        ConfigError: a count is below 1.
+        TraceError: a series is too short, or none of its steps were observed.
+    """
+    if min(horizon, windows, stride) < 1:
+        raise ConfigError(
+            f"horizon {horizon}, windows {windows}, stride {stride}", hint="give 1 or more of each"
+        )
+    rows, ends = _window_ends(series, horizon, windows, stride)
+    starts = ends - context_steps if context_steps else np.zeros_like(ends)
+    context = series.cut(rows, starts, ends)
+    begin = time.perf_counter()
+    forecasts = forecaster.predict(context, horizon)
+    took_s = time.perf_counter() - begin
+    parts = [
+        _window_sums(item, series.row(row)[end : end + horizon], context, place, series.season(row))
+        for place, (item, row, end) in enumerate(zip(forecasts, rows, ends, strict=True))
+    ]
+    table = np.array(parts).reshape(len(series), windows, -1)
+    scores = {name: _score(table[index], windows, name) for index, name in enumerate(series.ids)}
+    return ForecastReport(
+        forecaster=forecaster.name,
+        horizon=horizon,
+        series=scores,
+        pooled=_score(table.reshape(-1, table.shape[-1]), len(rows), "all"),
+        seconds_per_window=took_s / len(rows),
+    )
+
+
+def _window_ends(
+    series: SeriesSet, horizon: int, windows: int, stride: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the series of each window and the step at which its context ends."""
+    back = horizon + stride * np.arange(windows - 1, -1, -1)
+    short = np.flatnonzero(series.lengths - back[0] < 2)
+    if len(short):
+        name = series.ids[short[0]]
+        raise TraceError(
+            f"series {name!r} has {series.lengths[short[0]]} values, too few for {windows} windows "
+            f"of {horizon} steps",
+            hint=f"give at least {back[0] + 2} values, or ask for fewer windows",
+        )
+    rows = np.repeat(np.arange(len(series)), windows)
+    return rows, (series.lengths[:, None] - back).reshape(-1)
+
+
+def _window_sums(
+    forecast: SampleForecast, actual: np.ndarray, context: SeriesSet, place: int, season: int
+) -> tuple[float, ...]:
+    """Sum up one window: loss, |y|, errors, relative errors, scaled errors, covered, steps."""
+    came = np.isfinite(actual)
+    target = np.asarray(actual[came], np.float64)
+    quantiles = forecast.quantile(CRPS_LEVELS)[:, came]
+    median, low, high = quantiles[len(CRPS_LEVELS) // 2], quantiles[0], quantiles[-1]
+    loss = 2 * pinball(target, quantiles, np.array(CRPS_LEVELS)).mean(axis=0).sum()
+    error = np.abs(target - median)
+    size = np.abs(target) + np.abs(median)
+    relative = np.divide(2 * error, size, out=np.zeros_like(error), where=size > 0)
+    past = np.asarray(context.row(place), np.float64)
+    lag = season if len(past) > season else 1
+    usual = np.nanmean(np.abs(past[lag:] - past[:-lag])) if len(past) > lag else np.nan
+    scaled = error.sum() / usual if usual > 0 else np.nan
+    inside = ((low <= target) & (target <= high)).sum()
+    return (loss, np.abs(target).sum(), error.sum(), relative.sum(), scaled, inside, len(target))
+
+
+def _score(sums: np.ndarray, windows: int, name: str) -> SeriesScore:
+    """Make the scores of windows' sums [W, 7]."""
+    loss, level, error, relative, _, inside, steps = sums.sum(axis=0)
+    if steps == 0:
+        raise TraceError(
+            f"series {name!r} has no observed step in its last {windows} windows",
+            hint="leave it out, or ask for more windows",
+        )
+    scaled = sums[:, 4]
+    known = np.isfinite(scaled)
+    # A series that is 0 throughout is scored on its own unit instead of relative to 0.
+    level = level or 1.0
+    return SeriesScore(
+        crps=float(loss / level),
+        nd=float(error / level),
+        smape=float(relative / steps),
+        mase=float(scaled[known].sum() / sums[known, 6].sum()) if known.any() else float("nan"),
+        coverage=float(inside / steps),
+        steps=int(steps),
+        windows=windows,
+    )

@@ -1,0 +1,74 @@
+"""Rules that know no model: what any forecaster has to beat."""
+
+import numpy as np
+
+from steelyard.operate.forecast.bounds import LEVELS, forecast_each
+from steelyard.operate.forecast.sample_forecast import SampleForecast
+from steelyard.operate.series import SeriesSet
+
+__all__ = ["RecentQuantiles", "SeasonalNaive", "filled"]
+
+
+class RecentQuantiles:
+    """Says of every step ahead what the quantiles of the last values were."""
+
+    def __init__(self, count: int = 24) -> None:
+        """Set how far back is looked.
+
+        Args:
+            count: last observed values whose quantiles are taken, at least 1.
+        """
+        self.count = count
+        self.name = "RecentQuantiles"
+
+    def fit(self, series: SeriesSet) -> None:
+        """Learn nothing: the rule has no parameters."""
+
+    def predict(self, context: SeriesSet, horizon: int) -> list[SampleForecast]:
+        """Forecast as `Forecaster.predict` does."""
+        return forecast_each(context, horizon, self.name, self._quantiles)
+
+    def _quantiles(self, values: np.ndarray, horizon: int, season: int) -> np.ndarray:
+        """Return quantiles [K, horizon] of one context."""
+        last = values[np.isfinite(values)][-self.count :]
+        return np.repeat(np.quantile(last, LEVELS)[:, None], horizon, axis=1)
+
+
+class SeasonalNaive:
+    """Repeats the last season; its errors in the context are the spread.
+
+    The spread of a step is the quantiles of one-season differences in the context. A context that
+    is no longer than a season repeats its last value, with differences of neighbours.
+    """
+
+    def __init__(self, season: int = 0) -> None:
+        """Set the period.
+
+        Args:
+            season: steps of a season; 0 takes a day, or a week where a step is a day.
+        """
+        self.season = season
+        self.name = "SeasonalNaive"
+
+    def fit(self, series: SeriesSet) -> None:
+        """Learn nothing: the rule has no parameters."""
+
+    def predict(self, context: SeriesSet, horizon: int) -> list[SampleForecast]:
+        """Forecast as `Forecaster.predict` does."""
+        return forecast_each(context, horizon, self.name, self._quantiles)
+
+    def _quantiles(self, values: np.ndarray, horizon: int, season: int) -> np.ndarray:
+        """Return quantiles [K, horizon] of one context."""
+        values = filled(values)
+        season = self.season or season
+        season = season if len(values) > season else 1
+        center = values[len(values) - season + np.arange(horizon) % season]
+        errors = values[season:] - values[:-season]
+        spread = np.quantile(errors if len(errors) else np.zeros(1), LEVELS)
+        return center + spread[:, None]
+
+
+def filled(values: np.ndarray) -> np.ndarray:
+    """Fill holes with the last observed value before them; the first value is observed."""
+    last = np.maximum.accumulate(np.where(np.isfinite(values), np.arange(len(values)), 0))
+    return values[last]

@@ -1,0 +1,39 @@
+"""A serverless platform in virtual time: pools, staged starts, slots, keep-alive, pre-warming."""
+
+from steelyard.sim.serverless.engine import run
+from steelyard.sim.serverless.platform import Platform, Pool, Schedulers
+from steelyard.sim.serverless.policies import (
+    Delay,
+    FunctionState,
+    IdlePlan,
+    KeepAlive,
+    Placement,
+    PoolSizer,
+    Prewarm,
+    PrewarmOrder,
+)
+from steelyard.sim.serverless.reference import replay
+from steelyard.sim.serverless.result import ServerlessResult
+from steelyard.sim.serverless.startup import EmpiricalQuantiles, StartUp
+from steelyard.sim.serverless.workload import Function, Workload
+
+__all__ = [
+    "Delay",
+    "EmpiricalQuantiles",
+    "Function",
+    "FunctionState",
+    "IdlePlan",
+    "KeepAlive",
+    "Placement",
+    "Platform",
+    "Pool",
+    "PoolSizer",
+    "Prewarm",
+    "PrewarmOrder",
+    "Schedulers",
+    "ServerlessResult",
+    "StartUp",
+    "Workload",
+    "replay",
+    "run",
+]
