@@ -224,7 +224,7 @@ class Cluster:
         found = getattr(self._local, "client", None)
         if found is None:
             found = self._local.client = StoreClient(
-                lambda: self._controller.map,
+                lambda: self.map,
                 row_bytes=self.options.row_bytes,
                 key=bytes.fromhex(self._key),
                 is_local=self.options.transport == "unix",
@@ -294,6 +294,15 @@ class Cluster:
         controller = self._controller
         self._wait(lambda: controller.is_whole() and not controller.tasks, timeout_s)
         return time.monotonic() - begin_s
+
+    def wait_dead(self, name: str, timeout_s: float = 30.0) -> None:
+        """Wait until a node is known to be dead; StoreError when that takes longer."""
+        self._wait(lambda: self._controller.detector.state(name) == "dead", timeout_s)
+
+    @property
+    def map(self) -> ShardMap:
+        """The newest map."""
+        return self._controller.map
 
     def status(self) -> dict[str, Any]:
         """Return map, nodes, classes, repairs under way and bytes moved, in plain values."""
