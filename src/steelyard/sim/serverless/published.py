@@ -120,7 +120,7 @@ def published_platform(keep_alive: KeepAlive, *, scale: float = 1.0) -> Platform
     """
     if not scale > 0:
         raise ConfigError(f"scale is {scale}, but must be above 0")
-    # The published scheduling times hold the usual wait already: a fast scheduler adds to bursts only.
+    # Published scheduling times hold the usual wait already: a fast scheduler adds to bursts only.
     return Platform(
         start_ups=published_start_ups(),
         keep_alive=keep_alive,
