@@ -120,8 +120,8 @@ def published_platform(keep_alive: KeepAlive, *, scale: float = 1.0) -> Platform
     """
     if not scale > 0:
         raise ConfigError(f"scale is {scale}, but must be above 0")
-    # Published scheduling times hold the usual wait already, so these add to bursts only. A tenth of
-    # a region keeps all eight: timers that fire in one second would queue for a single one.
+    # Published scheduling times hold the usual wait already, so these add to bursts only. A small
+    # region keeps all eight: timers that fire in one second would queue for a single one.
     return Platform(
         start_ups=published_start_ups(),
         keep_alive=keep_alive,
