@@ -15,7 +15,10 @@ PAGES += [
     for room in ("laws", "operate", "serve")
     for page in sorted((ROOT / "docs" / "rooms" / room).glob("*.md"))
 ]
-PAGES += [ROOT / "docs" / "rooms" / f"{room}.md" for room in ("serve", "catalog", "cost", "plan")]
+PAGES += [
+    ROOT / "docs" / "rooms" / f"{room}.md"
+    for room in ("serve", "catalog", "cost", "plan", "operate")
+]
 LONG = {
     "running.md",
     "sparse.md",

@@ -107,12 +107,12 @@ def test_a_stopped_node_is_suspected_replaced_and_writes_nothing(tmp_path, trans
     options = StoreOptions(row_bytes=40, shards=8, keys=len(KEYS), transport=transport)
     with Cluster(nodes=3, store=tmp_path, options=options) as cluster:
         cluster.put(KEYS, values_of(KEYS))
-        epochs = {shard.id: shard.epoch for shard in cluster._controller.map.shards}
-        led = [s for s in cluster._controller.map.shards if s.replicas[0] == "n0"]
+        epochs = {shard.id: shard.epoch for shard in cluster.map.shards}
+        led = [s for s in cluster.map.shards if s.replicas[0] == "n0"]
         cluster.hang("n0")
         wait_for(lambda: cluster.status()["nodes"]["n0"]["state"] == "suspect")
         cluster.put(KEYS, values_of(KEYS, 3))  # waits until others write
-        for shard in cluster._controller.map.shards:
+        for shard in cluster.map.shards:
             is_led = shard.id in [item.id for item in led]
             assert (shard.epoch > epochs[shard.id]) == is_led
             assert shard.replicas[0] != "n0"

@@ -29,6 +29,11 @@ VERBS: tuple[tuple[str, str, str], ...] = (
         "Pretrain the masked encoder of `operate forecast`; a killed call goes on.",
         "recipes/forecaster.toml --out my-forecaster",
     ),
+    (
+        "shards",
+        "Start a store of nodes that heals itself, or simulate what its policy does.",
+        "up --nodes 4 --kill n1 --chart shards.png",
+    ),
 )
 """Verb, one line of help, and the words of its example."""
 for name, text, example in VERBS:

@@ -68,6 +68,8 @@ async def _freeze(node: ShardNode, ask: Freeze) -> Any:
     ) else None
     if shard is None or not shard.sealed:
         return NodeRefusal(reason="moved", text=f"shard {ask.shard} is not sealed here")
+    if node.refuse_source(shard.first, shard.last):
+        return NodeRefusal(reason="lease", text="the rows may not be whole")
     rows, lost = node.table.take(node.table.select(shard.first, shard.last))
     if lost:
         return NodeRefusal(reason="damaged", text=f"{len(lost)} rows")

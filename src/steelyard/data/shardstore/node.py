@@ -85,13 +85,14 @@ class ShardNode:
 
     def ping(self, ask: messages.Ping) -> messages.Ack:
         """Take lease and map, and tell what is here."""
-        if ask.map is not None and self.custody.install(ask.map):
-            self.load.follow(ask.map)
-        # An answer to another process of this name is no answer to this one.
+        # What was meant for an earlier process of this name is nothing to this one: that map may
+        # name it the holder of rows that it does not have.
         if ask.boot == self.boot:
+            if ask.map is not None and self.custody.install(ask.map):
+                self.load.follow(ask.map)
             self.custody.extend(ask.spoken_s, ask.lease_s)
-        if ask.prune:
-            self._prune()
+            if ask.prune:
+                self._prune()
         self._scrub()
         shard_map = self.custody.map
         counts = self.load.tell(self.table) if shard_map else (b"", b"", b"", 0)
@@ -254,12 +255,30 @@ class ShardNode:
 
     async def pull(self, ask: messages.Pull) -> RowBatch | NodeRefusal:
         """Return buckets of a range."""
+        reason = self.refuse_source(ask.first, ask.last)
+        if reason:
+            return NodeRefusal(reason=reason)
         rows, lost = catchup.answer_pull(self.table, ask)
         if lost:
             # Whoever asks may be the one that would heal them, so nobody is asked from here.
             whole = np.setdiff1d(np.arange(len(rows)), lost)
             rows = rows.part(whole)
         return RowBatch(rows=rows.to_bytes())
+
+    def hashes(self, ask: messages.TreeLevel) -> messages.Hashes | NodeRefusal:
+        """Return hashes of a range."""
+        reason = self.refuse_source(ask.first, ask.last)
+        if reason:
+            return NodeRefusal(reason=reason)
+        return catchup.answer_hashes(self.table, ask)
+
+    def refuse_source(self, first: int, last: int) -> str:
+        """Return why nobody may copy a range from here, or an empty string.
+
+        A restarted node holds less than the map says until the controller knows of its restart,
+        and then it has a lease. Copied from before, its gaps would become those of others.
+        """
+        return self.custody.refuse_read(np.array([first, last], np.uint64), self._clock())
 
     async def heal(self, keys: np.ndarray) -> bool:
         """Read damaged values from other holders; whether all came."""

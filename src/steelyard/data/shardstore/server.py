@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from steelyard.data.shardstore import catchup, cold, messages
+from steelyard.data.shardstore import cold, messages
 from steelyard.data.shardstore.messages import Done, NodeRefusal, Request
 from steelyard.data.shardstore.node import ShardNode
 from steelyard.data.shardstore.wire import Peer, Wire, listening_socket
@@ -115,7 +115,7 @@ class NodeServer:
             if isinstance(ask, messages.Scan):
                 return node.scan(ask)
             if isinstance(ask, messages.TreeLevel):
-                return catchup.answer_hashes(node.table, ask)
+                return node.hashes(ask)
         except SteelyardError as error:
             return NodeRefusal(reason="input", text=str(error))
         slow = {

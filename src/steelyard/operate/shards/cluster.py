@@ -142,7 +142,9 @@ class Cluster:
         # Every writer begins an epoch of its own: what an earlier process of it wrote last is not
         # known here.
         shards = tuple(
-            shard.with_(epoch=shard.epoch + (not shard.is_cold), learners=(), sealed=False)
+            shard.with_(learners=(), sealed=False)
+            if shard.is_cold
+            else shard.with_(epoch=shard.epoch + 1, learners=(), sealed=False, fragments=())
             for shard in held.shards
         )
         return shards, sorted({*held.addresses, *names}), held.version
@@ -222,7 +224,7 @@ class Cluster:
         found = getattr(self._local, "client", None)
         if found is None:
             found = self._local.client = StoreClient(
-                lambda: self._controller.map,
+                lambda: self.map,
                 row_bytes=self.options.row_bytes,
                 key=bytes.fromhex(self._key),
                 is_local=self.options.transport == "unix",
@@ -292,6 +294,15 @@ class Cluster:
         controller = self._controller
         self._wait(lambda: controller.is_whole() and not controller.tasks, timeout_s)
         return time.monotonic() - begin_s
+
+    def wait_dead(self, name: str, timeout_s: float = 30.0) -> None:
+        """Wait until a node is known to be dead; StoreError when that takes longer."""
+        self._wait(lambda: self._controller.detector.state(name) == "dead", timeout_s)
+
+    @property
+    def map(self) -> ShardMap:
+        """The newest map."""
+        return self._controller.map
 
     def status(self) -> dict[str, Any]:
         """Return map, nodes, classes, repairs under way and bytes moved, in plain values."""

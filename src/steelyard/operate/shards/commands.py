@@ -5,9 +5,9 @@ from typing import Literal
 
 __all__ = ["Command", "Task", "TaskKind"]
 
-TaskKind = Literal["copy", "reconcile", "freeze", "warm", "rebuild"]
-"""A copy of a shard to another node, the comparison of two replicas, coding a shard, reading one
-back to memory, making a lost fragment again."""
+TaskKind = Literal["copy", "reconcile", "retire", "freeze", "warm", "rebuild"]
+"""A copy of a shard to another node, the comparison of two replicas, waiting until a node knows
+that it serves no more, coding a shard, reading one back to memory, making a lost fragment again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ class Controller:
         self.wished: Callable[[Shard], int] = lambda shard: policy.replicas
         self.weights: dict[int, float] = {}
         self.moved_bytes = 0
-        self._next_task = 0
+        self._next_task = self._next_shard = 0
         self.targets = Targets(self.nodes, self.detector, policy)
         self._is_calm = False
 
@@ -139,16 +139,19 @@ class Controller:
             return
         if command.kind == "copy":
             self._end_copy(task, shard, ok=ok)
+        elif command.kind == "retire":
+            learners = tuple(name for name in shard.learners if name != command.target)
+            self.map = self.map.changed(shard.with_(learners=learners))
         elif command.kind == "freeze":
             frozen = shard.with_(
                 sealed=False, code=self.policy.code, fragments=command.nodes, replicas=()
             )
-            self.map = self.map.changed(frozen if ok else shard.with_(sealed=False))
-        elif command.kind == "warm" and ok:
+            self.map = self.map.changed(frozen if ok else shard.with_(sealed=False, fragments=()))
+        elif command.kind == "warm":
             warm = shard.with_(
-                epoch=shard.epoch + 1, replicas=(command.target,), code=(0, 0), fragments=()
+                epoch=shard.epoch + 1, replicas=shard.learners, code=(0, 0), fragments=()
             )
-            self.map = self.map.changed(warm)
+            self.map = self.map.changed((warm if ok else shard).with_(learners=()))
         elif command.kind == "rebuild" and ok:
             nodes = list(shard.fragments)
             nodes[command.number] = command.target
@@ -169,11 +172,13 @@ class Controller:
             place = replicas.index(task.replaces)
             replicas = (*replicas[:place], target, *replicas[place + 1 :])
             epoch += place == 0  # another node writes now
+            learners = (*learners, task.replaces)
         else:
             replicas = (*replicas, target)
-        self.map = self.map.changed(
-            shard.with_(learners=learners, replicas=replicas, epoch=epoch)
-        )
+        changed = shard.with_(learners=learners, replicas=replicas, epoch=epoch)
+        self.map = self.map.changed(changed)
+        if task.replaces in learners:
+            self._await_retired(changed, task.replaces, task.since_s)
 
     # -- what it answers ----------------------------------------------------------------------
 
@@ -283,7 +288,7 @@ class Controller:
         busy = {task.command.shard for task in self.tasks.values()}
         live = self.live()
         alive = set(live)
-        # Those with the fewest copies first: the next failure would lose them.
+        # Those with the fewest copies come first: the next failure would lose them.
         waiting = [shard for shard in self.map.shards if shard.id not in busy]
         for shard in sorted(waiting, key=lambda item: len(item.replicas)):
             if shard.is_cold:
@@ -321,15 +326,46 @@ class Controller:
         waits_for = tuple(dict.fromkeys((shard.replicas[0], target)))
         self._begin("copy", shard, target, now_s, source=source, replaces=replaces, waits_for=waits_for)
 
+    def retire(self, shard: Shard, name: str, now_s: float) -> None:
+        """Take a copy away from a node that lives, and from a shard that has others."""
+        replicas = tuple(item for item in shard.replicas if item != name)
+        epoch = shard.epoch + (replicas[:1] != shard.replicas[:1])
+        changed = shard.with_(replicas=replicas, learners=(*shard.learners, name), epoch=epoch)
+        self.map = self.map.changed(changed)
+        self._await_retired(changed, name, now_s)
+
+    def _await_retired(self, shard: Shard, name: str, now_s: float) -> None:
+        """Send a node all writes until it knows that it serves no more.
+
+        It reads under its lease and an older map until then, and must not answer with old rows.
+        """
+        self._begin("retire", shard, name, now_s, waits_for=(name,))
+
+    def split(self, shard: Shard, middle: int) -> tuple[Shard, Shard]:
+        """Split a shard to which nothing happens into the keys below `middle` and the rest."""
+        self._next_shard = max(self._next_shard, *(item.id for item in self.map.shards)) + 2
+        low = shard.with_(id=self._next_shard - 1, last=middle - 1)
+        high = shard.with_(id=self._next_shard, first=middle)
+        self.map = self.map.resplit((shard.id,), (low, high))
+        return low, high
+
     def freeze(self, shard: Shard, nodes: tuple[str, ...], now_s: float) -> None:
         """Begin to code a shard onto k + m different nodes; it takes no writes meanwhile."""
-        self.map = self.map.changed(shard.with_(sealed=True))
+        # Who will hold a fragment knows it first: told to forget what the map does not give it, a
+        # node would drop what came too early.
+        self.map = self.map.changed(shard.with_(sealed=True, fragments=nodes))
         first = shard.replicas[0]
-        self._begin("freeze", shard, first, now_s, nodes=nodes, waits_for=(first,))
+        waits_for = (first, *nodes)
+        self._begin("freeze", shard, first, now_s, nodes=nodes, waits_for=waits_for)
 
     def warm(self, shard: Shard, target: str, now_s: float) -> None:
-        """Begin to read a cold shard back to memory."""
-        self._begin("warm", shard, target, now_s, nodes=shard.fragments)
+        """Begin to read a cold shard back to memory, once every node knows that it is cold.
+
+        One with an older map would go on to answer from the rows of before, next to new writes.
+        """
+        self.map = self.map.changed(shard.with_(learners=(target,)))
+        nodes, everyone = shard.fragments, tuple(self.live())
+        self._begin("warm", shard, target, now_s, nodes=nodes, waits_for=everyone)
 
     def _begin(
         self,
@@ -359,4 +395,7 @@ class Controller:
             if not task.is_sent and is_known:
                 task.is_sent = True
                 found.append(task.command)
-        return found
+        for command in found:
+            if command.kind == "retire":
+                self._conclude(self.tasks.pop(command.task), ok=True)
+        return [command for command in found if command.kind != "retire"]

@@ -13,6 +13,8 @@ from steelyard.data.shardstore.wire import Peer, RefusedError
 from steelyard.errors import StoreError
 from steelyard.operate.shards.commands import Command
 from steelyard.operate.shards.controller import Controller
+from steelyard.operate.shards.loads import COLD, HOT, WARM
+from steelyard.operate.shards.planner import Planner
 from steelyard.operate.shards.views import NodeReport
 
 __all__ = ["Driver"]
@@ -37,6 +39,9 @@ class Driver:
         self._acks: dict[str, messages.Ack] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="shards", daemon=True)
+        self._planner = Planner(controller)
+        self._counts: dict[int, float] = {}
+        self._middles: dict[int, int] = {}
         self._saved_version = -1
         self._tasks: set[asyncio.Future[Any]] = set()
 
@@ -44,6 +49,7 @@ class Driver:
         """Start the thread."""
         self._thread.start()
         self.call(lambda: self._keep(self._tick_forever()))
+        self.call(lambda: self._keep(self._plan_forever()))
 
     def stop(self) -> None:
         """End the thread."""
@@ -108,6 +114,19 @@ class Driver:
             self._save_changes()
             await asyncio.sleep(self._controller.policy.ping_s / 4)
 
+    async def _plan_forever(self) -> None:
+        """Let the planner see the counts of each window."""
+        controller = self._controller
+        while True:
+            await asyncio.sleep(controller.policy.window_s)
+            rows = [view.report.rows for view in controller.nodes.values() if view.report]
+            sizes = {
+                shard.id: float(max((held.get(shard.id, 0) for held in rows), default=0))
+                for shard in controller.map.shards
+            }
+            counts, self._counts = self._counts, {}
+            self._planner.plan(time.monotonic(), counts, sizes, self._middles)
+
     def _save_changes(self) -> None:
         """Keep the map on disk when it has changed."""
         version = self._controller.map.version
@@ -142,6 +161,8 @@ class Driver:
         held = {shards[place].id: int(counts[place]) for place in np.flatnonzero(counts)} if (
             is_same
         ) else dict(old.rows) if (old := self._controller.nodes[name].report) else {}
+        if is_same:
+            self._count(ack)
         blocks = np.frombuffer(ack.fragments, np.int64).reshape(-1, 2)
         report = NodeReport(
             boot=ack.boot,
@@ -153,6 +174,17 @@ class Driver:
             is_full=ack.is_full,
         )
         self._controller.heard(name, report, time.monotonic())
+
+    def _count(self, ack: messages.Ack) -> None:
+        """Add what a node has counted since its last answer."""
+        shards = self._controller.map.shards
+        reads = np.frombuffer(ack.reads, np.int64)
+        used = reads + np.frombuffer(ack.writes, np.int64)
+        for place in np.flatnonzero(used).tolist():
+            number = shards[place].id
+            self._counts[number] = self._counts.get(number, 0.0) + float(used[place])
+        if ack.middle and reads.any():
+            self._middles[shards[int(np.argmax(reads))].id] = ack.middle
 
     def _miss(self, name: str) -> None:
         """Tell of a missed ping, and let others probe the node."""
@@ -232,6 +264,10 @@ class Driver:
                 f"{task.command.kind} of shard {task.command.shard} to {task.command.target}"
                 for task in controller.tasks.values()
             ],
+            "classes": {
+                name: int((self._planner.loads.classes == kind).sum())
+                for name, kind in (("hot", HOT), ("warm", WARM), ("cold", COLD))
+            },
             "moved_bytes": controller.moved_bytes,
             "events": [f"{at:.2f} s: {words}" for at, words in controller.events[-20:]],
         }

@@ -39,13 +39,14 @@ class Targets:
         return busy < self._policy.moves_at_once
 
     def source_of(self, shard: Shard, tasks: Mapping[int, Task]) -> str:
-        """Return a live replica to read from that has little to do; none when all are busy.
+        """Return the node to copy a shard from, the one that writes; none when it is down or busy.
 
-        The one that writes comes last: it has most to do.
+        Another replica may lack a write that is under way and that the new holder, named after the
+        write began, will not be sent.
         """
-        live = [name for name in shard.replicas if self._detector.state(name) == "up"]
-        free = [name for name in live if self.is_free(name, tasks)]
-        return free[-1] if free else ""
+        first = shard.replicas[0]
+        is_up = self._detector.state(first) == "up"
+        return first if is_up and self.is_free(first, tasks) else ""
 
     def target_for(
         self,

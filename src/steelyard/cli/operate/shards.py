@@ -1,0 +1,167 @@
+"""`steelyard operate shards`: a store of nodes on this host, and what a policy does to a large one."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import cyclopts
+
+from steelyard.cli.output import Switch, print_json, print_report
+from steelyard.errors import ConfigError
+from steelyard.runs.report import Column, Facts, Report, Section, Table, Text, fact
+
+if TYPE_CHECKING:
+    from steelyard.operate.shards.cluster import Cluster
+
+__all__ = ["shards"]
+
+shards = cyclopts.App(name="shards")
+
+
+@shards.command
+def up(
+    *,
+    nodes: int = 4,
+    store: Path = Path("shards"),
+    rows: int = 20_000,
+    kill: str = "",
+    chart: Path | None = None,
+    json: Switch = False,
+) -> None:
+    """Start a store, fill it, and keep it whole until interrupted, or show how it heals.
+
+    Example: steelyard operate shards up --nodes 4 --kill n1 --chart shards.png
+
+    Args:
+        nodes: Processes to start; those that the folder has already are started again.
+        store: Folder of the map and of the nodes.
+        rows: Rows of 128 bytes to write where the store has none.
+        kill: Node to kill once; the command ends when every shard has its copies again.
+        chart: Picture of the map before and after; .png, .svg or .html.
+        json: Print the status as JSON.
+    """
+    from steelyard.operate.shards.cluster import Cluster, StoreOptions
+
+    options = StoreOptions(shards=16 * nodes, keys=max(rows, 16 * nodes))
+    with Cluster(nodes=nodes, store=store, options=options) as cluster:
+        _fill(cluster, rows)
+        if not kill:
+            _show(cluster.status(), json=json)
+            _wait_for_interrupt()
+            return
+        moments = [("before", cluster.map)]
+        begin_s = time.monotonic()
+        cluster.kill(kill)
+        cluster.wait_dead(kill)
+        moments.append((f"{kill} is dead", cluster.map))
+        cluster.wait_whole()
+        moments.append(("every shard has its copies", cluster.map))
+        status = cluster.status() | {"healed_s": time.monotonic() - begin_s}
+    if chart is not None:
+        from steelyard.operate.shards.picture import draw_maps
+        from steelyard.runs.save import save_chart
+
+        save_chart(draw_maps(moments, f"Shards before and after {kill} is killed"), chart)
+    _show(status, json=json)
+
+
+def _fill(cluster: "Cluster", rows: int) -> None:
+    """Write rows where the store has none."""
+    import numpy as np
+
+    if rows < 1:
+        raise ConfigError(f"--rows is {rows}, but must be at least 1", hint="raise --rows")
+    keys = np.arange(rows, dtype=np.uint64)
+    if int(cluster.get(keys[:1])[0][0]) >= 0:
+        return
+    values = np.random.default_rng(0).integers(0, 256, (rows, 128)).astype(np.uint8)
+    for start in range(0, rows, 2048):
+        cluster.put(keys[start : start + 2048], values[start : start + 2048])
+
+
+def _wait_for_interrupt() -> None:
+    """Wait for Ctrl-C."""
+    try:
+        while True:
+            time.sleep(3600)
+    except KeyboardInterrupt:
+        return
+
+
+def _show(status: dict[str, Any], *, json: bool) -> None:
+    """Print what a store's status says."""
+    if json:
+        print_json(status)
+        return
+    heads = ("node", "state", "writes", "replicas", "fragments", "rows", "memory, MiB")
+    table = Table(
+        columns=[Column(head, align="right" if head != "node" else "left") for head in heads],
+        rows=[
+            [
+                name,
+                node["state"],
+                str(node["leads"]),
+                str(node["replicas"]),
+                str(node["fragments"]),
+                str(node["rows"]),
+                f"{node['memory_bytes'] / 2**20:.1f}",
+            ]
+            for name, node in status["nodes"].items()
+        ],
+    )
+    words = [
+        fact("Shards", f"{status['shards']}, {status['cold']} cold, {len(status['lost'])} lost"),
+        fact("Without all copies", str(status["lacking"])),
+        fact("Copied", f"{status['moved_bytes'] / 2**20:.1f} MiB"),
+    ]
+    if "healed_s" in status:
+        words.append(fact("Whole again after", f"{status['healed_s']:.1f} s"))
+    events = Text("\n".join(status["events"]))
+    report = Report("Shards", "", [Section("", [table, Facts(words), events])])
+    print_report(report, json=False)
+
+
+@shards.command
+def simulate(
+    *,
+    nodes: int = 1000,
+    windows: int = 120,
+    grains: int = 8192,
+    kills: int = 1,
+    seed: int = 0,
+    json: Switch = False,
+) -> None:
+    """Run the policy's parts, one after the other, over a drifting load in virtual time.
+
+    Example: steelyard operate shards simulate --nodes 1000
+
+    Args:
+        nodes: Nodes.
+        windows: Seconds of the load.
+        grains: Smallest ranges of keys, 1 MB each.
+        kills: Nodes that die halfway.
+        seed: Seed of the load.
+        json: Print the table as JSON.
+    """
+    import numpy as np
+
+    from steelyard.operate.shards.ablation import ablate
+    from steelyard.operate.shards.simulate import LoadTrace, drifting_load
+    from steelyard.train.chaos import Fault
+
+    if not 0 <= kills < nodes:
+        raise ConfigError(f"--kills is {kills}, but must be in [0, {nodes - 1}]", hint="lower it")
+    generator = np.random.default_rng(seed)
+    rates = drifting_load(generator, windows=windows, grains=grains, total_rate=1e3 * nodes)
+    faults = [Fault(windows / 2, f"n{number}", "kill") for number in range(kills)]
+    rows = ablate(LoadTrace(rates=rates, faults=faults), nodes=nodes)
+    if json:
+        print_json(rows)
+        return
+    heads = list(next(iter(rows.values())))
+    table = Table(
+        columns=[Column("parts"), *(Column(head, align="right") for head in heads)],
+        rows=[[name, *(f"{row[head]:.4g}" for head in heads)] for name, row in rows.items()],
+        caption=f"simulated: {nodes} nodes, {windows} s, seed {seed}",
+    )
+    print_report(Report("Parts of the policy", "", [Section("", [table])]), json=False)

@@ -1,0 +1,233 @@
+"""The planner: copies, moves, splits and coding of shards, as the load of now and later asks."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from steelyard.data.shardstore.shardmap import Shard
+from steelyard.operate.shards.controller import Controller
+from steelyard.operate.shards.loads import COLD, HOT, ShardLoads
+from steelyard.operate.shards.placement import rank
+from steelyard.train.group import LeaseTable
+
+__all__ = ["Planner", "replicas_for_availability"]
+
+_BASE_WEIGHT = 0.05
+"""Share of the load that rows make without being asked for: they are kept and repaired."""
+_SPLIT_SHARE = 0.5
+"""A shard of which one copy carries more than this share of a node's mean load is split."""
+_TRIES = 8
+
+
+def replicas_for_availability(availabilities: Sequence[float], target: float) -> int:
+    """Return the fewest copies of which one is up with the wished probability.
+
+    Args:
+        availabilities: share of time that each node is up, 0 to 1; the worst are taken first.
+        target: probability, below 1.
+
+    Returns:
+        Copies, at least 1; as many as there are nodes where even these do not reach it.
+
+    Source: arXiv 2405.00004 (self-replicating nodes); independent failures.
+    """
+    down = 1.0
+    for number, share in enumerate(sorted(availabilities), 1):
+        down *= 1 - share
+        if down <= 1 - target:
+            return number
+    return max(1, len(availabilities))
+
+
+class Planner:
+    """Acts on a controller once a window, under one lease.
+
+    Moves are those whose gain, the fall of the summed squared excess over the mean load, is above
+    their cost in two windows one after the other; hysteresis and few moves at a time keep it from
+    chasing noise.
+
+    Attributes:
+        loads: what shards are asked.
+    """
+
+    def __init__(self, controller: Controller, *, name: str = "planner") -> None:
+        """Take a controller.
+
+        Args:
+            controller: its map is changed through its methods alone.
+            name: of this planner, for the lease.
+        """
+        self._controller, self._name = controller, name
+        self._leases = LeaseTable()
+        self.loads = ShardLoads([shard.id for shard in controller.map.shards], controller.policy)
+        self._proposed: set[tuple[int, str]] = set()
+        self._bytes: dict[int, float] = {}
+        controller.wished = self._wished
+        self._copies: dict[int, int] = {}
+
+    def _wished(self, shard: Shard) -> int:
+        return self._copies.get(shard.id, self._controller.policy.replicas)
+
+    def plan(
+        self,
+        now_s: float,
+        counts: Mapping[int, float],
+        num_bytes: Mapping[int, float],
+        middles: Mapping[int, int],
+    ) -> None:
+        """Take the counts of a window and begin what they ask for.
+
+        Args:
+            now_s: the time.
+            counts: accesses by shard in the window.
+            num_bytes: bytes by shard.
+            middles: key at which half of a shard's accesses lie on either side, where known.
+        """
+        controller, policy = self._controller, self._controller.policy
+        lease = self._leases.acquire(self._name, self._name, now_s, 3 * policy.window_s)
+        if lease is None:
+            return
+        self._bytes = dict(num_bytes)
+        self.loads.observe(now_s, np.array([counts.get(number, 0.0) for number in self.loads.ids]))
+        self._weigh(now_s)
+        self._count_copies()
+        if policy.temporal:
+            self._freeze(now_s)
+        if policy.replicate:
+            self._drop_copies(now_s)
+        # Repairs come first: a move costs links that they need.
+        if policy.balance and controller.is_whole():
+            self._split(middles)
+            self._move(now_s)
+
+    def _weigh(self, now_s: float) -> None:
+        """Set the weight of each shard: what it is asked, now or ahead, and what it holds."""
+        policy = self._controller.policy
+        load = self.loads.now()
+        if policy.predict:
+            load = np.maximum(load, self.loads.forecast(now_s))
+        size = np.array([self._bytes.get(number, 0.0) for number in self.loads.ids]) + 1.0
+        total = load.sum()
+        share = load / total if total > 0 else np.zeros(len(load))
+        weight = (1 - _BASE_WEIGHT) * share + _BASE_WEIGHT * size / size.sum()
+        self._controller.weights = dict(zip(self.loads.ids, weight.tolist(), strict=True))
+
+    def _count_copies(self) -> None:
+        """Set the wished copies of each shard by its class and its load."""
+        policy, controller = self._controller.policy, self._controller
+        mean = sum(controller.weights.values()) / max(1, len(controller.live()))
+        self._copies = {}
+        for number, kind in zip(self.loads.ids, self.loads.classes.tolist(), strict=True):
+            copies = policy.hot_replicas if policy.temporal and kind == HOT else policy.replicas
+            if policy.replicate:
+                # One copy should not take more than half of what a mean node carries.
+                needed = math.ceil(controller.weights[number] / (0.5 * mean)) if mean else 1
+                copies = min(max(copies, needed), policy.most_replicas)
+            self._copies[number] = copies
+
+    def _busy(self) -> set[int]:
+        """Return the shards that something happens to."""
+        return {task.command.shard for task in self._controller.tasks.values()}
+
+    def _freeze(self, now_s: float) -> None:
+        """Begin to code one cold shard, where there are nodes enough for its fragments."""
+        controller = self._controller
+        cold = {n for n, kind in zip(self.loads.ids, self.loads.classes, strict=True) if kind == COLD}
+        busy, wanted = self._busy(), sum(controller.policy.code)
+        up = {name: 1.0 for name in controller.live() if controller.detector.state(name) == "up"}
+        for shard in controller.map.shards:
+            is_ready = shard.replicas and not shard.is_cold and not shard.sealed
+            if shard.id in cold - busy and is_ready and len(up) >= wanted:
+                controller.freeze(shard, tuple(rank(shard.id, up)[:wanted]), now_s)
+                return
+
+    def _drop_copies(self, now_s: float) -> None:
+        """Take away one copy that no load asks for any more, from its fullest holder."""
+        controller, busy = self._controller, self._busy()
+        loads = controller.targets.loads(controller.map, controller.weights)
+        for shard in controller.map.shards:
+            # One fewer than wished first: a load at the edge would make and drop a copy by turns.
+            extra = len(shard.replicas) - self._wished(shard)
+            if extra > 1 and shard.id not in busy and not shard.is_cold:
+                fullest = max(shard.replicas[1:], key=lambda name: loads.get(name, 0.0))
+                controller.retire(shard, fullest, now_s)
+                return
+
+    def _split(self, middles: Mapping[int, int]) -> None:
+        """Split the heaviest shard where one copy of it is too much for a node."""
+        controller = self._controller
+        weights, busy = controller.weights, self._busy()
+        mean = sum(weights.values()) / max(1, len(controller.live()))
+        for shard in sorted(controller.map.shards, key=lambda item: -weights[item.id])[:_TRIES]:
+            middle = middles.get(shard.id, 0)
+            heavy = weights[shard.id] / max(1, len(shard.replicas)) > _SPLIT_SHARE * mean
+            fits = shard.first < middle <= shard.last and len(weights) < controller.policy.most_shards
+            if heavy and fits and shard.id not in busy and not shard.is_cold:
+                made = controller.split(shard, middle)
+                parents = {item.id: (shard.id, 0.5) for item in made}
+                self.loads.follow(parents, [item.id for item in controller.map.shards])
+                for item in made:
+                    controller.weights[item.id] = weights.get(shard.id, 0.0) / 2
+                    self._copies[item.id] = self._wished(shard)
+                return
+
+    def _move(self, now_s: float) -> None:
+        """Begin moves from the fullest nodes to the emptiest, those that pay most for their bytes."""
+        controller, policy = self._controller, self._controller.policy
+        loads = controller.targets.loads(controller.map, controller.weights)
+        up = [name for name in loads if controller.detector.state(name) == "up"]
+        mean = sum(loads.values()) / max(1, len(loads))
+        held: dict[str, list[Shard]] = {name: [] for name in loads}
+        for shard in controller.map.shards:
+            for name in shard.replicas:
+                held.get(name, []).append(shard)
+        proposed: set[tuple[int, str]] = set()
+        busy = self._busy()
+        for _ in range(_TRIES):
+            giver, taker = max(up, key=loads.__getitem__), min(up, key=loads.__getitem__)
+            is_even = loads[giver] <= (1 + policy.eps) * mean and loads[taker] >= (
+                1 - 2 * policy.eps
+            ) * mean
+            free = controller.targets.is_free(taker, controller.tasks)
+            if is_even or not mean or not free:
+                break
+            found = self._best(held[giver], busy, loads, giver, taker, mean)
+            if found is None:
+                break
+            part = controller.weights[found.id] / len(found.replicas)
+            loads[giver] -= part
+            loads[taker] += part
+            busy.add(found.id)
+            proposed.add((found.id, giver))
+            # It has to pay in two windows, one after the other, before anything moves.
+            if (found.id, giver) in self._proposed:
+                source = controller.targets.source_of(found, controller.tasks)
+                if source:
+                    controller.copy(found, taker, now_s, source=source, replaces=giver)
+        self._proposed = proposed
+
+    def _best(
+        self,
+        shards: list[Shard],
+        busy: set[int],
+        loads: Mapping[str, float],
+        giver: str,
+        taker: str,
+        mean: float,
+    ) -> Shard | None:
+        """Return the shard whose move gains most above its cost, or None."""
+        controller = self._controller
+        total = sum(self._bytes.values()) * controller.policy.replicas / max(1, len(loads))
+        best, best_gain = None, 0.0
+        for shard in shards:
+            if shard.id in busy or taker in shard.holders or shard.sealed or shard.is_cold:
+                continue
+            part = controller.weights[shard.id] / len(shard.replicas)
+            before = (loads[giver] - mean) ** 2 + (loads[taker] - mean) ** 2
+            after = (loads[giver] - part - mean) ** 2 + (loads[taker] + part - mean) ** 2
+            gain = (before - after) / mean**2
+            gain -= controller.policy.move_cost * self._bytes.get(shard.id, 0.0) / max(total, 1.0)
+            if gain > best_gain:
+                best, best_gain = shard, gain
+        return best
