@@ -315,16 +315,18 @@ class Controller:
             free = [item for item in live if item not in shard.fragments]
             target = name if name in live else (free or [""])[0]
             if target and self.targets.is_free(target, self.tasks):
-                self._begin(
-                    "rebuild", shard, target, now_s, nodes=shard.fragments, number=number
-                )
+                self._begin("rebuild", shard, target, now_s, nodes=shard.fragments, number=number)
                 return
 
-    def copy(self, shard: Shard, target: str, now_s: float, *, source: str, replaces: str = "") -> None:
+    def copy(
+        self, shard: Shard, target: str, now_s: float, *, source: str, replaces: str = ""
+    ) -> None:
         """Begin a copy of a shard to a node that has none, in place of another node's if wished."""
         self.map = self.map.changed(shard.with_(learners=(*shard.learners, target)))
         waits_for = tuple(dict.fromkeys((shard.replicas[0], target)))
-        self._begin("copy", shard, target, now_s, source=source, replaces=replaces, waits_for=waits_for)
+        self._begin(
+            "copy", shard, target, now_s, source=source, replaces=replaces, waits_for=waits_for
+        )
 
     def retire(self, shard: Shard, name: str, now_s: float) -> None:
         """Take a copy away from a node that lives, and from a shard that has others."""

@@ -34,9 +34,7 @@ class Detector:
         gossip.
     """
 
-    def __init__(
-        self, *, ping_s: float, suspicion: float, generator: np.random.Generator
-    ) -> None:
+    def __init__(self, *, ping_s: float, suspicion: float, generator: np.random.Generator) -> None:
         """Watch nobody yet.
 
         Args:

@@ -234,7 +234,9 @@ class _Run:
             counts[shard.id] = rate * self.trace.window_s
             sizes[shard.id] = self.grains(shard.first, shard.last) * self.trace.grain_bytes
             half = (sums[stop] + sums[shard.first]) / 2
-            middles[shard.id] = int(np.searchsorted(sums[shard.first : stop + 1], half)) + shard.first
+            middles[shard.id] = (
+                int(np.searchsorted(sums[shard.first : stop + 1], half)) + shard.first
+            )
             data, parity = shard.code
             self.memory += sizes[shard.id] * len(shard.replicas)
             self.disk += sizes[shard.id] * (data + parity) / data if shard.is_cold else 0.0
