@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import cyclopts
 import msgspec
@@ -93,16 +93,19 @@ def run_all(*, quick: bool = False) -> int:
 
 
 @peers_app.command
-def install(name: str) -> int:
+def install(
+    name: str, *, checkout: Annotated[Path | None, cyclopts.Parameter(name="--from")] = None
+) -> int:
     """Make the virtual environment of a peer with its pinned packages.
 
     Args:
         name: a table of `benchmarks/peers.toml`.
+        checkout: folder with the repository of a peer that no registry has.
 
     Returns:
         The exit code.
     """
-    sys.stdout.write(f"{peers.install(name)}\n")
+    sys.stdout.write(f"{peers.install(name, checkout)}\n")
     return 0
 
 

@@ -24,6 +24,8 @@ class _Row(TypedDict):
     """Python version of its environment, as in 3.12; ours when left out."""
     remove: NotRequired[list[str]]
     """Packages that come with the pinned ones and are removed again."""
+    checkout: NotRequired[str]
+    """Repository that no registry has: `install` needs a folder with it."""
 
 
 def known() -> dict[str, list[str]]:
@@ -51,23 +53,33 @@ def python(name: str) -> Path:
     return path
 
 
-def install(name: str) -> Path:
+def install(name: str, checkout: Path | None = None) -> Path:
     """Make `.peers/NAME` and install the peer's pinned packages there; doing it again repairs it.
 
     Args:
         name: a table of `peers.toml`.
+        checkout: folder with the repository of a peer that no registry has; it is put on the path
+            of the environment, and stays where it is.
 
     Returns:
         The interpreter of the peer.
 
     Raises:
-        ConfigError: no peer has this name.
+        ConfigError: no peer has this name, or it needs a checkout and none is given.
         BackendError: this machine lacks the Python version of the peer, or the installation
             failed; what `venv` or pip said stands above.
     """
     peers = _rows()
     if name not in peers:
         raise ConfigError(f"no peer named {name!r}", hint=f"peers: {', '.join(peers)}")
+    repository = peers[name].get("checkout", "")
+    if bool(repository) != (checkout is not None) or (checkout and not checkout.is_dir()):
+        said = f"needs a checkout of {repository}" if repository else "takes no checkout"
+        raise ConfigError(
+            f"peer {name!r} {said}, and was given {checkout}",
+            hint=f"python -m benchmarks peers install {name}"
+            + (" --from CHECKOUT" if repository else ""),
+        )
     _make_environment(_ROOT / ".peers" / name, peers[name].get("python"))
     interpreter = python(name)
     command = [
@@ -90,6 +102,9 @@ def install(name: str) -> Path:
             stdout=sys.stderr,
             check=True,
         )
+    if checkout:
+        packages = next((_ROOT / ".peers" / name / "lib").glob("python*/site-packages"))
+        (packages / "checkout.pth").write_text(f"{checkout.resolve()}\n")
     return interpreter
 
 

@@ -12,10 +12,13 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PAGES += [
     page
-    for room in ("laws", "serve")
+    for room in ("laws", "operate", "serve")
     for page in sorted((ROOT / "docs" / "rooms" / room).glob("*.md"))
 ]
-PAGES += [ROOT / "docs" / "rooms" / f"{room}.md" for room in ("serve", "catalog", "cost", "plan")]
+PAGES += [
+    ROOT / "docs" / "rooms" / f"{room}.md"
+    for room in ("serve", "catalog", "cost", "plan", "operate")
+]
 LONG = {
     "running.md",
     "sparse.md",

@@ -22,7 +22,7 @@ class AutoETSPeer:
 
     Attributes:
         name: with its version, after the first forecast.
-        seconds: seconds of the last `predict`, compilation and transfer left out.
+        seconds: processor seconds of the last `predict`, compilation and transfer left out.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Forecast with pip `statsforecast` AutoETS in the peer's own Python: a JSON line in, one out.
 
 It is given contexts, horizon and season, and answers with the quantiles .1 to .9 and the seconds of
-fitting and forecasting, compilation left out.
+processor time of fitting and forecasting, compilation left out.
 """
 
 import json
@@ -22,9 +22,9 @@ def main() -> None:
     for line in sys.stdin:
         case = json.loads(line)
         _forecast(case["contexts"][0], case)  # compiles
-        begin = time.perf_counter()
+        begin = time.process_time()
         made = [_forecast(context, case) for context in case["contexts"]]
-        took_s = time.perf_counter() - begin
+        took_s = time.process_time() - begin
         answer = {"quantiles": made, "seconds": took_s, "version": statsforecast.__version__}
         print(json.dumps(answer), flush=True)
 

@@ -60,20 +60,14 @@ def cloud_demands(folder: Path) -> list[RealDemand]:
 
 
 def pod_demands(folder: Path) -> list[RealDemand]:
-    """Read the hourly running pods of a region, by trigger, by runtime and in all.
+    """Read the hourly running pods of a region, by trigger and in all.
 
     Args:
-        folder: of pods_by_trigger_region2.csv.gz and pods_by_runtime_region2.csv.gz.
+        folder: of pods_by_trigger_region2.csv.gz.
 
     Returns:
-        A demand for each class and one for all; the first step counts the pods of a class.
+        A demand for each trigger, and one for all.
     """
-    found = []
-    for kind in ("trigger", "runtime"):
-        table = pl.read_csv(folder / f"pods_by_{kind}_region2.csv.gz").drop("hour")
-        for column in table.columns:
-            found.append(_split(f"pods {kind} {column}", table[column].to_numpy(), 3600.0))
-        if kind == "trigger":
-            total = table.sum_horizontal().to_numpy()
-            found.append(_split("pods all", total, 3600.0))
-    return found
+    table = pl.read_csv(folder / "pods_by_trigger_region2.csv.gz").drop("hour")
+    found = [_split(f"pods {name}", table[name].to_numpy(), 3600.0) for name in table.columns]
+    return [*found, _split("pods of all", table.sum_horizontal().to_numpy(), 3600.0)]

@@ -54,7 +54,7 @@ def _peer(name: str) -> JsonProcess | None:
 
 def speed_checks(*, quick: bool) -> list[Check]:
     """Time requests per second on one core, in turn with SimPy on the first part of them."""
-    ours_count, theirs_count = (400_000, 40_000) if quick else (3_000_000, 200_000)
+    ours_count, theirs_count = (400_000, 40_000) if quick else (2_000_000, 100_000)
     platform = Platform(start_ups=published_start_ups(), keep_alive=FixedKeepAlive())
     work, part = busy_workload(ours_count, 0), busy_workload(theirs_count, 0)
     run(platform, part, 0)  # compiles
@@ -122,7 +122,7 @@ def steady_checks(*, quick: bool) -> list[Check]:
     peer = _peer("simfaas")
     if not peer:
         return []
-    start_s, keep_s, count = 0.4, 12.0, 20_000 if quick else 150_000
+    start_s, keep_s, count = 0.4, 12.0, 20_000 if quick else 80_000
     rng = np.random.default_rng(3)
     gaps_s, duration_s = rng.exponential(1 / 0.9, count), rng.exponential(2.0, count)
     time_s = np.cumsum(gaps_s)
@@ -154,6 +154,11 @@ def steady_checks(*, quick: bool) -> list[Check]:
     print(f"  cold-start probability {theirs[0]:.5f}, ours {ours[0]:.5f}; mean pods", end=" ")
     print(f"{theirs[1]:.4f}, ours {ours[1]:.4f}")
     return [
-        Check("5 cold-start probability, away from SimFaaS", abs(ours[0] / theirs[0] - 1), 0.02, "lower"),
+        Check(
+            "5 cold-start probability, away from SimFaaS",
+            abs(ours[0] / theirs[0] - 1),
+            0.02,
+            "lower",
+        ),
         Check("5 mean pods, away from SimFaaS", abs(ours[1] / theirs[1] - 1), 0.02, "lower"),
     ]

@@ -85,5 +85,3 @@ def runtime_of(result: ServerlessResult, work: Workload) -> np.ndarray:
     """Return each pod's runtime, as a position in `RUNTIMES`."""
     names = list(RUNTIMES)
     return np.array([names.index(item.runtime) for item in work.functions])[result.function]
-
-

@@ -1,8 +1,9 @@
 """Short pretrainings of three sizes by three amounts of data: what a larger one would reach.
 
-`python -m benchmarks.operate._pretraining_cells` trains the cells, three seeds each, and the largest run that
-the law is asked for; they are kept in results/cells/. The data axis is the windows trained on, each
-drawn once from a corpus far larger than they are, as steps are what this machine can vary.
+`python -m benchmarks.operate._pretraining_cells` trains the cells, three seeds each, and the
+largest run that the law is asked for; they are kept in results/cells/. The data axis is the windows
+trained on, each drawn once from a corpus far larger than they are, as steps are what this machine
+can vary.
 """
 
 import tempfile
@@ -44,11 +45,13 @@ class _Cell(msgspec.Struct, frozen=True):
 
 
 def scaling_checks() -> list[Check]:
-    """Hold the stored cells against both monotonies, and the law of the nine against the largest."""
+    """Hold stored cells against both monotonies, and the law of the nine against the largest."""
     if not _CELLS.exists():
         print("scaling: no cells; python -m benchmarks.operate._pretraining_cells makes them")
         return []
     cells = msgspec.convert(read_json(_CELLS), list[_Cell])
+    if not cells:
+        return []
     grid = {
         (width, steps): np.mean(
             [cell.loss for cell in cells if (cell.width, cell.steps) == (width, steps)]
@@ -62,6 +65,11 @@ def scaling_checks() -> list[Check]:
         print(f"scaling: width {width:3d}: loss {' '.join(f'{item:.4f}' for item in row)}")
     small = [cell for cell in cells if (cell.width, cell.steps) != _LARGEST]
     large = [cell for cell in cells if (cell.width, cell.steps) == _LARGEST]
+    if len(small) < len(_WIDTHS) * len(_STEPS) * len(_SEEDS) or not large:
+        print(
+            "scaling: cells are missing; python -m benchmarks.operate._pretraining_cells makes them"
+        )
+        return []
     points = {
         "parameters": [float(cell.parameters) for cell in small],
         "tokens": [float(cell.steps * _BATCH) for cell in small],

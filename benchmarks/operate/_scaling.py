@@ -14,7 +14,7 @@ from steelyard.operate.autoscale import (
     lead_steps,
     replay,
 )
-from steelyard.operate.autoscale.study import DemandForecaster, choose_forecaster
+from steelyard.operate.autoscale.study import choose_forecaster
 from steelyard.sim.autoscale import Service
 from steelyard.sim.control import Latency
 
@@ -24,7 +24,7 @@ ALLOWED = 0.05
 FUNCTIONS = "functions"
 REPLICAS = "replicas"
 _SIZE = 40
-_TARGETS = (0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
+_TARGETS = (0.95, 0.9, 0.8, 0.7, 0.55, 0.4, 0.3, 0.2)
 """Shares of the promised use that the reactive scaler may aim at."""
 _TUNED_STEPS = 2016
 
@@ -67,8 +67,7 @@ def compete(demand: RealDemand, startup: Latency) -> Contest:
     service = service_for(demand, startup)
     step_s = demand.step_s
     lead = lead_steps(service, step_s)
-    chosen, _ = choose_forecaster(demand.history, step_s=step_s, horizon=lead)
-    forecast = DemandForecaster(chosen, step_s=step_s, horizon=lead)
+    forecast, _ = choose_forecaster(demand.history, step_s=step_s, horizon=lead)
     made: dict[int, object] = {}
 
     def remembered(seen: np.ndarray):
@@ -118,8 +117,8 @@ def _tuned_target(service: Service, demand: RealDemand) -> float:
 
 def _hindsight_level(run) -> float:
     """Return the lowest level of the quantile that keeps the promise in this very week."""
-    low, high = 0.5, 0.999
-    for _ in range(7):
+    low, high = 0.8, 0.999
+    for _ in range(5):
         middle = (low + high) / 2
         if run(middle).report.outcome.violation_rate <= ALLOWED:
             high = middle

@@ -41,7 +41,9 @@ def run(quick: bool) -> list[Check]:
     for kind, startup in _startups().items():
         if quick and kind == FUNCTIONS:
             continue
-        contests = [compete(item, startup) for item in demands]
+        # Functions start within seconds: what starts within a step of an hour is never late.
+        asked = [item for item in demands if kind == REPLICAS or item.step_s < 3600]
+        contests = [compete(item, startup) for item in asked]
         _show(kind, contests)
         checks += _scaling_checks(kind, contests)
     checks.append(_truth(quick))
@@ -106,7 +108,7 @@ def _truth(quick: bool) -> Check:
 
 def _doubling(quick: bool) -> list[Check]:
     """Check intervals behind a doubled level, over seeds."""
-    seeds = range(3 if quick else 10)
+    seeds = range(3 if quick else 5)
     found = np.array(
         [coverage_after_doubling(seed, steps=1000 if quick else 2016) for seed in seeds]
     )

@@ -20,6 +20,7 @@ from steelyard.plan.beliefs import part_shares
 from steelyard.plan.intervals import step_relative
 
 __all__ = [
+    "CHIPS",
     "DEEPSPEED",
     "ROWS_FILE",
     "PublishedRun",
@@ -27,6 +28,7 @@ __all__ = [
     "fitted_rings",
     "network_bytes_per_s",
     "published_machine",
+    "published_rate",
     "published_runs",
     "read_step",
 ]
@@ -46,6 +48,12 @@ _CHIPS = {
     "H100-96GB-HBM2e-500W": ("H100-SXM5-80GB", 400e9),
 }
 """Record of the catalog, and network bytes per second of a node of eight."""
+CHIPS = _CHIPS | {
+    "H100": ("H100-SXM5-80GB", 400e9),
+    "H800-SXM-80GB": ("H800-SXM5-80GB", 400e9),
+    "B200": ("B200-SXM-180GB", 400e9),
+}
+"""The same with chips of which no dense 16-bit row is known."""
 _NEEDED = ("layers", "hidden", "heads", "vocab", "seq_len", "gpus", "micro_batch")
 DEEPSPEED = "DeepSpeed ZeRO-3"
 """Software of the runs whose rings reach a share of the network."""
@@ -170,14 +178,14 @@ def _run(row: dict[str, str], rings: float) -> PublishedRun | None:
         model=row["model"],
         accelerators=accelerators,
         forecast=cost.tokens / cost.time_s / accelerators,
-        published=_published(row, cost, accelerators),
+        published=published_rate(row, cost, accelerators),
         is_fitted=zlib.crc32(row["id"].encode()) % 2 == 0,
         shares=part_shares(cost)[0],
-        relative=step_relative(machine, cost),
+        relative=step_relative(machine, cost, step.arch),
     )
 
 
-def _published(row: dict[str, str], cost: StepCost, accelerators: int) -> float:
+def published_rate(row: dict[str, str], cost: StepCost, accelerators: int) -> float:
     """Return the published tokens per second and accelerator, from whichever column has them."""
     if row["tokens_per_s_per_gpu"]:
         return float(row["tokens_per_s_per_gpu"])
@@ -253,17 +261,18 @@ def _architecture(row: dict[str, str]) -> Architecture:
 
 
 @cache
-def published_machine(chip: str, rings: float = 1.0) -> Machine:
+def published_machine(chip: str, rings: float = 1.0, dtype: str = "bf16") -> Machine:
     """Return a chip in nodes of eight.
 
     Args:
-        chip: its name in the rows.
+        chip: its name in the rows, one of `CHIPS`.
         rings: share of the network that rings reach.
+        dtype: number format of the products.
 
     Returns:
         The machine.
     """
-    name, network = _CHIPS[chip]
+    name, network = CHIPS[chip]
     accelerator = catalog.accelerator(name)
     node = Cluster(
         name="published",
@@ -275,5 +284,5 @@ def published_machine(chip: str, rings: float = 1.0) -> Machine:
         scale_up_bytes_per_s=accelerator.scale_up_bytes_per_s,
         injection_bytes_per_s=network,
     )
-    plain = Machine.from_accelerator(accelerator, cluster=node)
+    plain = Machine.from_accelerator(accelerator, dtype=dtype, cluster=node)
     return replace(plain, efficiencies=replace(plain.efficiencies, rings=rings))

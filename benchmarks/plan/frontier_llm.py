@@ -12,7 +12,9 @@ from typing import Any, Literal
 
 import numpy as np
 from benchmarks.common import Check
+from benchmarks.plan._beyond_runs import beyond_checks
 from benchmarks.plan._frontier import LENGTH, frontier_machine, gpt
+from benchmarks.plan._largest_runs import largest_checks
 from benchmarks.plan._layout_sweep import SweepGroup, sweep_groups, sweep_machine, sweep_memory
 from benchmarks.plan._layout_tuning import tuning_checks
 from benchmarks.plan._published_beliefs import fit_published, sweep_coverage
@@ -138,6 +140,8 @@ def _throughput() -> list[Check]:
         Check("2 held-out runs, 90 % error", float(np.percentile(every, 90)), 0.25, "lower"),
         Check("2 ZeRO-3 over 1,536 and 2,240, worst error", worst, 0.25, "lower"),
         *_intervals(runs, held, factors),
+        *beyond_checks(),
+        *largest_checks(),
     ]
 
 

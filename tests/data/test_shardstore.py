@@ -74,7 +74,7 @@ def test_damage_of_row_and_parity_is_repaired_a_level_higher(table):
     parity = table._path(8)[0][1]
     for row in (8, parity):
         table._table[row, 0] ^= np.uint64(1)
-    found, lost = table.get(table.keys[8:9])
+    _, lost = table.get(table.keys[8:9])
     assert not lost
     assert np.array_equal(table._table, before)
     assert table.blocks_read > FAN_OUT

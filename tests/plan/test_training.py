@@ -196,11 +196,17 @@ def test_an_interval_depends_on_what_a_layout_waits_for():
     how = {"machine": machine, "micro_batch": 1, "sequence_length": 2048, "accumulation": 8}
     plain = training_step(arch, layout=Layout(), **how)
     linked = training_step(arch, layout=Layout(tensor=8), **how)
-    assert 1.5 * step_relative(machine, plain) < step_relative(machine, linked)
+    assert 1.5 * step_relative(machine, plain, arch) < step_relative(machine, linked, arch)
     other = replace(machine, name="MI250X-GCD")
-    assert step_relative(other, plain) > step_relative(machine, plain)
+    assert step_relative(other, plain, arch) > step_relative(machine, plain, arch)
     own = replace(machine, provenance="measured")
-    assert step_relative(own, plain) == step_relative(own, linked) == own.calibrated_relative
+    found = [step_relative(own, step, arch) for step in (plain, linked)]
+    assert found == [own.calibrated_relative] * 2
+    # Nothing was fitted with 8-bit products or routed experts, so either makes it wider.
+    experts = replace(arch, num_experts=8, experts_per_token=2, moe_intermediate_size=1024)
+    narrow = replace(machine, dtype="fp8")
+    for unlike in ((narrow, plain, arch), (machine, plain, experts)):
+        assert step_relative(*unlike) > step_relative(machine, plain, arch)
 
 
 def test_a_layout_that_does_not_fit_is_one_change_from_one_that_does():

@@ -223,7 +223,9 @@ def test_start_parts_follow_their_curves_and_correlations():
     assert (drawn[:, 1] > 0).mean() == pytest.approx(0.4, abs=0.015)
     both = drawn[drawn[:, 1] > 0]
     assert both[:, 0].mean() > 0.65  # the part is there when the other is long
-    assert drawn.sum(axis=1).mean() == pytest.approx(sum(p.mean_s for p in item.parts.values()), 0.02)
+    assert drawn.sum(axis=1).mean() == pytest.approx(
+        sum(p.mean_s for p in item.parts.values()), 0.02
+    )
     np.testing.assert_array_equal(drawn[:50], item.sample(50, seed=3))
 
 
@@ -280,9 +282,9 @@ def test_workload_scales_by_functions():
 
 def test_wrong_input_is_refused():
     function = [Function(name="f", runtime="r")]
-    with pytest.raises(TraceError, match="row 1, time_s is 1.0"):
+    with pytest.raises(TraceError, match=r"row 1, time_s is 1\.0"):
         Workload(function, [2.0, 1.0], [0, 0], [1, 1])
-    with pytest.raises(TraceError, match="row 0, duration_s is -1.0"):
+    with pytest.raises(TraceError, match=r"row 0, duration_s is -1\.0"):
         Workload(function, [2.0], [0], [-1.0])
     with pytest.raises(TraceError, match=r"function is 3, but must be in \[0, 1\)"):
         Workload(function, [2.0], [3], [1.0])

@@ -1,4 +1,4 @@
-"""Facts: accelerators, clusters, sites, data centers, model architectures, and what was measured on this machine.
+"""Facts: accelerators, clusters, sites, data centers, architectures, and what was measured here.
 
 `calibrate` stands in `steelyard.catalog.calibrate`, because it needs torch.
 """

@@ -58,7 +58,8 @@ class DataCenterSpec:
         crac_units: air handlers of the room, each with a fan and a share of the water.
         crac_fan_w: power of one unit's fan at its reference flow.
         crac_m3_per_s_per_watt: air supplied per watt of the racks.
-        crac_reference_m3_per_s_per_watt: reference flow of a unit's fan, per watt of the racks' rating.
+        crac_reference_m3_per_s_per_watt: flow at which fans draw `crac_fan_w`, per watt of the
+            racks' rating.
         chiller_w: nominal heat that the chiller takes up; 0 sizes it for the design day.
         chiller_cop: heat taken up per power at nominal conditions.
         evaporator_drop_c: kelvin by which chilled water is colder than the air supplied.

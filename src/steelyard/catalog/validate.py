@@ -275,14 +275,19 @@ def _hardware_rules(record: Accelerator | Cluster | Site) -> dict[str, tuple[boo
                 bool(peaks) and all(peak > 0 for peak in peaks.values()),
                 ", but must hold at least one dtype's dense peak, each positive; leave unpublished "
                 "peaks out",
-            )
+            ),
         }
     )
 
 
 def _datacenter_rules(record: DataCenterSpec) -> dict[str, tuple[bool, str]]:
     """Make the rules of data centers."""
-    sizes = ("crac_units", "crac_m3_per_s_per_watt", "crac_reference_m3_per_s_per_watt", "chiller_cop")
+    sizes = (
+        "crac_units",
+        "crac_m3_per_s_per_watt",
+        "crac_reference_m3_per_s_per_watt",
+        "chiller_cop",
+    )
     sizes += ("pump_flow_m3_per_s", "water_reference_w", "liquid_rise_c")
     amounts = ("crac_fan_w", "chiller_w", "evaporator_drop_c", "economizer_approach_c")
     amounts += ("tower_fan_share", "pump_pressure_pa", "battery_j", "liquid_approach_c")
@@ -320,8 +325,10 @@ def _is_possible_rack(group: RackGroup) -> bool:
     has_chips = bool(group.accelerator) and group.accelerators_per_server > 0
     is_rated = group.server_full_w > group.server_idle_w >= 0
     counts = min(group.racks, group.servers) > 0 and min(group.host_w, group.fan_w) >= 0
-    return counts and has_chips != (group.server_full_w > 0 and is_rated) and (
-        group.server_flow_m3_per_s > 0
+    return (
+        counts
+        and has_chips != (group.server_full_w > 0 and is_rated)
+        and (group.server_flow_m3_per_s > 0)
     )
 
 

@@ -73,13 +73,6 @@ def _traffic(
     copied = axes["copy_shards"] > 0
     again, sent_again = np.where(copied, copies, weights), np.where(copied, second, sent)
 
-    def layered(size: Array, members: Array, step: Array) -> Array:
-        """Time a gather or scatter that happens layer by layer, by the rings libraries use."""
-        pieces = np.maximum(GATHERS_PER_LAYER * layers, 1.0)
-        leaves = members * step > machine.accelerators_per_node
-        each = size / pieces / np.where(leaves, machine.efficiencies.rings, 1.0)
-        return pieces * all_gather_s(topology, each, members, step, algorithm="ring")
-
     rest = replicas / gradients
     beyond = stride * gradients
     piece = reduced / gradients
@@ -95,15 +88,25 @@ def _traffic(
     reduces = level_bytes(topology.group(rest, beyond), piece) * np.where(scattered, 1.0, 2.0)
     returns = level_bytes(topology.group(returned, inner), sent / weights)
     return {
-        "gather_s": layered(sent, weights, stride),
-        "regather_s": layered(sent_again, again, stride),
-        "scatter_s": layered(reduced, gradients, stride),
+        "gather_s": _layered_s(machine, layers, sent, weights, stride),
+        "regather_s": _layered_s(machine, layers, sent_again, again, stride),
+        "scatter_s": _layered_s(machine, layers, reduced, gradients, stride),
         "reduce_s": np.where(scattered, share_s, whole_s),
         "return_s": all_gather_s(topology, sent / weights, returned, inner),
         "micro_batch_bytes": gathers + regathers + scatters,
         "step_bytes": reduces + returns,
         **_code_s(machine, axes, parameters, replicas, stride, groups),
     }
+
+
+def _layered_s(
+    machine: Machine, layers: Array, size: Array, members: Array, stride: Array
+) -> Array:
+    """Time a gather or scatter that happens layer by layer, by the rings libraries use."""
+    pieces = np.maximum(GATHERS_PER_LAYER * layers, 1.0)
+    leaves = members * stride > machine.accelerators_per_node
+    each = size / pieces / np.where(leaves, machine.efficiencies.rings, 1.0)
+    return pieces * all_gather_s(machine.topology, each, members, stride, algorithm="ring")
 
 
 def _code_s(
@@ -115,6 +118,10 @@ def _code_s(
     groups: tuple[Array, ...],
 ) -> dict[str, Array]:
     """Time the quantizers of all wires at the memory's bandwidth."""
+    wires = [axes[f"{name}_bytes"] for name in ("weight", "copy", "gradient")]
+    # Most searches quantize nothing.
+    if not any(np.any(wire < machine.dtype_bytes) for wire in wires):
+        return dict.fromkeys(("micro_batch_code_s", "step_code_s"), np.zeros_like(replicas))
     weights, copies, gradients, optimizer = groups
     sent, second, reduced = (
         WireCode(machine.dtype_bytes, axes[f"{name}_bytes"])

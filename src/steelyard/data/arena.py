@@ -165,7 +165,7 @@ class Arena:
         return SlabRef(slab, int(self._generations[slab]), num_bytes)
 
     def give_back(self, ref: SlabRef) -> None:
-        """Take a slab back that its reader has copied; a reference of an earlier use does nothing."""
+        """Take back a slab that its reader has copied; one of an earlier use is left."""
         if 0 <= ref.slab < self._config.num_slabs and (
             int(self._generations[ref.slab]) == ref.generation
         ):

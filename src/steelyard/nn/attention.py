@@ -19,6 +19,8 @@ Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 _WIDENED = 256
 """Longest context whose gradients a CPU finds sooner in float32 than in bfloat16."""
+_WIDE_TOKENS = 1024
+"""Tokens whose gradients are found at once in float32."""
 _ROWS = 256
 """Queries whose scores are held at once where windows or caps rule out the fused kernel."""
 
@@ -152,9 +154,17 @@ class _Widened(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, ...]:
         """Return the gradients of queries, keys and values."""
         queries, keys, values, result, denominators = ctx.saved_tensors
-        wide = (part.float() for part in (upstream, queries, keys, values, result))
-        found = _FLASH_BACKWARD(*wide, denominators, 0.0, True)
-        return tuple(part.to(queries.dtype) for part in found)
+        found = [torch.empty_like(part) for part in (queries, keys, values)]
+        # Some sequences at a time: copies in float32 of all would raise the peak of memory.
+        rows = max(1, _WIDE_TOKENS // queries.shape[-2])
+        for begin in range(0, len(queries), rows):
+            part = slice(begin, begin + rows)
+            given = (upstream, queries, keys, values, result)
+            wide = (item[part].float() for item in given)
+            gradients = _FLASH_BACKWARD(*wide, denominators[part], 0.0, True)
+            for item, gradient in zip(found, gradients, strict=True):
+                item[part] = gradient
+        return tuple(found)
 
 
 def _visible(

@@ -75,6 +75,9 @@ def perfect(view: SiteView, steps: int) -> Drivers:
     Args:
         view: the present.
         steps: steps, the present one included.
+
+    Returns:
+        Drivers of those steps.
     """
     places = np.minimum(np.arange(view.step, view.step + steps), view.drivers.steps - 1)
     return _rows(view.drivers, places)
@@ -147,6 +150,9 @@ def setpoint_grid(center: DataCenter, spacing_c: float) -> np.ndarray:
         center: the site.
         spacing_c: distance between neighbours.
 
+    Returns:
+        Setpoints in rising order; the last may be nearer to its neighbour.
+
     Raises:
         ConfigError: even the lowest setpoint breaks the limit.
     """
@@ -155,8 +161,8 @@ def setpoint_grid(center: DataCenter, spacing_c: float) -> np.ndarray:
     low = plant.spec.setpoint_low_c
     if highest < low:
         raise ConfigError(
-            f"{plant.spec.name}: inlets are up to {plant.highest_approach_c:g} C above the setpoint, "
-            f"so that even {low:g} C breaks the limit of {plant.spec.inlet_limit_c:g} C",
+            f"{plant.spec.name}: inlets are up to {plant.highest_approach_c:g} C above the "
+            f"setpoint, so that even {low:g} C breaks the limit of {plant.spec.inlet_limit_c:g} C",
             hint="lower setpoint_low_c or the racks' supply_approach_c",
         )
     return np.append(np.arange(low, highest - 1e-9, spacing_c), highest)

@@ -44,7 +44,7 @@ __all__ = [
 _MOVES_C = np.array([-1.0, 0.0, 1.0])
 _POWERS_W = np.array([-np.inf, 0.0, np.inf])
 _CARBON, _INLET, _OVERDUE = (COLUMNS.index(name) for name in ("carbon_g", "inlet_c", "overdue"))
-_OLDEST_DAYS = 1.0
+_RULES = QueueRules(flexible_share=0.2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class SiteTask:
     year: SiteYear
     load: np.ndarray
     steps: int = 672
-    rules: QueueRules = QueueRules(flexible_share=0.2)
+    rules: QueueRules = _RULES
     reward: Literal["carbon", "sustaindc"] = "carbon"
     heat_penalty: float = 10.0
     start_c: float = 18.0
@@ -131,7 +131,7 @@ class _Episodes:
         ages = self.state.queue[:, ::-1] > 0
         oldest = np.where(ages.any(axis=1), 1 - ages.argmax(axis=1) / ages.shape[1], 0.0)
         late = np.where(tasks > 0, 0.3 - 0.3 * np.sqrt(tasks), 0.0)
-        return -rows[:, _CARBON] / rated_g / 0.5 + late - 0.1 * oldest * _OLDEST_DAYS
+        return -rows[:, _CARBON] / rated_g / 0.5 + late - 0.1 * oldest
 
     @property
     def is_over(self) -> bool:
@@ -151,11 +151,13 @@ def _box() -> spaces.Box:
 
 
 class DataCenterEnv(gymnasium.Env[np.ndarray, np.ndarray]):
-    """One site with three decisions: setpoint down, held or up; work waits, runs or is drained;
-    the battery discharges, rests or charges.
+    """One site with three decisions: of the setpoint, of waiting work and of the battery.
+
+    The setpoint falls, stays or rises by a kelvin; work waits, runs or is caught up on; the battery
+    discharges, rests or charges.
 
     Source: arXiv 2404.12498 and SustainDC (NeurIPS 2024), with rewards of its own.
-    """  # noqa: D205
+    """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
 
@@ -181,6 +183,9 @@ class DataCenterEnv(gymnasium.Env[np.ndarray, np.ndarray]):
 
         Args:
             action: three numbers in {0, 1, 2}.
+
+        Returns:
+            What is seen, the reward, False, whether the episode is over, and the meters by name.
 
         Raises:
             ConfigError: the action has another form, or the episode is over.
@@ -210,6 +215,9 @@ class _OneDecision(DataCenterEnv):
 
         Args:
             action: 0, 1 or 2.
+
+        Returns:
+            As of `DataCenterEnv`.
         """
         moves = np.array([1, RUN, 1])
         moves[self._place] = int(action)
@@ -265,6 +273,9 @@ class DataCenterVectorEnv(gymnasium.vector.VectorEnv):
         Args:
             seed: seed of all of them; of a list the first counts.
             options: none are known.
+
+        Returns:
+            What is seen of each site, and no further words.
         """
         super().reset(seed=seed[0] if isinstance(seed, list) else seed, options=options)
         return self._episodes.reset(self.np_random), {}
@@ -276,6 +287,9 @@ class DataCenterVectorEnv(gymnasium.vector.VectorEnv):
 
         Args:
             actions: of shape [num_envs, 3], each in {0, 1, 2}.
+
+        Returns:
+            What is seen, rewards, and whether episodes ended or were cut, of each site.
         """
         episodes, never = self._episodes, np.zeros(self.num_envs, bool)
         if episodes.is_over:

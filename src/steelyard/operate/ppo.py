@@ -60,8 +60,8 @@ class PPOConfig:
     discount: float = 0.9
     trace: float = 0.9
     clip: float = 0.2
-    entropy: float = 0.003
-    heat_penalty: float = 2.0
+    entropy: float = 0.001
+    heat_penalty: float = 20.0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -145,7 +145,12 @@ def train_ppo(
     torch.manual_seed(chosen.seed)
     rng = np.random.default_rng(chosen.seed)
     network = _ActorCritic(chosen.hidden_size)
-    rate = EstimatorConfig(learning_rate=chosen.learning_rate, weight_decay=0.0)
+    rate = EstimatorConfig(
+        steps=chosen.steps,
+        batch_size=chosen.minibatch,
+        learning_rate=chosen.learning_rate,
+        weight_decay=0.0,
+    )
     (optimizer,) = make_optimizers(network, rate)
     done = 0
     while done < chosen.steps:

@@ -53,8 +53,8 @@ def delayed_load(load: np.ndarray, share: float, delay_steps: int) -> np.ndarray
     """
     if not (0 <= share <= 1 and 0 <= delay_steps <= len(load)):
         raise ConfigError(
-            f"a share of {share} delayed by {delay_steps} of {len(load)} steps: the share must be in "
-            "[0, 1] and the delay in the series"
+            f"a share of {share} delayed by {delay_steps} of {len(load)} steps: the share must be "
+            "in [0, 1] and the delay in the series"
         )
     taken = share * load[: len(load) - delay_steps]
     pause = np.zeros(len(load) - len(taken))

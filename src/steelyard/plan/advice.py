@@ -130,6 +130,7 @@ def advise(
     *,
     most: int = 24,
     beliefs: Beliefs = PUBLISHED_BELIEFS,
+    beyond: float = 0.0,
     run_tokens: float = float("nan"),
     run_usd: float = float("nan"),
 ) -> LayoutAdvice:
@@ -141,6 +142,7 @@ def advise(
         machine: accelerator with its links.
         most: candidates to keep.
         beliefs: spreads of the forecast's errors.
+        beyond: spread that all candidates share because no run like theirs was fitted.
         run_tokens: training tokens of the run.
         run_usd: money of the run with the fastest candidate.
 
@@ -154,7 +156,7 @@ def advise(
         arch=arch,
         machine=machine,
         order=order,
-        doubt=beliefs.doubt(shares),
+        doubt=beliefs.doubt(shares).shared(beyond),
         run_tokens=run_tokens,
         run_usd=run_usd,
     )

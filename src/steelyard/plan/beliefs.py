@@ -97,6 +97,18 @@ class Doubt:
     covariance: Array
     own: float
 
+    def shared(self, spread: float) -> "Doubt":
+        """Return the doubt where one more factor is off, the same one for every layout.
+
+        Args:
+            spread: standard deviation of its logarithm.
+
+        Returns:
+            The new doubt; how sure the order of layouts is does not change.
+        """
+        # Shares add up to 1, so that a constant adds the same to all covariances of times.
+        return replace(self, covariance=self.covariance + spread**2)
+
     @property
     def shift(self) -> Array:
         """Expected error of each layout's time, [layouts]."""

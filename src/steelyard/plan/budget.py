@@ -19,7 +19,6 @@ from steelyard.plan.changes import NoPlanError, what_helps
 from steelyard.plan.interruptions import Interruptions, expected_interruptions
 from steelyard.plan.intervals import step_relative, timed
 from steelyard.plan.layout_space import LayoutSpace
-from steelyard.plan.layouts import LayoutSearch
 from steelyard.plan.shapes import decoder_near, global_batch_tokens, learning_rate
 from steelyard.plan.training_search import TrainingSearch
 from steelyard.plan.training_why import training_chain
@@ -132,7 +131,7 @@ def _plan(
     except InfeasibleError as error:
         raise NoPlanError(error, run) from error
     choice = _choice(run, cluster, dtype)
-    timed = _forecasts(search, chosen, choice["steps"], run.machine)
+    timed = _forecasts(run, choice["steps"])
     failures = _failures(run, choice, timed)
     duration = failures.forecasts[2] if failures else timed[1]
     costs = bill(
@@ -226,13 +225,9 @@ def _choice(run: TrainingSearch, cluster: Cluster, dtype: str) -> dict[str, Any]
     }
 
 
-def _forecasts(
-    search: LayoutSearch,
-    index: int,
-    steps: int,
-    machine: Machine,
-) -> list[Forecast]:
+def _forecasts(run: TrainingSearch, steps: int) -> list[Forecast]:
     """Forecast time, utilization, memory and work of the chosen candidate."""
+    search, index = run.found, run.chosen
     cost = search.cost
     seconds = float(cost.time_s[index])
     times = {
@@ -248,9 +243,9 @@ def _forecasts(
         ("plan.num_accelerators", float(search.num_accelerators[index]), 0.0, "chosen by the plan"),
         ("train.flops", work, 0.0, "6N plus attention"),
     )
-    width = step_relative(machine, search.one_cost(index))
+    width = step_relative(run.machine, search.one_cost(index), run.arch)
     return [
-        *timed(machine, times, relative=width),
+        *timed(run.machine, times, relative=width),
         *(
             Forecast.about(name, value, relative=spread, provenance="derived", source=source)
             for name, value, spread, source in counted

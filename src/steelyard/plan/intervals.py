@@ -1,8 +1,10 @@
 """How far a forecast time may be off: by what was fitted, and how far the work lies from it."""
 
-import numpy as np
-from numpy.typing import ArrayLike
+import math
 
+import numpy as np
+
+from steelyard.catalog.architecture import Architecture
 from steelyard.cost.roofline import Machine
 from steelyard.cost.step import StepCost
 from steelyard.plan.advice import PUBLISHED_BELIEFS
@@ -11,11 +13,14 @@ from steelyard.plan.serving_parts import SERVED_PARTS, ServedParts
 from steelyard.quantity import Z80, Forecast, Provenance
 
 __all__ = [
+    "NARROW",
     "OTHER_SERVED_CHIP",
     "QUEUE",
     "QUEUE_GROWTH",
+    "ROUTED",
     "SERVED_BELIEFS",
     "adapter_relative",
+    "beyond_spread",
     "first_token",
     "kind_of",
     "served_relative",
@@ -27,6 +32,9 @@ _TRAINED_ON = ("A100", "H100")
 _SERVED_ON = ("H100", "H200")
 _OTHER_CHIP = 0.15
 """Spread of the logarithm that an accelerator adds on which no training was fitted; assumed."""
+NARROW, ROUTED = 0.534, 0.383
+"""Spreads that 8-bit products add, and routed experts: none of the fitted runs has them. Benchmark
+`frontier_llm` fits both on all 58 published runs that do and can be costed."""
 
 SERVED_BELIEFS = Beliefs(
     parts=(1.15, 0.268, 0.2, 1.256, 1.388, 0.351), own=0.068, names=SERVED_PARTS
@@ -42,7 +50,7 @@ factor's logarithm for one request at a time, and what it grows by with that of 
 decode together; fitted there as well, on closed loops of clients."""
 
 
-def step_relative(machine: Machine, cost: StepCost) -> float:
+def step_relative(machine: Machine, cost: StepCost, arch: Architecture) -> float:
     """Return the half-width of the 80 % interval of a step's time.
 
     A layout that spends its time as the runs do on which the spreads were fitted has a narrow one;
@@ -51,11 +59,35 @@ def step_relative(machine: Machine, cost: StepCost) -> float:
     Args:
         machine: accelerator with its links.
         cost: the step of one layout.
+        arch: model that is trained.
 
     Returns:
         A fraction of the time; a calibrated machine's own.
     """
-    return _trained(machine, part_shares(cost))
+    if machine.provenance == "measured":
+        return machine.calibrated_relative
+    spread = float(PUBLISHED_BELIEFS.doubt(part_shares(cost)).spread[0])
+    return float(np.expm1(Z80 * np.hypot(spread, beyond_spread(machine, arch))))
+
+
+def beyond_spread(machine: Machine, arch: Architecture) -> float:
+    """Return the spread of what all layouts of a job share because no run like it was fitted.
+
+    Args:
+        machine: accelerator; another one than those of the fitted runs adds doubt, as does its
+            number format.
+        arch: model; one with routed experts adds doubt.
+
+    Returns:
+        Standard deviation of the logarithm of measured over forecast time; 0 for dense models in
+        16 bits on a fitted accelerator.
+    """
+    reasons = (
+        (_OTHER_CHIP, not machine.name.startswith(_TRAINED_ON)),
+        (NARROW, machine.dtype_bytes < 2),
+        (ROUTED, arch.num_experts > 0),
+    )
+    return math.sqrt(sum(spread**2 for spread, holds in reasons if holds))
 
 
 def adapter_relative(machine: Machine, kernels_s: float, links_s: float) -> float:
@@ -71,7 +103,11 @@ def adapter_relative(machine: Machine, kernels_s: float, links_s: float) -> floa
     """
     shares = np.zeros(len(PARTS))
     shares[PARTS.index("compute_s")], shares[PARTS.index("data_s")] = kernels_s, links_s
-    return _trained(machine, shares / shares.sum(), is_fitted=False)
+    if machine.provenance == "measured":
+        return machine.calibrated_relative
+    # No run of adapters was fitted: as doubtful as another accelerator.
+    spread = float(PUBLISHED_BELIEFS.doubt(shares / shares.sum()).spread[0])
+    return float(np.expm1(Z80 * np.hypot(spread, _OTHER_CHIP)))
 
 
 def served_relative(machine: Machine, parts: ServedParts) -> float:
@@ -140,13 +176,3 @@ def timed(machine: Machine, values: dict[str, float], *, relative: float) -> lis
 def kind_of(machine: Machine) -> Provenance:
     """Return how a time on a machine comes to be: from measured rates, or assumed ones."""
     return "derived" if machine.provenance == "measured" else "assumed"
-
-
-def _trained(machine: Machine, shares: ArrayLike, *, is_fitted: bool = True) -> float:
-    """Return the half-width of a training step's time by the shares of its parts."""
-    if machine.provenance == "measured":
-        return machine.calibrated_relative
-    spread = float(PUBLISHED_BELIEFS.doubt(shares).spread[0])
-    if not (is_fitted and machine.name.startswith(_TRAINED_ON)):
-        spread = float(np.hypot(spread, _OTHER_CHIP))
-    return float(np.expm1(Z80 * spread))

@@ -203,7 +203,7 @@ def training_rate(
     return Rated(
         tokens_per_s=cost.tokens / cost.time_s,
         bound="links" if cost.data_s > cost.compute_s else bound,
-        relative=step_relative(machine, cost),
+        relative=step_relative(machine, cost, arch),
     )
 
 

@@ -10,6 +10,7 @@ from steelyard.cost.roofline import Machine
 from steelyard.errors import ConfigError, InfeasibleError
 from steelyard.plan.advice import LayoutAdvice, advise
 from steelyard.plan.changes import NoPlanError
+from steelyard.plan.intervals import beyond_spread
 from steelyard.plan.layout_space import LayoutSpace
 from steelyard.plan.machines import Machines
 from steelyard.plan.shapes import learning_rate
@@ -84,7 +85,14 @@ def advise_run(
     costs = _bill(machines, duration_s, 0.0)
     known = {item.quantity: item.value for item in costs.forecasts}
     run_usd = known.get("run.cost", float("nan"))
-    return advise(search, arch, machine, run_tokens=run_tokens, run_usd=run_usd)
+    return advise(
+        search,
+        arch,
+        machine,
+        beyond=beyond_spread(machine, arch),
+        run_tokens=run_tokens,
+        run_usd=run_usd,
+    )
 
 
 def plan_of(advice: LayoutAdvice, machines: Machines) -> Plan:

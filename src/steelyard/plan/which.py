@@ -133,7 +133,7 @@ def _trained(
         )
         return Contender(accelerator=record.name, count=0, reason=reason)
     seconds = tokens / float(search.tokens_per_s[best])
-    relative = step_relative(machine, search.one_cost(best))
+    relative = step_relative(machine, search.one_cost(best), arch)
     return Contender(
         accelerator=record.name,
         count=count,

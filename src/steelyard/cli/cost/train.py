@@ -65,7 +65,7 @@ def train(
     forecasts = timed(
         device,
         {"train.step_time": step.time_s, "train.throughput": rate, "train.mfu": step.mfu},
-        relative=step_relative(device, step),
+        relative=step_relative(device, step, arch),
     )
     said = "weights, optimizer and saved activations"
     forecasts.append(derived("train.peak_memory", step.memory.total, 0.15, said))

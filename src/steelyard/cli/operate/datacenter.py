@@ -8,7 +8,7 @@ from steelyard.cli.output import Switch, print_report
 from steelyard.config import load, to_plain
 from steelyard.errors import ConfigError
 from steelyard.operate.site import SiteAccount, SiteAnswer, SiteRecipe, compare_controllers
-from steelyard.runs.report import Block, Cell, Chart, Column, Report, Section, Table, Text
+from steelyard.runs.report import Cell, Chart, Column, Report, Section, Table, Text
 
 __all__ = ["datacenter"]
 
@@ -94,9 +94,9 @@ def _page(answer: SiteAnswer, asked: SiteRecipe, *, with_chart: bool) -> Report:
 def _reading() -> str:
     """Say how the table is read."""
     return (
-        "Carbon is that of the energy bought, hour by hour. Regret is carbon above that of the best "
-        "setpoints known in advance, and above the best fixed one. Too hot are steps of 15 minutes "
-        "with an inlet above its limit, or with overdue work."
+        "Carbon is that of the energy bought, hour by hour. Regret is carbon above that of the "
+        "best setpoints known in advance, and above the best fixed one. Too hot are steps of 15 "
+        "minutes with an inlet above its limit, or with overdue work."
     )
 
 
@@ -119,8 +119,7 @@ def _table(answer: SiteAnswer) -> Table:
             ]
         )
     heads = [
-        Column(words, align="right", rank=rank)
-        for words, rank in zip(_HEADS, _RANKS, strict=True)
+        Column(words, align="right", rank=rank) for words, rank in zip(_HEADS, _RANKS, strict=True)
     ]
     return Table([Column("controller"), *heads], rows)
 
@@ -134,7 +133,12 @@ def _delay_table(answer: SiteAnswer) -> Table:
     """List each level of the account at once, delayed, and the difference."""
     before, after = (answer.delayed[name].totals() for name in ("at once", "delayed"))
     rows: list[list[Cell]] = [
-        [words, f"{before[name]:,.1f}", f"{after[name]:,.1f}", f"{after[name] - before[name]:+,.1f}"]
+        [
+            words,
+            f"{before[name]:,.1f}",
+            f"{after[name]:,.1f}",
+            f"{after[name] - before[name]:+,.1f}",
+        ]
         for name, words in _CHANGES.items()
     ]
     heads = [Column(words, align="right") for words in ("at once", "delayed", "change")]

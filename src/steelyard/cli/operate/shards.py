@@ -1,4 +1,4 @@
-"""`steelyard operate shards`: a store of nodes on this host, and what a policy does to a large one."""
+"""`steelyard operate shards`: a store of nodes on this host, and its policy on a large one."""
 
 import time
 from pathlib import Path

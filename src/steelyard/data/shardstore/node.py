@@ -119,7 +119,7 @@ class ShardNode:
             if rows and self.config.name not in shard.holders:
                 self.table.drop(shard.first, shard.last)
                 self.load.is_stale = True
-        for number, version, place in self.fragments.held():
+        for number, _, place in self.fragments.held():
             kept = (
                 next((item for item in shard_map.shards if item.id == number), None)
                 if (shard_map)

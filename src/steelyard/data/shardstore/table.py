@@ -251,7 +251,7 @@ class RowTable:
         return bool(_mix(self._table[slot]) == self._sums[slot]) or self.repair(slot)
 
     def repair(self, slot: int) -> bool:
-        """Make a damaged row again from its siblings and parity; False when those are damaged too."""
+        """Make a damaged row again from siblings and parity; False when those are damaged too."""
         self.blocks_read = 0
         if not self._with_parity or not self._from_above(0, slot):
             return False

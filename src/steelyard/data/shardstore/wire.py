@@ -1,4 +1,4 @@
-"""Connections of nodes: requests and answers as frames, many at once, at a limited speed if asked."""
+"""Connections of nodes: requests and answers as frames, many at once, at a limited speed."""
 
 import asyncio
 import socket

@@ -13,7 +13,7 @@ from steelyard.errors import SteelyardError
 from steelyard.operate.autoscale.config import AutoscaleConfig, scalers_of, service_of
 from steelyard.operate.autoscale.replay import lead_steps
 from steelyard.operate.autoscale.scaler import ServiceState
-from steelyard.operate.autoscale.study import DemandForecaster, choose_forecaster
+from steelyard.operate.autoscale.study import choose_forecaster
 
 __all__ = ["Recommender", "make_server"]
 
@@ -54,8 +54,7 @@ class Recommender:
         demand, step_s = read()
         self.service = service_of(config, demand)
         lead = lead_steps(self.service, step_s)
-        chosen, _ = choose_forecaster(demand, step_s=step_s, horizon=lead)
-        self._forecast = DemandForecaster(chosen, step_s=step_s, horizon=lead)
+        self._forecast, _ = choose_forecaster(demand, step_s=step_s, horizon=lead)
         self._scaler = scalers_of(config, self.service, step_s)["BayesianScaler"]
         self._replicas = held or self.service.replicas_for(float(demand[-1]))
         self._made_s = clock()
@@ -95,7 +94,7 @@ class Recommender:
             "demand": load,
             "low": low,
             "high": high,
-            "forecaster": self._forecast.forecaster.name,
+            "forecaster": self._forecast.name,
         }
 
 

@@ -2,16 +2,13 @@
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-from steelyard.errors import BackendError
 from steelyard.operate.autoscale.scaler import DemandForecast, Scaler, ScalerPolicy
 from steelyard.sim.control import Observation, Reading
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["RayServePolicy"]
 
@@ -21,15 +18,16 @@ class RayServePolicy:
 
     The demand is the total of ongoing requests (running and queued), as Ray's own policy sees it; a
     service for it has as capacity the requests that one replica serves at a time. Name it in
-    `AutoscalingConfig(policy=AutoscalingPolicy(policy_function=...))`.
+    `AutoscalingConfig(policy=AutoscalingPolicy(policy_function=...))` of Ray 2.51 or later (extra
+    `[ray]`); nothing of Ray is loaded here.
     """
 
     def __init__(
         self,
         scaler: Scaler,
         *,
-        forecaster: "Callable[[NDArray[np.float64]], DemandForecast] | None" = None,
-        history: "ArrayLike" = (),
+        forecaster: Callable[[NDArray[np.float64]], DemandForecast] | None = None,
+        history: ArrayLike = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Make the policy.
@@ -39,19 +37,7 @@ class RayServePolicy:
             forecaster: turns the demand so far into a forecast.
             history: [n] demand of the steps before.
             clock: seconds.
-
-        Raises:
-            BackendError: Ray is not installed, or has no custom policies.
         """
-        try:
-            from ray.serve.config import (
-                AutoscalingContext,  # noqa: F401  # pyright: ignore[reportMissingImports]
-            )
-        except ImportError as error:
-            raise BackendError(
-                "Ray Serve with custom autoscaling policies is not installed",
-                hint="pip install 'steelyard[ray]' 'ray[serve]>=2.51'",
-            ) from error
         self._policy = ScalerPolicy(scaler, forecaster=forecaster, history=history)
         self._period_s, self._clock = scaler.period_s, clock
         self._decided_s, self._answer = -np.inf, 0

@@ -10,7 +10,8 @@ from steelyard.errors import TraceError
 from steelyard.operate.autoscale.config import AutoscaleConfig, scalers_of, service_of
 from steelyard.operate.autoscale.replay import ScalerRun, lead_steps, replay_all
 from steelyard.operate.autoscale.scaler import DemandForecast
-from steelyard.operate.forecast import Forecaster, RecentQuantiles, SeasonalNaive, evaluate
+from steelyard.operate.forecast import Forecaster
+from steelyard.operate.forecast.choosing import ChosenForecaster
 from steelyard.operate.forecast.recent_errors import RecentErrors
 from steelyard.operate.series import SeriesSet
 from steelyard.sim.autoscale import Service
@@ -19,6 +20,7 @@ __all__ = ["AutoscaleStudy", "DemandForecaster", "choose_forecaster", "run_study
 
 _FEWEST = 48
 _WINDOWS = 96
+_NAME = "demand"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,19 +52,23 @@ class AutoscaleStudy:
 class DemandForecaster:
     """Lets a forecaster of series forecast a demand that grows step by step."""
 
-    def __init__(self, forecaster: Forecaster, *, step_s: float, horizon: int) -> None:
+    def __init__(
+        self, forecaster: Forecaster, *, step_s: float, horizon: int, name: str = ""
+    ) -> None:
         """Keep what every forecast needs.
 
         Args:
             forecaster: fitted, or without parameters.
             step_s: seconds of a step.
             horizon: steps to forecast.
+            name: what tables call it; the forecaster's own name when empty.
         """
         self.forecaster, self.step_s, self.horizon = forecaster, step_s, horizon
+        self.name = name or forecaster.name
 
     def __call__(self, demand: NDArray[np.float64]) -> DemandForecast:
         """Return the forecast of the steps behind a demand."""
-        context = SeriesSet.from_arrays([demand], step_s=self.step_s, ids=["demand"])
+        context = SeriesSet.from_arrays([demand], step_s=self.step_s, ids=[_NAME])
         return self.forecaster.predict(context, self.horizon)[0]
 
 
@@ -100,7 +106,7 @@ def usable_demand(series: SeriesSet, index: int = 0) -> NDArray[np.float64]:
 
 def choose_forecaster(
     history: NDArray[np.float64], *, step_s: float, horizon: int
-) -> tuple[Forecaster, dict[str, float]]:
+) -> tuple[DemandForecaster, dict[str, float]]:
     """Return the forecaster that was best on the end of the history, and what all scored there.
 
     Args:
@@ -109,15 +115,14 @@ def choose_forecaster(
         horizon: steps of a forecast.
 
     Returns:
-        The forecaster, and scores by name: quantile loss over the mean load, lower is better.
+        The forecaster, and scores by name: quantile loss over the mean load, lower is better; none
+        where the history is too short to try any.
     """
-    series = SeriesSet.from_arrays([history], step_s=step_s, ids=["history"])
-    windows = max(min(_WINDOWS, len(history) // 2 // horizon), 1)
-    tried: list[Forecaster] = [RecentErrors(), RecentQuantiles(), SeasonalNaive()]
-    scores = {
-        item.name: evaluate(item, series, horizon, windows, horizon).pooled.crps for item in tried
-    }
-    return min(tried, key=lambda item: scores[item.name]), scores
+    chosen = ChosenForecaster([RecentErrors()], horizon=horizon, windows=_WINDOWS)
+    chosen.fit(SeriesSet.from_arrays([history], step_s=step_s, ids=[_NAME]))
+    scores = {name: report.pooled.crps for name, report in chosen.reports.items()}
+    used = chosen.choices[_NAME].used
+    return DemandForecaster(chosen, step_s=step_s, horizon=horizon, name=used), scores
 
 
 def run_study(
@@ -149,7 +154,7 @@ def run_study(
         replayed,
         scalers_of(config, service, step_s),
         step_s=step_s,
-        forecaster=DemandForecaster(forecaster, step_s=step_s, horizon=lead),
+        forecaster=forecaster,
         history=history,
         seed=config.seed,
     )

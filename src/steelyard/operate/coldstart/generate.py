@@ -30,7 +30,8 @@ class WorkloadGenerator:
 
     Each pair of trigger and runtime has so many functions, called at such rates, that it causes its
     published share of the cold starts under a keep-alive of 60 s. Rates within a pair follow Zipf's
-    law. What is assumed and not published: periods of timers, durations, sizes and bursts.
+    law. What is assumed and not published: periods of timers and when they
+    begin, durations, sizes and bursts.
 
     Attributes:
         cold_starts_per_day: cold starts to aim at; a week's simulation says how well that is met.
@@ -39,6 +40,8 @@ class WorkloadGenerator:
         mix: shares of cold starts by trigger and runtime; those of the published region when empty.
         rate_factors: factor on the cold starts aimed at, by trigger.
         zipf: exponent of the rates.
+        aligned: fraction of timers that fire at whole multiples of their period, as cron does; the
+            others begin at any time.
         burst: mean requests of one event of the storage or queue triggers (OBS-A, other-A).
         slots: requests that a pod serves at a time.
         regions: homes; functions are spread evenly.
@@ -50,6 +53,7 @@ class WorkloadGenerator:
     mix: Mapping[tuple[str, str], float] = field(default_factory=dict)
     rate_factors: Mapping[str, float] = field(default_factory=dict)
     zipf: float = 1.1
+    aligned: float = 0.5
     burst: float = 3.0
     slots: int = 1
     regions: tuple[str, ...] = ("home",)
@@ -60,6 +64,7 @@ class WorkloadGenerator:
             cold_starts_per_day=(self.cold_starts_per_day > 0, "above 0"),
             days=(self.days > 0, "above 0"),
             zipf=(self.zipf > 0, "above 0"),
+            aligned=(0 <= self.aligned <= 1, "in [0, 1]"),
             burst=(self.burst >= 1, "at least 1"),
             slots=(self.slots >= 1, "at least 1"),
             regions=(bool(self.regions), "at least one"),
@@ -91,15 +96,12 @@ class WorkloadGenerator:
     ) -> tuple[list[Function], list[float]]:
         """Return the functions of a trigger and runtime, and their events per second."""
         is_timer, is_flow = trigger.startswith("TIMER"), trigger.startswith("workflow")
-        by_timer = (_PERIOD_SHARES * _DAY_S / _PERIODS_S)[_PERIODS_S > 60].sum()
         # A caller's function at its best rate has 530 cold starts a day; 40 leave room for Zipf.
-        count = max(round(aimed / (by_timer if is_timer else 40.0)), 1)
-        periods = np.zeros(count)
-        if is_timer:
-            periods = _stratified(_PERIODS_S, _PERIOD_SHARES, count, rng)
+        count = max(round(aimed / 40.0), 1)
         if is_flow:
             count = -(-count // _WORKFLOW) * _WORKFLOW
-            periods = np.zeros(count)
+        periods = _periods(aimed, rng) if is_timer else np.zeros(count)
+        count = len(periods)
         sizes = rng.choice(len(_SIZES), count, p=_SIZE_SHARES)
         functions = [
             Function(
@@ -139,8 +141,9 @@ class WorkloadGenerator:
         durations: list[_Floats] = [np.zeros(0)] * len(functions)
         for at, item in enumerate(functions):
             if item.period_s:
-                begin = rng.uniform(0, item.period_s)
-                times[at] = np.arange(begin, horizon_s, item.period_s)
+                is_aligned = rng.random() < self.aligned
+                begin_s = item.period_s if is_aligned else rng.uniform(0, item.period_s)
+                times[at] = np.arange(begin_s, horizon_s, item.period_s)
             elif rates[at]:
                 times[at] = self._arrivals(rates[at], item.trigger, horizon_s, rng)
             # Children stand behind their parent, so their arrivals are there by now.
@@ -175,11 +178,17 @@ def _children(row: int, first: int) -> tuple[int, ...]:
     return tuple(range(begin + 1, begin + _WORKFLOW)) if not place else ()
 
 
-def _stratified(values: _Floats, shares: _Floats, count: int, rng: np.random.Generator) -> _Floats:
-    """Return values in their shares, so that few rows have them too, in random order."""
-    places = (np.arange(count) + rng.uniform()) / count
-    found = values[np.searchsorted(np.cumsum(shares) / shares.sum(), places)]
-    return rng.permutation(found)
+def _periods(aimed: float, rng: np.random.Generator) -> _Floats:
+    """Draw timers until their firings of more than a minute apart are as many a day as aimed at."""
+    firings = np.where(_PERIODS_S > 60.0, _DAY_S / _PERIODS_S, 0.0)
+    found, rest = [], aimed
+    while rest > 0.05 * aimed or not found:
+        # In a small cell one frequent timer would be several times what is left.
+        shares = np.where(firings <= max(1.2 * rest, 1.0), _PERIOD_SHARES, 0.0)
+        at = rng.choice(len(shares), p=shares / shares.sum())
+        found.append(_PERIODS_S[at])
+        rest -= firings[at]
+    return np.array(found)
 
 
 def _rates(events_per_day: float, count: int, zipf: float, keep_s: float = 60.0) -> _Floats:

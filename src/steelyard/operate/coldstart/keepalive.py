@@ -155,7 +155,7 @@ class UtilityAware:
     @property
     def edges_s(self) -> NDArray[np.float64]:
         """Edges of 64 bins: 0, then evenly from 1 s on the logarithm."""
-        return np.concatenate(([0.0], np.geomspace(1.0, self.longest_s, 64)))
+        return np.append(0.0, np.geomspace(1.0, self.longest_s, 64))
 
     def plan(self, state: FunctionState, now_s: float) -> IdlePlan:
         """Return the time with the largest expected gain."""

@@ -2,15 +2,12 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 import polars as pl
 
 from steelyard.errors import DataError, TraceError
 
-__all__ = ["PARTS", "Schema", "read_functions", "scan_file", "scan_traces", "schema_of"]
-
-Schema = Literal["huawei", "huawei-requests", "azure-2019", "azure-2021"]
+__all__ = ["PARTS", "read_functions", "scan_file", "scan_traces", "schema_of"]
 
 PARTS = {
     "podAllocationCost": "pod_allocation",
@@ -20,20 +17,20 @@ PARTS = {
 }
 """Parts of a start by the column that holds them."""
 _TOTAL = "totalCost_cold_start"
-_NEEDED: dict[Schema, tuple[str, ...]] = {
+_NEEDED: dict[str, tuple[str, ...]] = {
     "huawei": ("time", _TOTAL, *PARTS, "podID"),
     "huawei-requests": ("time_worker", "totalCost_worker", "podID"),
     "azure-2021": ("app", "func", "end_timestamp", "duration"),
     "azure-2019": ("HashApp", "HashFunction", "Trigger", "1"),
 }
-_TIMES: dict[Schema, tuple[str, ...]] = {
+_TIMES: dict[str, tuple[str, ...]] = {
     "huawei": (_TOTAL, *PARTS),
     "huawei-requests": ("totalCost_worker",),
     "azure-2021": ("duration",),
     "azure-2019": (),
 }
-_SORTED: dict[Schema, str] = {"huawei": "time", "huawei-requests": "time_worker"}
-_MARKS: dict[str, Schema] = {
+_SORTED: dict[str, str] = {"huawei": "time", "huawei-requests": "time_worker"}
+_MARKS: dict[str, str] = {
     _TOTAL: "huawei",
     "podAllocationCost": "huawei",
     "totalCost_worker": "huawei-requests",
@@ -47,6 +44,12 @@ _DAY_S = 86_400.0
 def scan_file(path: Path) -> pl.LazyFrame:
     """Open a CSV (also packed by gzip) or Parquet file without reading it.
 
+    Args:
+        path: the file.
+
+    Returns:
+        Its lazy frame.
+
     Raises:
         DataError: there is no such file, or it is of another kind.
     """
@@ -59,8 +62,14 @@ def scan_file(path: Path) -> pl.LazyFrame:
     raise DataError(f"{path} is neither .csv, .csv.gz nor .parquet", hint="convert or rename it")
 
 
-def schema_of(path: Path) -> Schema:
+def schema_of(path: Path) -> str:
     """Say in which schema a file is, by its columns.
+
+    Args:
+        path: the file.
+
+    Returns:
+        huawei, huawei-requests, azure-2019 or azure-2021.
 
     Raises:
         TraceError: it is in none, or lacks columns of its schema; all missing ones are named.
@@ -91,7 +100,7 @@ def _names(path: Path) -> list[str]:
         raise TraceError(f"{path.name} cannot be read: {error}") from error
 
 
-def scan_traces(paths: Sequence[Path]) -> tuple[pl.LazyFrame, Schema]:
+def scan_traces(paths: Sequence[Path]) -> tuple[pl.LazyFrame, str]:
     """Open files of one schema as one trace, after checking every row of each.
 
     Args:
@@ -121,7 +130,7 @@ def scan_traces(paths: Sequence[Path]) -> tuple[pl.LazyFrame, Schema]:
     return pl.concat(frames, how="diagonal_relaxed"), schema
 
 
-def _checked(path: Path, schema: Schema, last_s: float) -> float:
+def _checked(path: Path, schema: str, last_s: float) -> float:
     """Check the rows of a file that begins after `last_s`; return its last time."""
     frame = _typed(path, schema)
     rules = {name: (pl.col(name).is_null() | (pl.col(name) < 0)) for name in _TIMES[schema]}
@@ -169,7 +178,7 @@ def _refuse(path: Path, row: dict, allowed: dict[str, str]) -> None:
         )
 
 
-def _typed(path: Path, schema: Schema) -> pl.LazyFrame:
+def _typed(path: Path, schema: str) -> pl.LazyFrame:
     """Open a file and see that columns of numbers hold numbers."""
     frame = scan_file(path)
     kinds = frame.collect_schema()
@@ -186,7 +195,7 @@ def _typed(path: Path, schema: Schema) -> pl.LazyFrame:
     return frame
 
 
-def _time(frame: pl.LazyFrame, schema: Schema) -> pl.Expr:
+def _time(frame: pl.LazyFrame, schema: str) -> pl.Expr:
     """Return the time of a row, seconds from the start of the trace."""
     if schema == "azure-2019":
         return pl.lit(0.0)
@@ -200,7 +209,7 @@ def _time(frame: pl.LazyFrame, schema: Schema) -> pl.Expr:
     return time
 
 
-def _normal(frame: pl.LazyFrame, schema: Schema) -> pl.LazyFrame:
+def _normal(frame: pl.LazyFrame, schema: str) -> pl.LazyFrame:
     """Bring a file's columns to common names."""
     if schema == "azure-2019":
         return frame

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from steelyard.errors import TraceError
+from steelyard.operate.forecast.blending import BlendedForecaster, past_windows
 from steelyard.operate.forecast.evaluation import ForecastReport, SeriesScore, evaluate
 from steelyard.operate.forecast.forecaster import Forecaster
 from steelyard.operate.forecast.guarded import GuardedForecaster
@@ -11,7 +12,7 @@ from steelyard.operate.forecast.sample_forecast import SampleForecast
 from steelyard.operate.forecast.simple import RecentQuantiles, SeasonalNaive
 from steelyard.operate.series import SeriesSet
 
-__all__ = ["Choice", "ChosenForecaster", "simple_rules"]
+__all__ = ["Choice", "ChosenForecaster", "default_forecaster", "simple_rules"]
 
 _MOST_WINDOWS = 12
 
@@ -19,6 +20,23 @@ _MOST_WINDOWS = 12
 def simple_rules() -> list[Forecaster]:
     """Return the rules that every model has to beat."""
     return [RecentQuantiles(), SeasonalNaive()]
+
+
+def default_forecaster(horizon: int = 48) -> BlendedForecaster:
+    """Return the forecaster for who has no other: the shipped encoder, damped smoothing, the rules.
+
+    Args:
+        horizon: steps of the past windows that `fit` weighs them on.
+
+    Returns:
+        Their blend; call `fit` with the past of the series first.
+    """
+    from steelyard.operate.forecast.ets import DampedETS
+    from steelyard.operate.forecast.networks.forecaster import MaskedEncoderForecaster
+
+    models: list[Forecaster] = [MaskedEncoderForecaster.shipped(), DampedETS()]
+    guarded: list[Forecaster] = [GuardedForecaster(item) for item in models]
+    return BlendedForecaster([*guarded, *simple_rules()], horizon=horizon)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +78,7 @@ class ChosenForecaster:
         windows: int = _MOST_WINDOWS,
         deadline_s: float = 0.0,
     ) -> None:
-        """Say what is tried.
+        """Say what is tried: the rules, the models, and a blend of all of them.
 
         Args:
             models: tried beside the simple rules; a model that learns has been fitted.
@@ -73,7 +91,14 @@ class ChosenForecaster:
         self.reports: dict[str, ForecastReport] = {}
         self.windows = 0
         self._rules = simple_rules()
-        self._models = [GuardedForecaster(item, deadline_s=deadline_s) for item in models]
+        self._models: list[Forecaster] = [
+            GuardedForecaster(item, deadline_s=deadline_s) for item in models
+        ]
+        self._blend = None
+        if models:
+            parts = [*self._models, *self._rules]
+            self._blend = BlendedForecaster(parts, horizon=horizon, windows=windows)
+            self._models.append(GuardedForecaster(self._blend))
         self._horizon = horizon
         self._most = windows
 
@@ -84,14 +109,18 @@ class ChosenForecaster:
             series: the past; nothing of what is forecast later.
         """
         horizon = self._horizon
-        # Half of the shortest series stays context, so that no window is forecast from nothing.
-        room = int(min(series.lengths, default=0)) // 2 // horizon
-        self.windows = min(self._most, room)
+        self.windows = past_windows(series, horizon, self._most)
         self.reports = {}
         if self.windows:
+            # The blend is tried with weights that it learned before these windows, and used with
+            # those that it learns from all of the past.
+            if self._blend is not None:
+                self._blend.fit(series.before(self.windows * horizon))
             for forecaster in (*self._rules, *self._models):
                 found = evaluate(forecaster, series, horizon, self.windows, horizon)
                 self.reports[forecaster.name] = found
+            if self._blend is not None:
+                self._blend.fit(series)
         self.choices = {name: self._choice(name) for name in series.ids}
 
     def _choice(self, name: str) -> Choice:
@@ -123,6 +152,13 @@ class ChosenForecaster:
 
     def predict(self, context: SeriesSet, horizon: int) -> list[SampleForecast]:
         """Forecast as `Forecaster.predict` does; each series with what was chosen for it.
+
+        Args:
+            context: contexts of series that `fit` saw.
+            horizon: steps to forecast.
+
+        Returns:
+            One forecast a series; its source says what was used.
 
         Raises:
             TraceError: a context is of a series that `fit` did not see, or has too few values.

@@ -28,13 +28,14 @@ def _noise(rng: np.random.Generator, length: int) -> np.ndarray:
     memory = rng.choice([0.0, rng.uniform(0.3, 0.99)])
     kind = rng.uniform()
     raw = rng.standard_t(rng.uniform(2.2, 6), length) if kind < 0.5 else rng.normal(size=length)
-    return lfilter([np.sqrt(1 - memory**2)], [1, -memory], raw)
+    return np.asarray(lfilter([np.sqrt(1 - memory**2)], [1, -memory], raw))
 
 
 def _spikes(rng: np.random.Generator, length: int, season: int) -> np.ndarray:
     """Draw peaks at a fixed period, at random, or both; heights vary from peak to peak."""
     made = np.zeros(length)
-    period = int(rng.choice([season // 24 or 1, season // 4, season, rng.integers(5, 400)])) or 1
+    periods = np.array([season // 24, season // 4, season, rng.integers(5, 400)])
+    period = int(rng.choice(periods)) or 1
     places = [np.arange(rng.integers(period), length, period)] if rng.uniform() < 0.6 else []
     if not places or rng.uniform() < 0.5:
         places.append(
@@ -47,7 +48,7 @@ def _spikes(rng: np.random.Generator, length: int, season: int) -> np.ndarray:
     width = int(rng.integers(1, 8))
     decay = rng.choice([0.0, rng.uniform(0.3, 0.9)])
     shaped = np.convolve(made, np.ones(width))[:length]
-    return lfilter([1], [1, -decay], shaped) if decay else shaped
+    return np.asarray(lfilter([1], [1, -decay], shaped)) if decay else shaped
 
 
 def _idle(rng: np.random.Generator, length: int, season: int) -> np.ndarray:
@@ -91,7 +92,7 @@ def _memory(rng: np.random.Generator, length: int, season: int) -> np.ndarray:
     if rng.uniform() < 0.5:
         pull = 10 ** rng.uniform(-3.5, -0.7)
         steps = rng.normal(size=length) * 10 ** rng.uniform(-2.5, -0.7)
-        walk = lfilter([1], [1, -(1 - pull)], steps)
+        walk = np.asarray(lfilter([1], [1, -(1 - pull)], steps))
     else:
         spells = rng.lognormal(np.log(10 ** rng.uniform(1, 3)), rng.uniform(0, 0.7), length)
         begins = np.concatenate([[0], np.cumsum(np.maximum(spells, 2).astype(int))])

@@ -9,8 +9,8 @@ from steelyard.operate.series import SeriesSet
 
 __all__ = ["DampedETS"]
 
-_MOST = 2016
-_LEADS = np.array([1, 2, 4, 8, 16, 32, 48])
+_MOST = 1440
+_LEADS = np.array([1, 4, 16, 48])
 _GRID = np.array(
     [
         (level, trend, damping, season)
@@ -31,6 +31,8 @@ def _errors(values, weights, period, leads, misses):  # pragma: no cover - compi
     """
     smooth, slope, damping, seasonal = weights[0], weights[1], weights[2], weights[3]
     pattern = np.zeros(period)
+    # What the trend adds up to at each lead; powers inside the loop would take most of its time.
+    runs = damping * (1 - damping**leads) / (1 - damping)
     level = values[0]
     trend = 0.0
     first = 1
@@ -49,8 +51,7 @@ def _errors(values, weights, period, leads, misses):  # pragma: no cover - compi
         for index in range(len(leads)):
             ahead = step - 1 + leads[index]
             if ahead < len(values):
-                run = trend * damping * (1 - damping ** leads[index]) / (1 - damping)
-                said = level + run + pattern[ahead % period]
+                said = level + trend * runs[index] + pattern[ahead % period]
                 misses[index, ahead] = values[ahead] - said
         value = values[step]
         if np.isnan(value):

@@ -72,7 +72,7 @@ class SampleForecast:
         """Steps forecast."""
         return self.values.shape[1]
 
-    def quantile(self, level: float | Sequence[float]) -> np.ndarray:
+    def quantile(self, level: float | Sequence[float] | np.ndarray) -> np.ndarray:
         """Return quantiles of each step.
 
         Between stored quantiles they are linear; beyond the outermost two, the tail falls

@@ -64,7 +64,7 @@ class SeriesSet:
         cls,
         arrays: Sequence[np.ndarray],
         *,
-        step_s: float | Sequence[float],
+        step_s: float | Sequence[float] | np.ndarray,
         ids: Sequence[str] | None = None,
         start_s: float | Sequence[float] = 0.0,
         statics: np.ndarray | None = None,
@@ -227,8 +227,11 @@ class SeriesSet:
         """
         folder = Path(folder)
         words = read_json(folder / "series.json")
-        columns = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in _COLUMNS}
-        return cls(**columns, **{name: tuple(text) for name, text in words.items()})
+        columns: dict[str, Any] = {
+            name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in _COLUMNS
+        }
+        columns |= {name: tuple(text) for name, text in words.items()}
+        return cls(**columns)
 
 
 def joined(sets: Sequence[SeriesSet]) -> SeriesSet:

@@ -1,4 +1,4 @@
-"""Failure detection: a node that misses a ping is asked by others, suspected, and only then dead."""
+"""Failure detection: who misses a ping is asked by others, suspected, and only then dead."""
 
 import math
 from dataclasses import dataclass

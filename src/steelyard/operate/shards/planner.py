@@ -177,7 +177,7 @@ class Planner:
                 return
 
     def _move(self, now_s: float) -> None:
-        """Begin moves from the fullest nodes to the emptiest, those that pay most for their bytes."""
+        """Begin the moves from the fullest to the emptiest nodes that pay most for their bytes."""
         controller, policy = self._controller, self._controller.policy
         loads = controller.targets.loads(controller.map, controller.weights)
         up = [name for name in loads if controller.detector.state(name) == "up"]

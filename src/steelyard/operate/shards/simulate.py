@@ -24,8 +24,8 @@ class LoadTrace:
     """What a store is asked over time.
 
     Attributes:
-        rates: accesses per second by window and grain of keys, [T, G]; a grain is the smallest range
-            that can be a shard.
+        rates: accesses per second by window and grain of keys, [T, G]; a grain is the smallest
+            range that can be a shard.
         window_s: seconds of a window.
         grain_bytes: bytes of each grain.
         faults: kills, restarts, and nodes that join later ("restart" of a new name).

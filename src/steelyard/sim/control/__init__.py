@@ -7,20 +7,27 @@ both return a `ControlReport`.
 from steelyard.sim.control.devices import Actuator, Latency, Meter
 from steelyard.sim.control.real import Journal, drive
 from steelyard.sim.control.report import ControlReport, Landing, with_regret
-from steelyard.sim.control.shapes import Command, Observation, Outcome, Plant, Policy, Reading
+from steelyard.sim.control.shapes import (
+    Command,
+    ControlledPlant,
+    Observation,
+    Outcome,
+    Policy,
+    Reading,
+)
 from steelyard.sim.control.virtual import simulate
 
 __all__ = [
     "Actuator",
     "Command",
     "ControlReport",
+    "ControlledPlant",
     "Journal",
     "Landing",
     "Latency",
     "Meter",
     "Observation",
     "Outcome",
-    "Plant",
     "Policy",
     "Reading",
     "drive",

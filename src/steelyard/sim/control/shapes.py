@@ -6,7 +6,7 @@ from typing import Protocol
 
 from steelyard.sim.loop import EventLoop
 
-__all__ = ["Command", "Observation", "Outcome", "Plant", "Policy", "Reading"]
+__all__ = ["Command", "ControlledPlant", "Observation", "Outcome", "Policy", "Reading"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Policy(Protocol):
         ...
 
 
-class Plant(Protocol):
+class ControlledPlant(Protocol):
     """What is controlled, on virtual time."""
 
     def start(self, loop: EventLoop) -> None:

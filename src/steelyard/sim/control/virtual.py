@@ -8,7 +8,7 @@ import numpy as np
 from steelyard.errors import ConfigError
 from steelyard.sim.control.devices import Actuator, Meter
 from steelyard.sim.control.report import ControlReport, Landing
-from steelyard.sim.control.shapes import Command, Observation, Plant, Policy, Reading
+from steelyard.sim.control.shapes import Command, ControlledPlant, Observation, Policy, Reading
 from steelyard.sim.loop import EventLoop
 
 __all__ = ["simulate"]
@@ -19,7 +19,7 @@ _LAND, _SAMPLE, _ARRIVE, _DECIDE = range(4)
 
 def simulate(
     policy: Policy,
-    plant: Plant,
+    plant: ControlledPlant,
     meters: Sequence[Meter],
     actuators: Sequence[Actuator],
     *,
@@ -77,7 +77,7 @@ class _Virtual:
     def __init__(
         self,
         policy: Policy,
-        plant: Plant,
+        plant: ControlledPlant,
         actuators: Sequence[Actuator],
         rng: np.random.Generator,
     ) -> None:

@@ -40,13 +40,16 @@ class BatteryLimits(NamedTuple):
 
 
 @njit()
-def charge_limit_w(stored_j, limits, step_s):
+def charge_limit_w(stored_j: float, limits: BatteryLimits, step_s: float) -> float:
     """Return the most power that the battery takes up during a step.
 
     Args:
         stored_j: energy that it holds.
         limits: `BatteryLimits`.
         step_s: length of the step.
+
+    Returns:
+        Watts, 0 when it is full.
     """
     rate = limits.charge_rate * limits.capacity_j / _HOUR_S / limits.charge_efficiency
     room_wh = (limits.fullest * limits.capacity_j - stored_j) / _HOUR_S
@@ -55,13 +58,16 @@ def charge_limit_w(stored_j, limits, step_s):
 
 
 @njit()
-def discharge_limit_w(stored_j, limits, step_s):
+def discharge_limit_w(stored_j: float, limits: BatteryLimits, step_s: float) -> float:
     """Return the most power that the battery gives during a step.
 
     Args:
         stored_j: energy that it holds.
         limits: `BatteryLimits`.
         step_s: length of the step.
+
+    Returns:
+        Watts, 0 when it is empty.
     """
     rate = limits.discharge_rate * limits.capacity_j / _HOUR_S * limits.discharge_efficiency
     held_wh = (stored_j - limits.emptiest * limits.capacity_j) / _HOUR_S
@@ -70,7 +76,9 @@ def discharge_limit_w(stored_j, limits, step_s):
 
 
 @njit()
-def battery_step(stored_j, wanted_w, load_w, limits, step_s):
+def battery_step(
+    stored_j: float, wanted_w: float, load_w: float, limits: BatteryLimits, step_s: float
+) -> tuple[float, float, float]:
     """Charge or discharge for one step, as far as the limits allow.
 
     Args:

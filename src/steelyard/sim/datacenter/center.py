@@ -12,6 +12,7 @@ from steelyard.errors import ConfigError
 from steelyard.jit import njit
 from steelyard.sim.datacenter.battery import BatteryLimits, battery_step
 from steelyard.sim.datacenter.columns import COLUMNS, PLANT_COLUMNS
+from steelyard.sim.datacenter.parts import PlantParts
 from steelyard.sim.datacenter.plant import Plant, check_rows, plant_row
 from steelyard.sim.datacenter.queue import QueueRules, queue_step
 from steelyard.sim.datacenter.weather import STEP_S, SiteYear
@@ -97,15 +98,15 @@ def windows(
     """
     if not (len(years) == len(starts) == len(loads) > 0 and steps > 0):
         raise ConfigError(
-            f"{len(years)} years, {len(starts)} starts and {len(loads)} loads of {steps} steps, but "
-            "each scenario needs one of each, and steps",
+            f"{len(years)} years, {len(starts)} starts and {len(loads)} loads of {steps} steps, "
+            "but each scenario needs one of each, and steps",
             hint="give lists of one length",
         )
     for place, load in enumerate(loads):
         wrong = np.flatnonzero(~((load >= 0) & (load <= 1)))
         if wrong.size:
             raise ConfigError(
-                f"load {place} is {load[wrong[0]]!r} at step {int(wrong[0])}, but must be in [0, 1]",
+                f"load {place} is {load[wrong[0]]:g} at step {int(wrong[0])}, not in [0, 1]",
                 hint="give utilisation as a fraction; powers by Plant.load_of",
             )
 
@@ -162,6 +163,9 @@ class DataCenter:
             setpoint_c: temperature of the air supplied.
             charge_share: energy in the battery over its capacity.
 
+        Returns:
+            The state.
+
         Raises:
             ConfigError: the setpoint is outside the record's bounds.
         """
@@ -177,9 +181,7 @@ class DataCenter:
             np.zeros((count, self.rules.deadline_steps + 1)),
         )
 
-    def step(
-        self, state: SiteState, step: int, action: SiteAction
-    ) -> tuple[SiteState, np.ndarray]:
+    def step(self, state: SiteState, step: int, action: SiteAction) -> tuple[SiteState, np.ndarray]:
         """Advance all scenarios by one step; the given state is left as it was.
 
         Args:
@@ -193,9 +195,7 @@ class DataCenter:
         Raises:
             CapacityError: the chiller is too small for a scenario.
         """
-        after = SiteState(
-            self.held(action.setpoint_c), state.stored_j.copy(), state.queue.copy()
-        )
+        after = SiteState(self.held(action.setpoint_c), state.stored_j.copy(), state.queue.copy())
         rows = np.empty((self.drivers.scenarios, len(COLUMNS)))
         self.advance(after, step, action, rows)
         check_rows(self.plant, rows)
@@ -239,8 +239,18 @@ class DataCenter:
 
 @njit()
 def _site_rows(
-    plant, limits, rules, state, action, outdoor, wet_bulb, carbon, load, is_metered, rows
-):
+    plant: PlantParts,
+    limits: BatteryLimits,
+    rules: QueueRules,
+    state: SiteState,
+    action: SiteAction,
+    outdoor: np.ndarray,
+    wet_bulb: np.ndarray,
+    carbon: np.ndarray,
+    load: np.ndarray,
+    is_metered: bool,
+    rows: np.ndarray,
+) -> None:
     """Advance scenarios by one step, and fill one row of `COLUMNS` for each."""
     for place in range(rows.shape[0]):
         row = rows[place]

@@ -4,6 +4,8 @@ Each is a pure function of numbers; compiled, it takes arrays of equal shape too
 in C, powers and heats in W.
 """
 
+from typing import Any
+
 import numpy as np
 
 from steelyard.jit import njit
@@ -47,7 +49,7 @@ _DRIFT = 1.01
 
 
 @njit()
-def server_power_ratio(inlet_c, load):
+def server_power_ratio(inlet_c: Any, load: Any) -> Any:
     """Return a server's power over its full power, fans left out.
 
     Args:
@@ -63,7 +65,7 @@ def server_power_ratio(inlet_c, load):
 
 
 @njit()
-def fan_flow_ratio(inlet_c, load):
+def fan_flow_ratio(inlet_c: Any, load: Any) -> Any:
     """Return the air through a server over that of its fans at full speed, in [0.01, 1].
 
     Fans turn faster for warmer air, and for load above a quarter.
@@ -71,6 +73,9 @@ def fan_flow_ratio(inlet_c, load):
     Args:
         inlet_c: temperature of the air it takes in.
         load: utilisation in [0, 1].
+
+    Returns:
+        The ratio.
     """
     shift = _FLOW_SHIFT * np.maximum(0.0, load - 0.25) / 0.75
     ratio = _FLOW_SLOPE * inlet_c + _FLOW_BASE + shift
@@ -78,7 +83,7 @@ def fan_flow_ratio(inlet_c, load):
 
 
 @njit()
-def outlet_fitted_c(inlet_c, rack_w, flow_m3_per_s):
+def outlet_fitted_c(inlet_c: Any, rack_w: Any, flow_m3_per_s: Any) -> Any:
     """Return a rack's outlet temperature by an empirical fit to simulated flows.
 
     Args:
@@ -96,7 +101,7 @@ def outlet_fitted_c(inlet_c, rack_w, flow_m3_per_s):
 
 
 @njit()
-def chiller_capacity_ratio(outdoor_c, evaporator_c):
+def chiller_capacity_ratio(outdoor_c: Any, evaporator_c: Any) -> Any:
     """Return the heat that a chiller can take up over its nominal heat.
 
     Args:
@@ -116,7 +121,9 @@ def chiller_capacity_ratio(outdoor_c, evaporator_c):
 
 
 @njit()
-def chiller_power_w(heat_w, outdoor_c, evaporator_c, nominal_w, cop):
+def chiller_power_w(
+    heat_w: Any, outdoor_c: Any, evaporator_c: Any, nominal_w: Any, cop: Any
+) -> Any:
     """Return the power of a chiller's compressor.
 
     Args:
@@ -142,7 +149,7 @@ def chiller_power_w(heat_w, outdoor_c, evaporator_c, nominal_w, cop):
 
 
 @njit()
-def free_share(wet_bulb_c, evaporator_c, water_rise_c, approach_c):
+def free_share(wet_bulb_c: Any, evaporator_c: Any, water_rise_c: Any, approach_c: Any) -> Any:
     """Return the share of the heat that water cooled by the tower alone takes up.
 
     The tower's water cools what returns from the room first; the chiller does the rest.
@@ -163,13 +170,16 @@ def free_share(wet_bulb_c, evaporator_c, water_rise_c, approach_c):
 
 
 @njit()
-def tower_flow_m3_per_s(rejected_w, outdoor_c, setpoint_c):
+def tower_flow_m3_per_s(rejected_w: Any, outdoor_c: Any, setpoint_c: Any) -> Any:
     """Return the air that a tower needs for the heat it rejects.
 
     Args:
         rejected_w: heat of the room and of the compressor.
         outdoor_c: temperature outdoors.
         setpoint_c: temperature of the air supplied to the room.
+
+    Returns:
+        Cubic metres per second.
 
     Source: arXiv 2404.12498, cooling tower.
     """
@@ -178,7 +188,7 @@ def tower_flow_m3_per_s(rejected_w, outdoor_c, setpoint_c):
 
 
 @njit()
-def tower_water_l_per_s(rejected_w, wet_bulb_c, range_c, reference_w):
+def tower_water_l_per_s(rejected_w: Any, wet_bulb_c: Any, range_c: Any, reference_w: Any) -> Any:
     """Return the water that a tower evaporates, with 1 % drift.
 
     Args:
@@ -186,6 +196,9 @@ def tower_water_l_per_s(rejected_w, wet_bulb_c, range_c, reference_w):
         wet_bulb_c: wet bulb temperature outdoors.
         range_c: kelvin by which the returning air is warmer than the supplied.
         reference_w: heat of the tower that the curve was made for.
+
+    Returns:
+        Litres per second, at least 0.
 
     Source: arXiv 2404.12498, water use; scaled by the heat, which its curve leaves out.
     """

@@ -117,9 +117,7 @@ def parts_of(spec: DataCenterSpec) -> PlantParts:
     chiller_w = _chiller_w(spec, room_w)
     coldest = spec.setpoint_low_c - spec.evaporator_drop_c
     design = spec.design_outdoor_c
-    compressor_w = float(
-        chiller_power_w(room_w, design, coldest, chiller_w, spec.chiller_cop)
-    )
+    compressor_w = float(chiller_power_w(room_w, design, coldest, chiller_w, spec.chiller_cop))
     rejected_w = heat_w + crac_w + compressor_w
     room_flow = spec.crac_units * spec.pump_flow_m3_per_s
     warm_flow = heat_w * spec.liquid_share / (WATER_J_PER_M3_K * spec.liquid_rise_c)
@@ -183,8 +181,8 @@ def _chiller_w(spec: DataCenterSpec, heat_w: float) -> float:
     if spec.chiller_w * ratio < heat_w:
         raise CatalogError(
             f"data center {spec.name}: chiller_w is {spec.chiller_w:g} W, which takes up "
-            f"{spec.chiller_w * ratio:.4g} W at {spec.design_outdoor_c:g} C outdoors and a setpoint "
-            f"of {spec.setpoint_low_c:g} C, but the room makes {heat_w:.4g} W",
+            f"{spec.chiller_w * ratio:.4g} W at {spec.design_outdoor_c:g} C outdoors and a "
+            f"setpoint of {spec.setpoint_low_c:g} C, but the room makes {heat_w:.4g} W",
             hint=f"give at least {heat_w / ratio:.4g} W, or 0 to have it sized",
         )
     return spec.chiller_w

@@ -124,7 +124,13 @@ class Plant:
         return (power - low) / (high - low)
 
     def meters(
-        self, setpoint_c: Any, load: Any, outdoor_c: Any, wet_bulb_c: Any, *, is_metered: bool = False
+        self,
+        setpoint_c: Any,
+        load: Any,
+        outdoor_c: Any,
+        wet_bulb_c: Any,
+        *,
+        is_metered: bool = False,
     ) -> PlantMeters:
         """Meter scenarios in their steady state; arguments are broadcast.
 
@@ -152,7 +158,8 @@ class Plant:
         shape = np.broadcast_shapes(*(item.shape for item in given))
         flat = [np.ascontiguousarray(np.broadcast_to(item, shape)).ravel() for item in given]
         rows = np.empty((flat[0].size, len(PLANT_COLUMNS)))
-        _plant_rows(self.parts, *flat, is_metered, rows)
+        supplied, loads, outdoor, wet_bulb = flat
+        _plant_rows(self.parts, supplied, loads, outdoor, wet_bulb, is_metered, rows)
         check_rows(self, rows)
         columns = np.ascontiguousarray(rows.T).reshape(len(PLANT_COLUMNS), *shape)
         return PlantMeters(**dict(zip(PLANT_COLUMNS, columns, strict=True)))
@@ -188,7 +195,15 @@ def check_rows(plant: Plant, rows: np.ndarray) -> None:
 
 
 @njit()
-def plant_row(plant, setpoint, load, outdoor, wet_bulb, is_metered, row):
+def plant_row(
+    plant: PlantParts,
+    setpoint: Any,
+    load: Any,
+    outdoor: Any,
+    wet_bulb: Any,
+    is_metered: bool,
+    row: np.ndarray,
+) -> None:
     """Meter one scenario into a row of `PLANT_COLUMNS`.
 
     Args:
@@ -257,9 +272,7 @@ def plant_row(plant, setpoint, load, outdoor, wet_bulb, is_metered, row):
     row[9] = outlet_high
     row[10] = return_c
     row[11] = wet_bulb + plant.liquid_approach_c if plant.liquid_share > 0 else np.nan
-    row[12] = tower_water_l_per_s(
-        rejected, wet_bulb, return_c - setpoint, plant.water_reference_w
-    )
+    row[12] = tower_water_l_per_s(rejected, wet_bulb, return_c - setpoint, plant.water_reference_w)
     row[13] = left / available
     # What the racks' air, the room's air and the tower carry, against the power that became heat.
     racks_gap = abs(carried / (it * by_air) - 1.0)
@@ -269,7 +282,15 @@ def plant_row(plant, setpoint, load, outdoor, wet_bulb, is_metered, row):
 
 
 @njit()
-def _plant_rows(plant, setpoint, load, outdoor, wet_bulb, is_metered, rows):
+def _plant_rows(
+    plant: PlantParts,
+    setpoint: Any,
+    load: Any,
+    outdoor: Any,
+    wet_bulb: Any,
+    is_metered: bool,
+    rows: np.ndarray,
+) -> None:
     """Meter scenarios, one row each."""
     for place in range(rows.shape[0]):
         plant_row(

@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+import numpy as np
+
 from steelyard.jit import njit
 
 __all__ = ["DEFER", "DRAIN", "RUN", "TASK", "QueueRules", "queue_step"]
@@ -31,7 +33,9 @@ class QueueRules(NamedTuple):
 
 
 @njit()
-def queue_step(queue, load, action, rules):
+def queue_step(
+    queue: np.ndarray, load: float, action: int, rules: QueueRules
+) -> tuple[float, float, float]:
     """Let the load of one step wait or run.
 
     What the queue has no room for runs at once, so that nothing is dropped.

@@ -78,9 +78,7 @@ def read_column(path: Path, column: str, *, most_missing: float = 0.0) -> np.nda
     return values
 
 
-def join_year(
-    weather: Path, carbon: Path, *, utc_offset_h: float, name: str = ""
-) -> SiteYear:
+def join_year(weather: Path, carbon: Path, *, utc_offset_h: float, name: str = "") -> SiteYear:
     """Join a year of hourly weather in local time with carbon in UTC.
 
     Temperatures are interpolated between hours; carbon, an average over the hour, is held. Local
@@ -149,7 +147,9 @@ def _interpolated(hourly: np.ndarray) -> np.ndarray:
     return np.interp(hours, np.arange(len(hourly) + 1), np.append(hourly, hourly[0]))
 
 
-def generated_year(seed: int = 0, *, mean_c: float = 15.0, mean_g_per_kwh: float = 300.0) -> SiteYear:
+def generated_year(
+    seed: int = 0, *, mean_c: float = 15.0, mean_g_per_kwh: float = 300.0
+) -> SiteYear:
     """Make a year of weather and carbon up: seasons, days, weather of some days, and solar power.
 
     Args:

@@ -1,14 +1,16 @@
 """The event heap of the compiled loop: by time, priority and sequence, as `EventLoop` orders."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.jit import njit
 
-__all__ = ["Heap", "make_heap", "pop", "push", "widen"]
+__all__ = ["Heap", "Records", "make_heap", "pop", "push", "widen"]
 
+Records = Any
+"""An array of records: a checker of types does not know their fields."""
 _PRIORITY = 1 << 52
 """The key is priority * 2^52 + sequence, so one comparison orders both."""
 
@@ -27,8 +29,8 @@ class Heap(NamedTuple):
         count: events waiting, and events ever pushed.
     """
 
-    items: NDArray
-    events: NDArray
+    items: Records
+    events: Records
     free: NDArray[np.int64]
     count: NDArray[np.int64]
 
@@ -80,6 +82,9 @@ def push(heap: Heap, time_s: float, priority: int, first: int, second: int, valu
 @njit(error_model="numpy")
 def pop(heap: Heap) -> tuple[int, int]:
     """Remove the first event; its slot may be read until the next push.
+
+    Args:
+        heap: at least one event.
 
     Returns:
         Priority and slot.

@@ -35,7 +35,13 @@ FIRM = -1
 
 @njit(error_model="numpy")
 def advance(tables: Tables, state: State, until_s: float, is_last: bool) -> bool:
-    """Run events before `until_s`, and at it where this is the last call.
+    """Run events before a time, and at it where this is the last call.
+
+    Args:
+        tables: what does not change.
+        state: what does.
+        until_s: the time, seconds.
+        is_last: whether events at that time run as well.
 
     Returns:
         False when a table is full: the caller makes room and calls again.

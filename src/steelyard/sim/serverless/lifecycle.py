@@ -87,7 +87,7 @@ def _take(tables: Tables, state: State, function: int, region: int, now_s: float
     pool = region * len(tables.refill_s) + size
     state.pools[pool].taken += 1
     state.pools[pool].most_taken = max(state.pools[pool].most_taken, state.pools[pool].taken)
-    at_s = now_s + tables.refill_s[size]
+    at_s = now_s + float(tables.refill_s[size])
     for step in range(tables.clusters):
         cluster = (function + step) % tables.clusters
         cell = (region * tables.clusters + cluster) * len(tables.refill_s) + size

@@ -128,6 +128,9 @@ class Platform:
     def check(self, workload: Workload) -> None:
         """Refuse a workload that names what is not here.
 
+        Args:
+            workload: whose functions are looked up.
+
         Raises:
             TraceError: a size class has no pool while pools are kept.
             ConfigError: a runtime or a region is unknown.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.sim.serverless.heap import Heap, make_heap
+from steelyard.sim.serverless.heap import Heap, Records, make_heap
 from steelyard.sim.serverless.tables import Tables
 
 __all__ = ["PODS", "State", "make_pods", "make_state"]
@@ -89,19 +89,19 @@ class State(NamedTuple):
     """All that a run changes."""
 
     heap: Heap
-    pods: NDArray
+    pods: Records
     parts_s: NDArray[np.float64]
     """Parts of each pod's start, [pods, P]."""
-    requests: NDArray
-    functions: NDArray
+    requests: Records
+    functions: Records
     gaps: NDArray[np.int32]
     """Gaps by function and bin."""
     plan: NDArray[np.float64]
     """Plan in force, [F, 3]."""
-    places: NDArray
-    cells: NDArray
-    pools: NDArray
-    regions: NDArray
+    places: Records
+    cells: Records
+    pools: Records
+    regions: Records
     scheduler_s: NDArray[np.float64]
     """When each scheduler is free, [R, schedulers]."""
     counts: NDArray[np.int64]
@@ -111,7 +111,7 @@ class State(NamedTuple):
 NUM_PODS, NEXT, EVENTS, ALIVE, PEAK = range(5)
 
 
-def make_pods(capacity: int, num_parts: int) -> tuple[NDArray, NDArray[np.float64]]:
+def make_pods(capacity: int, num_parts: int) -> tuple[Records, NDArray[np.float64]]:
     """Return an empty table of so many pods, and their parts."""
     return np.zeros(capacity, dtype=PODS), np.zeros((capacity, num_parts))
 

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from steelyard.errors import ConfigError
 from steelyard.sim.serverless.draws import GRID
+from steelyard.sim.serverless.heap import Records
 from steelyard.sim.serverless.platform import Platform
 from steelyard.sim.serverless.policies import Rule
 from steelyard.sim.serverless.startup import StartUp
@@ -44,8 +45,8 @@ _FUNCTIONS = np.dtype(
 class Tables(NamedTuple):
     """Constants of a run; F functions, N requests, U runtimes, P parts, R regions, C pools."""
 
-    requests: NDArray
-    functions: NDArray
+    requests: Records
+    functions: Records
     child: _Ints
     curves: _Floats
     shares: _Floats
@@ -129,7 +130,7 @@ def make_tables(platform: Platform, workload: Workload, seed: int) -> Tables:
     )
 
 
-def _requests(workload: Workload) -> NDArray:
+def _requests(workload: Workload) -> Records:
     """Return requests as records."""
     rows = np.zeros(len(workload), dtype=_REQUESTS)
     rows["time_s"], rows["duration_s"] = workload.time_s, workload.duration_s
@@ -140,7 +141,7 @@ def _requests(workload: Workload) -> NDArray:
     return rows
 
 
-def _functions(platform: Platform, workload: Workload) -> NDArray:
+def _functions(platform: Platform, workload: Workload) -> Records:
     """Return functions as records."""
     names, regions = list(platform.start_ups), list(platform.regions)
     sizes = [pool.size_class for pool in platform.pools]

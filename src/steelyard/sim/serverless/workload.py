@@ -120,7 +120,7 @@ class Workload:
         for copy, part in enumerate(chosen):
             place = np.full(count, -1)
             place[part] = np.arange(len(part)) + len(functions)
-            functions += [_renamed(self.functions[at], copy, place) for at in part]
+            functions += [_renamed(self.functions[at], copy, place) for at in part.tolist()]
             kept = np.flatnonzero(place[self.function] >= 0)
             rows.append((kept, place[self.function[kept]]))
         index = np.concatenate([kept for kept, _ in rows])

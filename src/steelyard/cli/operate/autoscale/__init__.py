@@ -2,6 +2,7 @@
 
 import cyclopts
 
+from steelyard.cli.operate.autoscale.driving import drive_replicas
 from steelyard.cli.operate.autoscale.replaying import replay_demand
 from steelyard.cli.operate.autoscale.serving import serve
 
@@ -10,3 +11,4 @@ __all__ = ["autoscale"]
 autoscale = cyclopts.App(name="autoscale")
 autoscale.default(replay_demand)
 autoscale.command(serve)
+autoscale.command(drive_replicas, name="drive")

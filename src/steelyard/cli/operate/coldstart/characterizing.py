@@ -27,7 +27,7 @@ def characterize_trace(
     Example: steelyard operate coldstart characterize R2_day0.csv R2_day1.csv --functions R2.csv
 
     Args:
-        traces: files of one schema in the order of time (CSV, gzip-packed CSV, Parquet).
+        *traces: files of one schema in the order of time (CSV, gzip-packed CSV, Parquet).
         functions: Huawei's table of runtimes and triggers by funcID.
         requests: Huawei's table of requests, for the utility of pods.
         json: print figures as JSON.

@@ -45,7 +45,7 @@ def simulate(
     Example: steelyard operate coldstart simulate --days 3 --policies fixed,timer --report cold.html
 
     Args:
-        traces: tables of requests: Huawei's, or Azure's of 2019 or 2021; made when left out.
+        *traces: tables of requests: Huawei's, or Azure's of 2019 or 2021; made when left out.
         functions: Huawei's table of runtimes and triggers by funcID.
         durations: Azure 2019's table of durations.
         runtime: start-up of functions whose runtime the traces do not tell.

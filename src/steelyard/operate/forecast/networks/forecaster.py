@@ -7,11 +7,11 @@ from pathlib import Path
 
 import msgspec
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from steelyard.config import convert
 from steelyard.errors import DataError
-from steelyard.files import atomic_path
+from steelyard.files import write_bytes
 from steelyard.operate.forecast.bounds import forecast_all
 from steelyard.operate.forecast.networks.config import EncoderConfig
 from steelyard.operate.forecast.networks.masked_encoder import MaskedEncoder
@@ -116,8 +116,7 @@ class MaskedEncoderForecaster:
         """Write weights and shape to one safetensors file."""
         shape = msgspec.json.encode(self.config).decode()
         tensors = {key: part.contiguous() for key, part in self.network.state_dict().items()}
-        with atomic_path(Path(path)) as temporary:
-            save_file(tensors, temporary, metadata={"config": shape})
+        write_bytes(Path(path), save(tensors, metadata={"config": shape}))
 
     @classmethod
     def load(cls, path: Path, *, name: str = "MaskedEncoder") -> "MaskedEncoderForecaster":

@@ -9,7 +9,7 @@ from steelyard.nn.layer import DecoderLayer
 from steelyard.nn.rotary import rotary_tables, spread
 from steelyard.operate.forecast.bounds import LEVELS
 from steelyard.operate.forecast.networks.config import EncoderConfig
-from steelyard.operate.forecast.networks.heads import head_width
+from steelyard.operate.forecast.networks.heads import Head, head_width
 from steelyard.operate.forecast.networks.tokens import (
     Scaled,
     recent_quantiles,
@@ -30,6 +30,7 @@ class MaskedEncoder(nn.Module):
     Source: Woo et al. 2023 (arXiv 2310.05063), section 5.
     """
 
+    head_kind: Head
     cosines: Tensor
     sines: Tensor
 
@@ -87,8 +88,8 @@ class MaskedEncoder(nn.Module):
         mask = seen[:, None, None, :]
 
         def attend(layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-            heads = (part.transpose(1, 2) for part in (queries, keys, values))
-            return attend_masked(*heads, mask).transpose(1, 2)
+            query, key, value = (part.transpose(1, 2) for part in (queries, keys, values))
+            return attend_masked(query, key, value, mask).transpose(1, 2)
 
         for layer in self.layers:
             hidden = layer(hidden, rotation, attend)
