@@ -67,9 +67,7 @@ class World:
         self.counts = {"writes": 0, "acknowledged": 0, "reads": 0, "read": 0, "frozen": 0}
         self.last_holders: dict[int, set[str]] = {}
         self.wiped: set[tuple[int, str]] = set()
-        self.faults = draw_faults(
-            names, self.random, horizon_s=horizon_s, every_s=1.5, mean_s=2.0
-        )
+        self.faults = draw_faults(names, self.random, horizon_s=horizon_s, every_s=1.5, mean_s=2.0)
 
     # -- time and messages --------------------------------------------------------------------
 
@@ -153,7 +151,9 @@ class World:
                     self.controller.detector.probed(name, is_reached=is_reached)
 
         self.loop.after(2 * POLICY.ping_s, late)
-        self.loop.after(POLICY.ping_s * float(self.random.uniform(0.9, 1.1)), lambda: self.ping(name))
+        self.loop.after(
+            POLICY.ping_s * float(self.random.uniform(0.9, 1.1)), lambda: self.ping(name)
+        )
 
     def held(self, node: Node) -> dict[int, int]:
         """Count a node's keys by shard."""
@@ -183,10 +183,18 @@ class World:
             if shard.replicas or shard.is_cold:
                 holders = set(shard.fragments if shard.is_cold else shard.replicas)
                 if holders != self.last_holders.get(shard.id):
-                    # Whoever is named anew holds everything now, whatever it had lost before.
+                    # Whoever is named anew holds everything, unless it died since it said so.
                     new = holders - self.last_holders.get(shard.id, set())
-                    self.wiped -= {(shard.id, name) for name in new}
+                    self.wiped -= {(shard.id, n) for n in new if self.has_all(shard, n)}
                 self.last_holders[shard.id] = holders
+
+    def has_all(self, shard: Shard, name: str) -> bool:
+        """Whether a node has every acknowledged key of a shard, or a fragment of it."""
+        node = self.nodes[name]
+        if shard.is_cold:
+            return any(number[0] == shard.id for number in node.fragments)
+        keys = [key for key in self.acknowledged if shard.first <= key <= shard.last]
+        return all(node.rows.get(key, 0) >= self.acknowledged[key] for key in keys)
 
     def do(self, command: Command) -> None:
         """Do a command as nodes would; it fails when one that it needs is gone."""
@@ -194,9 +202,7 @@ class World:
         target = self.nodes[command.target]
 
         def end(ok: bool) -> None:
-            self.later(
-                lambda: self.controller.finished(command.task, self.loop.now_s, ok=ok)
-            )
+            self.later(lambda: self.controller.finished(command.task, self.loop.now_s, ok=ok))
 
         if shard is None or not target.is_up:
             end(False)
@@ -368,9 +374,7 @@ class World:
             controller.retire(shard, old, self.loop.now_s)
         elif free and not shard.sealed:
             target = free[int(self.random.integers(len(free)))]
-            controller.copy(
-                shard, target, self.loop.now_s, source=shard.replicas[0], replaces=old
-            )
+            controller.copy(shard, target, self.loop.now_s, source=shard.replicas[0], replaces=old)
 
     def freeze(self) -> None:
         """Code a shard that is whole and quiet."""
@@ -402,7 +406,9 @@ class World:
             node.inbox.clear()
             if self.random.random() < 0.4:
                 node.rows, node.fragments = {}, {}
-                self.wiped |= {(shard, node.name) for shard in range(len(self.controller.map.shards))}
+                self.wiped |= {
+                    (shard, node.name) for shard in range(len(self.controller.map.shards))
+                }
         elif fault.kind == "restart":
             rows, fragments = node.rows, node.fragments
             node.__init__(node.name, boot=node.boot + 1, rows=rows, fragments=fragments)
@@ -425,7 +431,9 @@ class World:
         shard_map = self.controller.map
         for key, version in self.acknowledged.items():
             shard = shard_map.shards[int(shard_map.route(np.array([key], np.uint64))[0])]
-            whole = [name for name in self.last_holders[shard.id] if (shard.id, name) not in self.wiped]
+            whole = [
+                name for name in self.last_holders[shard.id] if (shard.id, name) not in self.wiped
+            ]
             if shard.is_cold:
                 copies = [
                     self.nodes[name].fragments.get((shard.id, shard.epoch, number), {})

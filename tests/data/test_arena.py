@@ -86,7 +86,7 @@ def test_what_dead_owners_left_is_removed(arena, tmp_path):
         "Arena('gone', folder=Path(sys.argv[1]))\nos.kill(os.getpid(), 9)"
     )
     subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
-    left = [path for path in tmp_path.glob("*-gone.arena")]
+    left = list(tmp_path.glob("*-gone.arena"))
     assert len(left) == 1
     assert sweep(tmp_path) == left
     assert arena.path.exists()

@@ -43,9 +43,7 @@ def test_parity_is_the_slow_product():
         for place in range(9):
             total = 0
             for column in range(3):
-                total ^= slow_product(
-                    int(code.matrix[3 + row, column]), int(blocks[column, place])
-                )
+                total ^= slow_product(int(code.matrix[3 + row, column]), int(blocks[column, place]))
             assert total == parity[row, place]
 
 

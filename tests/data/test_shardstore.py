@@ -54,7 +54,11 @@ def test_a_flipped_bit_is_repaired_from_the_smallest_scale(table):
         before = table._table.copy()
         row = int(generator.integers(len(table._table) - 2))  # the top has no parity above it
         table._table[row, generator.integers(3)] ^= np.uint64(1 << int(generator.integers(64)))
-        slot = table._slots.get(int(table.keys[row])) if row < len(table.keys) and table.lengths[row] >= 0 else None
+        slot = (
+            table._slots.get(int(table.keys[row]))
+            if row < len(table.keys) and table.lengths[row] >= 0
+            else None
+        )
         if slot is not None:
             found, lost = table.get(table.keys[row : row + 1])
             assert not lost
@@ -70,7 +74,7 @@ def test_damage_of_row_and_parity_is_repaired_a_level_higher(table):
     parity = table._path(8)[0][1]
     for row in (8, parity):
         table._table[row, 0] ^= np.uint64(1)
-    found, lost = table.get(table.keys[8:9])
+    _, lost = table.get(table.keys[8:9])
     assert not lost
     assert np.array_equal(table._table, before)
     assert table.blocks_read > FAN_OUT

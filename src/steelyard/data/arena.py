@@ -165,7 +165,7 @@ class Arena:
         return SlabRef(slab, int(self._generations[slab]), num_bytes)
 
     def give_back(self, ref: SlabRef) -> None:
-        """Take a slab back that its reader has copied; a reference of an earlier use does nothing."""
+        """Take back a slab that its reader has copied; one of an earlier use is left."""
         if 0 <= ref.slab < self._config.num_slabs and (
             int(self._generations[ref.slab]) == ref.generation
         ):
@@ -193,7 +193,9 @@ class ArenaReader:
                 self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
             magic, self._slab_bytes, self._num_slabs = _HEAD.unpack_from(self._map)
         except (OSError, ValueError, struct.error) as error:
-            raise DataError(f"{path} cannot be opened: {error}", hint="ask its owner anew") from error
+            raise DataError(
+                f"{path} cannot be opened: {error}", hint="ask its owner anew"
+            ) from error
         size = _offset(self._num_slabs, self._slab_bytes, self._num_slabs)
         if magic != _MAGIC or size != len(self._map):
             raise DataError(f"{path} is no arena", hint="give a file that Arena made")

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from steelyard.errors import ConfigError, DataError, DataLostError, require
+from steelyard.errors import DataError, DataLostError, require
 from steelyard.jit import njit
 
 __all__ = ["ErasureCode"]

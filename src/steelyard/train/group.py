@@ -77,7 +77,7 @@ class Group:
         return False
 
     def lease_end_s(self, name: str) -> float:
-        """Return when a member surely believes itself none any more; for a stranger, minus infinity."""
+        """Return when a member surely believes itself none; minus infinity for a stranger."""
         known = self.members.get(name)
         return known.last_beat_s + self.lease_s if known else float("-inf")
 

@@ -1,4 +1,4 @@
-"""`steelyard operate shards`: a store of nodes on this host, and what a policy does to a large one."""
+"""`steelyard operate shards`: a store of nodes on this host, and its policy on a large one."""
 
 import time
 from pathlib import Path
@@ -8,7 +8,7 @@ import cyclopts
 
 from steelyard.cli.output import Switch, print_json, print_report
 from steelyard.errors import ConfigError
-from steelyard.runs.report import Column, Facts, Report, Section, Table, Text, fact
+from steelyard.runs.report import Column, Report, Section, Table, Text
 
 if TYPE_CHECKING:
     from steelyard.operate.shards.cluster import Cluster
@@ -109,15 +109,13 @@ def _show(status: dict[str, Any], *, json: bool) -> None:
             for name, node in status["nodes"].items()
         ],
     )
-    words = [
-        fact("Shards", f"{status['shards']}, {status['cold']} cold, {len(status['lost'])} lost"),
-        fact("Without all copies", str(status["lacking"])),
-        fact("Copied", f"{status['moved_bytes'] / 2**20:.1f} MiB"),
-    ]
+    words = (
+        f"{status['shards']} shards, {status['cold']} cold, {len(status['lost'])} lost, "
+        f"{status['lacking']} without all copies; {status['moved_bytes'] / 2**20:.1f} MiB copied"
+    )
     if "healed_s" in status:
-        words.append(fact("Whole again after", f"{status['healed_s']:.1f} s"))
-    events = Text("\n".join(status["events"]))
-    report = Report("Shards", "", [Section("", [table, Facts(words), events])])
+        words += f"; whole again {status['healed_s']:.1f} s after the kill"
+    report = Report("Shards", "", [Section("", [table, Text(words + ".")])])
     print_report(report, json=False)
 
 

@@ -64,7 +64,9 @@ async def pulls(peer: Peer, first: int, last: int, buckets: np.ndarray, row_byte
     start, width = 0, 16
     while start < len(buckets):
         part = buckets[start : start + width]
-        answer: RowBatch = await peer.ask(Pull(first=first, last=last, buckets=part.tobytes()), 30.0)
+        answer: RowBatch = await peer.ask(
+            Pull(first=first, last=last, buckets=part.tobytes()), 30.0
+        )
         rows = rows_from_bytes(answer.rows)
         yield rows
         start += width

@@ -57,7 +57,11 @@ class StoreClient:
             generator: draws replicas.
         """
         self._find_map, self._row_bytes, self._key = find_map, row_bytes, key
-        self._is_local, self._node_timeout_s, self._deadline_s = is_local, node_timeout_s, deadline_s
+        self._is_local, self._node_timeout_s, self._deadline_s = (
+            is_local,
+            node_timeout_s,
+            deadline_s,
+        )
         self._why_lost, self._warm = why_lost, warm
         self._random = generator or np.random.default_rng()
         self._channels: dict[str, Channel] = {}

@@ -63,9 +63,11 @@ async def answer_cold(node: ShardNode, ask: Any) -> Any:
 async def _freeze(node: ShardNode, ask: Freeze) -> Any:
     """Code the rows of a shard that takes no writes any more, and send the blocks out."""
     shard_map = node.custody.map
-    shard = next((item for item in shard_map.shards if item.id == ask.shard), None) if (
-        shard_map
-    ) else None
+    shard = (
+        next((item for item in shard_map.shards if item.id == ask.shard), None)
+        if (shard_map)
+        else None
+    )
     if shard is None or not shard.sealed:
         return NodeRefusal(reason="moved", text=f"shard {ask.shard} is not sealed here")
     if node.refuse_source(shard.first, shard.last):

@@ -4,7 +4,7 @@ import numpy as np
 
 from steelyard.jit import njit
 
-__all__ = ["DEPTH", "bucket_of", "digest_tree", "differing"]
+__all__ = ["DEPTH", "bucket_of", "differing", "digest_tree"]
 
 DEPTH = 5
 """Levels below the root; each node has four children, so there are 1,024 buckets of keys."""

@@ -139,4 +139,3 @@ def _frames(path: Path) -> Iterator[tuple[Rows, int]]:
             for body in bodies:
                 end += len(codec.encode(body))
                 yield rows_from_bytes(body), end
-

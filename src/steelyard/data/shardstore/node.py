@@ -37,9 +37,7 @@ class ShardNode:
         fragments: its coded blocks.
     """
 
-    def __init__(
-        self, config: NodeConfig, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, config: NodeConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
         """Read back what the folder holds.
 
         Args:
@@ -121,10 +119,12 @@ class ShardNode:
             if rows and self.config.name not in shard.holders:
                 self.table.drop(shard.first, shard.last)
                 self.load.is_stale = True
-        for number, version, place in self.fragments.held():
-            kept = next((item for item in shard_map.shards if item.id == number), None) if (
-                shard_map
-            ) else None
+        for number, _, place in self.fragments.held():
+            kept = (
+                next((item for item in shard_map.shards if item.id == number), None)
+                if (shard_map)
+                else None
+            )
             if kept is None or kept.fragments[place : place + 1] != (self.config.name,):
                 self.fragments.drop(number)
 

@@ -126,6 +126,5 @@ def even_shards(count: int, *, keys: int = MAX_KEY + 1) -> tuple[Shard, ...]:
         raise ConfigError(f"{count} shards of {keys} keys", hint="give 1 to as many as keys")
     edges = [keys * number // count for number in range(count)] + [MAX_KEY + 1]
     return tuple(
-        Shard(id=number, first=edges[number], last=edges[number + 1] - 1)
-        for number in range(count)
+        Shard(id=number, first=edges[number], last=edges[number + 1] - 1) for number in range(count)
     )

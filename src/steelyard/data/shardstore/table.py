@@ -188,9 +188,7 @@ class RowTable:
         self.lengths[slots] = rows.lengths
         words = np.zeros((len(rows), self._words * 8), np.uint8)
         words[:, : self.row_bytes] = rows.values
-        _write(
-            self._table, self._sums, self._starts, self._block, slots, words.view(np.uint64)
-        )
+        _write(self._table, self._sums, self._starts, self._block, slots, words.view(np.uint64))
         return rows
 
     def _slot(self, key: int) -> int:
@@ -239,7 +237,9 @@ class RowTable:
         words = out.view(np.uint64)
         lost = []
         if _gather(self._table, self._sums, slots, words) >= 0:
-            lost = [number for number, slot in enumerate(slots) if slot >= 0 and not self._is_good(slot)]
+            lost = [
+                number for number, slot in enumerate(slots) if slot >= 0 and not self._is_good(slot)
+            ]
             _gather(self._table, self._sums, slots, words)
         absent = slots < 0
         lengths = np.where(absent, _FREE, self.lengths[slots]).astype(np.int32)
@@ -251,7 +251,7 @@ class RowTable:
         return bool(_mix(self._table[slot]) == self._sums[slot]) or self.repair(slot)
 
     def repair(self, slot: int) -> bool:
-        """Make a damaged row again from its siblings and parity; False when those are damaged too."""
+        """Make a damaged row again from siblings and parity; False when those are damaged too."""
         self.blocks_read = 0
         if not self._with_parity or not self._from_above(0, slot):
             return False

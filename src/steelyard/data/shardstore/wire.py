@@ -1,4 +1,4 @@
-"""Connections of nodes: requests and answers as frames, many at once, at a limited speed if asked."""
+"""Connections of nodes: requests and answers as frames, many at once, at a limited speed."""
 
 import asyncio
 import socket
@@ -42,9 +42,7 @@ class ByteBucket:
     their order and the rate holds whatever their sizes.
     """
 
-    def __init__(
-        self, bytes_per_s: float, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, bytes_per_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         """Start full.
 
         Args:

@@ -39,9 +39,9 @@ def ablate(
     steps = (
         ("static", {}),
         ("+ balance", {"balance": True}),
+        ("+ regenerate", {"regenerate": True}),
         ("+ temporal", {"temporal": True}),
         ("+ replicate", {"replicate": True}),
-        ("+ regenerate", {"regenerate": True}),
         ("+ predict", {"predict": True}),
     )
     data_bytes = trace.rates.shape[1] * trace.grain_bytes

@@ -321,5 +321,3 @@ class Cluster:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-

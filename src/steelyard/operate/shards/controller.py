@@ -243,7 +243,6 @@ class Controller:
                 self._remove(name, now_s, recovered=True)
         self._drop_old_tasks(now_s)
         self._repair(now_s)
-        # What old rows are good for is known only once nothing is missing any more.
         self._is_calm = not self.tasks and self.is_whole()
         return self._due()
 
@@ -315,16 +314,18 @@ class Controller:
             free = [item for item in live if item not in shard.fragments]
             target = name if name in live else (free or [""])[0]
             if target and self.targets.is_free(target, self.tasks):
-                self._begin(
-                    "rebuild", shard, target, now_s, nodes=shard.fragments, number=number
-                )
+                self._begin("rebuild", shard, target, now_s, nodes=shard.fragments, number=number)
                 return
 
-    def copy(self, shard: Shard, target: str, now_s: float, *, source: str, replaces: str = "") -> None:
+    def copy(
+        self, shard: Shard, target: str, now_s: float, *, source: str, replaces: str = ""
+    ) -> None:
         """Begin a copy of a shard to a node that has none, in place of another node's if wished."""
         self.map = self.map.changed(shard.with_(learners=(*shard.learners, target)))
         waits_for = tuple(dict.fromkeys((shard.replicas[0], target)))
-        self._begin("copy", shard, target, now_s, source=source, replaces=replaces, waits_for=waits_for)
+        self._begin(
+            "copy", shard, target, now_s, source=source, replaces=replaces, waits_for=waits_for
+        )
 
     def retire(self, shard: Shard, name: str, now_s: float) -> None:
         """Take a copy away from a node that lives, and from a shard that has others."""
@@ -351,12 +352,10 @@ class Controller:
 
     def freeze(self, shard: Shard, nodes: tuple[str, ...], now_s: float) -> None:
         """Begin to code a shard onto k + m different nodes; it takes no writes meanwhile."""
-        # Who will hold a fragment knows it first: told to forget what the map does not give it, a
-        # node would drop what came too early.
+        # Who will hold a fragment knows it first: told to prune, it would drop what came early.
         self.map = self.map.changed(shard.with_(sealed=True, fragments=nodes))
         first = shard.replicas[0]
-        waits_for = (first, *nodes)
-        self._begin("freeze", shard, first, now_s, nodes=nodes, waits_for=waits_for)
+        self._begin("freeze", shard, first, now_s, nodes=nodes, waits_for=(first, *nodes))
 
     def warm(self, shard: Shard, target: str, now_s: float) -> None:
         """Begin to read a cold shard back to memory, once every node knows that it is cold.
@@ -364,8 +363,8 @@ class Controller:
         One with an older map would go on to answer from the rows of before, next to new writes.
         """
         self.map = self.map.changed(shard.with_(learners=(target,)))
-        nodes, everyone = shard.fragments, tuple(self.live())
-        self._begin("warm", shard, target, now_s, nodes=nodes, waits_for=everyone)
+        everyone = tuple(self.live())
+        self._begin("warm", shard, target, now_s, nodes=shard.fragments, waits_for=everyone)
 
     def _begin(
         self,

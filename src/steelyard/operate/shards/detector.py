@@ -1,4 +1,4 @@
-"""Failure detection: a node that misses a ping is asked by others, suspected, and only then dead."""
+"""Failure detection: who misses a ping is asked by others, suspected, and only then dead."""
 
 import math
 from dataclasses import dataclass
@@ -34,9 +34,7 @@ class Detector:
         gossip.
     """
 
-    def __init__(
-        self, *, ping_s: float, suspicion: float, generator: np.random.Generator
-    ) -> None:
+    def __init__(self, *, ping_s: float, suspicion: float, generator: np.random.Generator) -> None:
         """Watch nobody yet.
 
         Args:

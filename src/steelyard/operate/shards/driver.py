@@ -158,9 +158,13 @@ class Driver:
         counts = np.frombuffer(ack.rows, np.int64)
         # Counts of another map's shards are left: their numbers are other ones.
         is_same = ack.map_version == self._controller.map.version and len(counts) == len(shards)
-        held = {shards[place].id: int(counts[place]) for place in np.flatnonzero(counts)} if (
-            is_same
-        ) else dict(old.rows) if (old := self._controller.nodes[name].report) else {}
+        held = (
+            {shards[place].id: int(counts[place]) for place in np.flatnonzero(counts)}
+            if (is_same)
+            else dict(old.rows)
+            if (old := self._controller.nodes[name].report)
+            else {}
+        )
         if is_same:
             self._count(ack)
         blocks = np.frombuffer(ack.fragments, np.int64).reshape(-1, 2)

@@ -82,7 +82,7 @@ class ShardLoads:
         change = self._level - before
         self._trend = (1 - _TREND_GAIN) * _DAMPING * self._trend + _TREND_GAIN * change
         place = self._bin(now_s)
-        # The newest period counts half: a profile follows a drift, and one odd day does not make it.
+        # The newest period counts half: a profile follows a drift, and no odd day makes it.
         weight = 0.5 if self._seen[place] else 1.0
         self._profile[:, place] += weight * (rate - self._profile[:, place])
         self._seen[place] += 1

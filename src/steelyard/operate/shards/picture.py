@@ -24,7 +24,9 @@ def _role(shard: Any, name: str) -> str:
     return _ROLES[3] if name in shard.fragments else ""
 
 
-def draw_maps(moments: Sequence[tuple[str, ShardMap]], title: str = "Shards by node") -> dict[str, Any]:
+def draw_maps(
+    moments: Sequence[tuple[str, ShardMap]], title: str = "Shards by node"
+) -> dict[str, Any]:
     """Draw maps under one another, nodes by shards.
 
     Args:
@@ -34,30 +36,23 @@ def draw_maps(moments: Sequence[tuple[str, ShardMap]], title: str = "Shards by n
     Returns:
         Vega-Lite spec.
     """
+    nodes = sorted({name for _, shard_map in moments for name in shard_map.addresses})
+    panels = [_panel(words, shard_map, nodes) for words, shard_map in moments]
+    return layers.finish(alt.vconcat(*panels).properties(title=title))
+
+
+def _panel(words: str, shard_map: ShardMap, nodes: list[str]) -> Any:
+    """Draw one map."""
     rows = [
-        {"moment": words, "shard": number, "node": name, "role": _role(shard, name)}
-        for words, shard_map in moments
+        {"shard": number, "node": name, "role": _role(shard, name)}
         for number, shard in enumerate(shard_map.shards)
-        for name in sorted(shard_map.addresses)
+        for name in nodes
         if _role(shard, name)
     ]
-    nodes = sorted({name for _, shard_map in moments for name in shard_map.addresses})
-    count = max(len(shard_map.shards) for _, shard_map in moments)
-    marks = (
-        alt.Chart(layers.values(rows))
-        .mark_rect(stroke="white", strokeWidth=1)
-        .encode(
-            x=alt.X(
-                "shard:O",
-                title="Shard, by its keys",
-                scale=alt.Scale(domain=list(range(count))),
-                axis=alt.Axis(labelOverlap=True, labelAngle=0),
-            ),
-            y=alt.Y("node:N", title=None, scale=alt.Scale(domain=nodes)),
-            color=alt.Color("role:N", title=None, sort=list(_ROLES), scale=alt.Scale(domain=_ROLES)),
-        )
-        .properties(width=layers.PLOT_WIDTH, height=alt.Step(22))
+    x = alt.X("shard:O", title="Shard, by its keys", axis=alt.Axis(labelOverlap=True, labelAngle=0))
+    y = alt.Y("node:N", title=None, scale=alt.Scale(domain=nodes))
+    color = alt.Color("role:N", title=None, scale=alt.Scale(domain=list(_ROLES)))
+    marks = alt.Chart(layers.values(rows)).mark_rect(stroke="white", strokeWidth=1)
+    return marks.encode(x=x, y=y, color=color).properties(
+        width=layers.PLOT_WIDTH, height=22 * len(nodes), title=words
     )
-    words = [words for words, _ in moments]
-    row = alt.Row("moment:N", title=None, sort=words, header=alt.Header(labelAngle=0, labelOrient="top"))
-    return layers.finish(marks.encode(row=row).properties(title=title))

@@ -133,7 +133,9 @@ class Planner:
     def _freeze(self, now_s: float) -> None:
         """Begin to code one cold shard, where there are nodes enough for its fragments."""
         controller = self._controller
-        cold = {n for n, kind in zip(self.loads.ids, self.loads.classes, strict=True) if kind == COLD}
+        cold = {
+            n for n, kind in zip(self.loads.ids, self.loads.classes, strict=True) if kind == COLD
+        }
         busy, wanted = self._busy(), sum(controller.policy.code)
         up = {name: 1.0 for name in controller.live() if controller.detector.state(name) == "up"}
         for shard in controller.map.shards:
@@ -162,7 +164,9 @@ class Planner:
         for shard in sorted(controller.map.shards, key=lambda item: -weights[item.id])[:_TRIES]:
             middle = middles.get(shard.id, 0)
             heavy = weights[shard.id] / max(1, len(shard.replicas)) > _SPLIT_SHARE * mean
-            fits = shard.first < middle <= shard.last and len(weights) < controller.policy.most_shards
+            fits = (
+                shard.first < middle <= shard.last and len(weights) < controller.policy.most_shards
+            )
             if heavy and fits and shard.id not in busy and not shard.is_cold:
                 made = controller.split(shard, middle)
                 parents = {item.id: (shard.id, 0.5) for item in made}
@@ -173,11 +177,13 @@ class Planner:
                 return
 
     def _move(self, now_s: float) -> None:
-        """Begin moves from the fullest nodes to the emptiest, those that pay most for their bytes."""
+        """Begin the moves from the fullest to the emptiest nodes that pay most for their bytes."""
         controller, policy = self._controller, self._controller.policy
         loads = controller.targets.loads(controller.map, controller.weights)
         up = [name for name in loads if controller.detector.state(name) == "up"]
-        mean = sum(loads.values()) / max(1, len(loads))
+        if len(up) < 2:
+            return
+        mean = sum(loads.values()) / len(loads)
         held: dict[str, list[Shard]] = {name: [] for name in loads}
         for shard in controller.map.shards:
             for name in shard.replicas:
@@ -186,9 +192,10 @@ class Planner:
         busy = self._busy()
         for _ in range(_TRIES):
             giver, taker = max(up, key=loads.__getitem__), min(up, key=loads.__getitem__)
-            is_even = loads[giver] <= (1 + policy.eps) * mean and loads[taker] >= (
-                1 - 2 * policy.eps
-            ) * mean
+            is_even = (
+                loads[giver] <= (1 + policy.eps) * mean
+                and loads[taker] >= (1 - 2 * policy.eps) * mean
+            )
             free = controller.targets.is_free(taker, controller.tasks)
             if is_even or not mean or not free:
                 break

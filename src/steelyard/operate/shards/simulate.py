@@ -24,8 +24,8 @@ class LoadTrace:
     """What a store is asked over time.
 
     Attributes:
-        rates: accesses per second by window and grain of keys, [T, G]; a grain is the smallest range
-            that can be a shard.
+        rates: accesses per second by window and grain of keys, [T, G]; a grain is the smallest
+            range that can be a shard.
         window_s: seconds of a window.
         grain_bytes: bytes of each grain.
         faults: kills, restarts, and nodes that join later ("restart" of a new name).
@@ -234,7 +234,9 @@ class _Run:
             counts[shard.id] = rate * self.trace.window_s
             sizes[shard.id] = self.grains(shard.first, shard.last) * self.trace.grain_bytes
             half = (sums[stop] + sums[shard.first]) / 2
-            middles[shard.id] = int(np.searchsorted(sums[shard.first : stop + 1], half)) + shard.first
+            middles[shard.id] = (
+                int(np.searchsorted(sums[shard.first : stop + 1], half)) + shard.first
+            )
             data, parity = shard.code
             self.memory += sizes[shard.id] * len(shard.replicas)
             self.disk += sizes[shard.id] * (data + parity) / data if shard.is_cold else 0.0

@@ -15,9 +15,7 @@ __all__ = ["Targets"]
 class Targets:
     """Chooses sources and targets of copies among the nodes that are up."""
 
-    def __init__(
-        self, nodes: Mapping[str, NodeView], detector: Detector, policy: Adaptive
-    ) -> None:
+    def __init__(self, nodes: Mapping[str, NodeView], detector: Detector, policy: Adaptive) -> None:
         """Take what the controller knows.
 
         Args:
@@ -83,7 +81,9 @@ class Targets:
         if not self._policy.regenerate:
             able = self._spare_of(able, shard, loads)
         preferred = [
-            name for name in able if (report := self._nodes[name].report) and shard.id in report.rows
+            name
+            for name in able
+            if (report := self._nodes[name].report) and shard.id in report.rows
         ]
         found = choose(
             shard.id,

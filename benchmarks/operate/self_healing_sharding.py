@@ -1,0 +1,177 @@
+"""Shards that heal: nodes killed under load, declustered rebuilds, balance, faults, cold tiers."""
+
+import math
+import shutil
+
+import numpy as np
+from benchmarks.common import Check
+from benchmarks.operate._fault_sequences import World
+from benchmarks.operate._shard_kills import batch_rates, kill_under_load, rebuild_s
+
+from steelyard.cost.survival import Coded, Copies, sample_survival, survival
+from steelyard.data.erasure import ErasureCode
+from steelyard.data.shardstore.rows import Rows
+from steelyard.operate.shards.ablation import ablate
+from steelyard.operate.shards.placement import distribute, rank
+from steelyard.operate.shards.policy import Adaptive
+from steelyard.operate.shards.simulate import LoadTrace, drifting_load, simulate
+
+PAPER = ["18-self-healing-sharding"]
+
+_SEED = 7
+
+
+def run(quick: bool) -> list[Check]:
+    """Kill, rebuild, balance, place, survive."""
+    checks = [*_kills(2 if quick else 20), *_rebuilds(10.0 if quick else 100.0)]
+    checks += [*_balance(quick), *_placement(), *_faults(100 if quick else 10_000), *_cold()]
+    _report_batches()
+    return checks
+
+
+def _kills(count: int) -> list[Check]:
+    found = kill_under_load(count)
+    print(
+        f"{count} kills of 1 of 4: {found['reads']:.0f} rows read, {found['writes']:.0f} written, "
+        f"whole again after {found['whole_s']:.2f} s (median)"
+    )
+    return [
+        Check("1 acknowledged rows lost or read older", found["lost"], 0, "lower"),
+        Check("1 reads answered within 1 s", found["available"], 0.995, "higher"),
+    ]
+
+
+def _rebuilds(megabytes: float) -> list[Check]:
+    spare = rebuild_s(False, megabytes=megabytes)
+    shared = rebuild_s(True, megabytes=megabytes)
+    print(
+        f"{megabytes:.0f} MB a node at 20 MB/s: {shared[0]:.2f} s by all survivors "
+        f"({shared[1]:.2f} s once known), {spare[0]:.2f} s by one spare ({spare[1]:.2f} s)"
+    )
+    return [Check("1 rebuild by all over by one spare", shared[0] / spare[0], 0.5, "lower")]
+
+
+def _balance(quick: bool) -> list[Check]:
+    """Compare with static placement and with one modulo change, on 64 nodes."""
+    nodes, grains, windows = 64, 4096, 120 if quick else 360
+    rates = drifting_load(
+        np.random.default_rng(_SEED),
+        windows=windows,
+        grains=grains,
+        total_rate=1e3 * nodes,
+        drift=0.0005,
+    )
+    trace = LoadTrace(rates=rates, grain_bytes=1e5)
+    rows = ablate(trace, nodes=nodes)
+    for name, row in rows.items():
+        print(f"{name:14s} " + "  ".join(f"{head} {value:.4g}" for head, value in row.items()))
+    policy = Adaptive(ping_s=1.0, lease_s=4.0, temporal=False, cold_after_s=1e9)
+    ours = simulate(trace, nodes=nodes, policy=policy)
+    tail = slice(windows // 6, None)  # after the first classes and moves
+    static = _static_imbalance(rates, nodes)[tail]
+    ratio = float(np.quantile(ours.imbalance[tail], 0.99) / np.quantile(static, 0.99))
+    # Modulo moves N / (N + 1) of all copies when the number of nodes changes once.
+    modulo = 2 * grains * trace.grain_bytes * nodes / (nodes + 1)
+    moved = ours.moved_bytes / modulo
+    return [
+        Check("2 p99 imbalance over static hashing", ratio, 0.5, "lower"),
+        Check("2 bytes moved over one change of modulo", moved, 0.1, "lower"),
+    ]
+
+
+def _static_imbalance(rates: np.ndarray, nodes: int) -> np.ndarray:
+    """Return the highest load over the mean when every grain has two nodes by its hash for good."""
+    names = {f"n{number}": 1.0 for number in range(nodes)}
+    columns = {name: column for column, name in enumerate(names)}
+    spread = np.zeros((rates.shape[1], nodes))
+    for grain in range(rates.shape[1]):
+        for name in rank(grain, names)[:2]:
+            spread[grain, columns[name]] = 0.5
+    loads = rates @ spread
+    return loads.max(axis=1) / loads.mean(axis=1)
+
+
+def _placement() -> list[Check]:
+    """Add and remove nodes, and see how many copies move and how full any node is."""
+    worst, fullest = 0.0, 0.0
+    for nodes in (4, 8, 16, 64):
+        names = {f"n{number}": 1.0 for number in range(nodes)}
+        weights, copies = dict.fromkeys(range(1024), 1.0), dict.fromkeys(range(1024), 2)
+        before = distribute(weights, copies, names, eps=0.25)
+        more = distribute(weights, copies, {**names, "new": 1.0}, eps=0.25, current=before)
+        less = distribute(
+            weights,
+            copies,
+            {n: 1.0 for n in names if n != "n1"},
+            eps=0.25,
+            current=before,
+        )
+        for after, ideal in ((more, 1 / (nodes + 1)), (less, 1 / nodes)):
+            moved = sum(len(set(after[i]) - set(before[i])) for i in after) / 2048
+            worst = max(worst, moved / ideal)
+            counts = np.bincount(
+                [
+                    int(name[1:]) if name != "new" else nodes
+                    for pair in after.values()
+                    for name in pair
+                ]
+            )
+            fullest = max(
+                fullest, counts.max() / (2048 / (nodes + 1 if after is more else nodes - 1))
+            )
+    return [
+        Check("3 moved over the ideal 1/n", worst, 1.15, "lower"),
+        Check("3 fullest node over the mean", fullest, 1.25, "lower"),
+    ]
+
+
+def _faults(count: int) -> list[Check]:
+    broken, total = 0, {"acknowledged": 0, "read": 0}
+    for seed in range(count):
+        world = World(100_000 + seed).run()
+        broken += bool(world.violations)
+        for name in total:
+            total[name] += world.counts[name]
+    print(f"{count} sequences of faults: {total['acknowledged']} writes, {total['read']} reads")
+    return [Check("4 sequences that lost a write or had two writers", broken, 0, "lower")]
+
+
+def _cold() -> list[Check]:
+    """Weigh a coded shard against three copies of it, and compare how likely each survives."""
+    count, width = 20_000, 128
+    keys = np.arange(count, dtype=np.uint64)
+    values = np.random.default_rng(0).integers(0, 256, (count, width)).astype(np.uint8)
+    content = Rows(keys, keys, np.full(count, width, np.int32), values).to_bytes()
+    code = ErasureCode(data=8, parity=3)
+    blocks = code.split(content)
+    coded = blocks.nbytes + code.encode(blocks).nbytes
+    rate, repair = 1 / (30 * 86_400.0), 600.0
+    wide, three = Coded(data=8, parity=3), Copies(replicas=3)
+    worse = survival(wide, rate, repair).loss / survival(three, rate, repair).loss
+    small = (
+        survival(Coded(data=4, parity=2), rate, repair).loss / survival(three, rate, repair).loss
+    )
+    print(f"RS(4, 2) loses {small:.1f} times as likely as three copies, RS(8, 3) {worse:.2g} times")
+    off = 0.0
+    for scheme in (three, Copies(replicas=2, groups=8), Coded(data=4, parity=2)):
+        args = (scheme, 0.02, 4.0)
+        seen = sample_survival(
+            *args, horizon_s=60.0, trials=20_000, generator=np.random.default_rng(1)
+        )
+        said = survival(*args, horizon_s=60.0).probability
+        off = max(off, abs(said - seen) / math.sqrt(said * (1 - said) / 20_000))
+    return [
+        Check(
+            "5 bytes of RS(8, 3) over three bare copies", coded / (3 * len(content)), 0.5, "lower"
+        ),
+        Check("5 loss of RS(8, 3) over three copies'", worse, 1.0, "lower"),
+        Check("5 survival, formula against simulation, standard errors", off, 4.0, "lower"),
+    ]
+
+
+def _report_batches() -> None:
+    """Print rates of batches; redis-server is compared only where it is installed."""
+    rates = batch_rates()
+    print("rows per second from one node: " + ", ".join(f"{n}: {r:.0f}" for n, r in rates.items()))
+    has_redis = shutil.which("redis-server") is not None
+    print(f"redis-server is {'here, but not driven yet' if has_redis else 'not installed'}")
