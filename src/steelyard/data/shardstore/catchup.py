@@ -1,5 +1,7 @@
 """Catching up: a node finds by hashes what it lacks of a range, and reads just that."""
 
+from collections.abc import AsyncIterator
+
 import numpy as np
 
 from steelyard.data.shardstore.digests import DEPTH, bucket_of, differing, digest_tree
@@ -48,7 +50,9 @@ async def buckets_to_pull(table: RowTable, peer: Peer, first: int, last: int) ->
     return nodes
 
 
-async def pulls(peer: Peer, first: int, last: int, buckets: np.ndarray, row_bytes: int):
+async def pulls(
+    peer: Peer, first: int, last: int, buckets: np.ndarray, row_bytes: int
+) -> AsyncIterator[Rows]:
     """Read buckets of a peer, a few at a time, so that others pass in between.
 
     Args:

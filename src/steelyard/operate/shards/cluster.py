@@ -204,11 +204,7 @@ class Cluster:
         return self._driver.call(work)
 
     def _wait(self, is_done: Callable[[], bool], timeout_s: float) -> None:
-        """Wait until something holds.
-
-        Raises:
-            StoreError: it does not within the time.
-        """
+        """Wait until something holds; StoreError when it does not within the time."""
         end_s = time.monotonic() + timeout_s
         while not self._call(is_done):
             if time.monotonic() > end_s:
