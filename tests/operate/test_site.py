@@ -209,9 +209,11 @@ def test_the_recipe_is_read():
 def test_ppo_learns_on_a_small_site():
     from steelyard.operate.ppo import PPOConfig, train_ppo
 
+    year = generated_year(3)
+
     def draw(rng):
         starts = rng.integers(0, 35000, 16).tolist()
-        return DataCenter(SPEC, windows([generated_year(3)] * 16, starts, [LOAD] * 16, 96))
+        return DataCenter(SPEC, windows([year] * 16, starts, [LOAD] * 16, 96))
 
     center = draw(np.random.default_rng(7))
     first, last = (
