@@ -206,6 +206,7 @@ def test_the_recipe_is_read():
     assert recipe.days == 365
 
 
+@pytest.mark.slow
 def test_ppo_learns_to_leave_the_heat():
     from steelyard.operate.ppo import PPOConfig, train_ppo
 
