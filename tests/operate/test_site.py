@@ -206,19 +206,22 @@ def test_the_recipe_is_read():
     assert recipe.days == 365
 
 
-def test_ppo_learns_on_a_small_site():
+@pytest.mark.slow
+def test_ppo_learns_to_leave_the_heat():
     from steelyard.operate.ppo import PPOConfig, train_ppo
+
+    year = generated_year(3)
 
     def draw(rng):
         starts = rng.integers(0, 35000, 16).tolist()
-        return DataCenter(SPEC, windows([generated_year(3)] * 16, starts, [LOAD] * 16, 96))
+        return DataCenter(SPEC, windows([year] * 16, starts, [LOAD] * 16, 96))
 
     center = draw(np.random.default_rng(7))
     first, last = (
         simulate_site(center, train_ppo(draw, PPOConfig(steps=steps, seed=1)), start_c=26.0)
-        for steps in (512, 16_384)
+        for steps in (512, 12_288)
     )
-    assert last.carbon_g.sum() < first.carbon_g.sum()
-    assert last.violations.sum() <= first.violations.sum()
+    # It begins above the limit: leaving it is worth most, and costs some carbon.
+    assert last.violations.sum() < first.violations.sum() / 2
     again = train_ppo(draw, PPOConfig(steps=512, seed=1))
     assert np.array_equal(simulate_site(center, again, start_c=26.0).setpoint_c, first.setpoint_c)
