@@ -12,8 +12,8 @@ from benchmarks.serve._json_process import JsonProcess, peer_environment
 from steelyard.errors import BackendError
 from steelyard.operate.coldstart import FixedKeepAlive
 from steelyard.sim.serverless import (
+    CloudFunction,
     EmpiricalQuantiles,
-    Function,
     Platform,
     ServerlessResult,
     StartUp,
@@ -33,7 +33,8 @@ def busy_workload(requests: int, seed: int) -> Workload:
     rng = np.random.default_rng(seed)
     runtimes = list(published_start_ups())
     functions = [
-        Function(name=str(at), runtime=runtimes[at % len(runtimes)]) for at in range(_FUNCTIONS)
+        CloudFunction(name=str(at), runtime=runtimes[at % len(runtimes)])
+        for at in range(_FUNCTIONS)
     ]
     weights = np.arange(1, _FUNCTIONS + 1) ** -1.1
     time_s = np.cumsum(rng.exponential(1 / 500, requests))
@@ -131,7 +132,7 @@ def steady_checks(*, quick: bool) -> list[Check]:
         start_ups={"one": StartUp({"start": EmpiricalQuantiles.constant(start_s)})},
         keep_alive=FixedKeepAlive(default_s=keep_s),
     )
-    function = [Function(name="f", runtime="one")]
+    function = [CloudFunction(name="f", runtime="one")]
     zeros = np.zeros(count, dtype=np.int64)
     result: ServerlessResult = run(
         platform, Workload(function, time_s, zeros, duration_s, horizon_s), 0

@@ -8,6 +8,7 @@ from benchmarks.operate._cloud_demand import RealDemand
 
 from steelyard.operate.autoscale import (
     BayesianScaler,
+    DemandForecast,
     QuantileScaler,
     ReactiveHPA,
     ScalerRun,
@@ -68,9 +69,9 @@ def compete(demand: RealDemand, startup: Latency) -> Contest:
     step_s = demand.step_s
     lead = lead_steps(service, step_s)
     forecast, _ = choose_forecaster(demand.history, step_s=step_s, horizon=lead)
-    made: dict[int, object] = {}
+    made: dict[int, DemandForecast] = {}
 
-    def remembered(seen: np.ndarray):
+    def remembered(seen: np.ndarray) -> DemandForecast:
         if len(seen) not in made:
             made[len(seen)] = forecast(seen)
         return made[len(seen)]

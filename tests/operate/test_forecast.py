@@ -237,8 +237,12 @@ def test_a_model_is_used_only_where_it_beat_the_best_rule():
     chosen.fit(series)
     assert chosen.windows == 12
     assert chosen.choices["wave"].used == "Oracle"
-    assert chosen.choices["noise"].used == "RecentQuantiles"
-    assert [item.source for item in chosen.predict(series, 48)] == ["Oracle", "RecentQuantiles"]
+    # The model is bad there, so it has no weight in the blend either.
+    noise = chosen.choices["noise"]
+    assert noise.used != "Oracle" and noise.rule == "RecentQuantiles"
+    scores = {name: report.series["noise"].crps for name, report in chosen.reports.items()}
+    assert (noise.used == "Blend") == (scores["Blend"] < scores["RecentQuantiles"])
+    assert [item.source for item in chosen.predict(series, 48)] == ["Oracle", noise.used]
     short = SeriesSet.from_arrays([np.arange(20.0)], step_s=300, ids=["short"])
     chosen.fit(short)
     assert chosen.windows == 0 and chosen.choices["short"].used == "RecentQuantiles"

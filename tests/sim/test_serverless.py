@@ -22,8 +22,8 @@ from steelyard.operate.coldstart import (
     UtilityAware,
 )
 from steelyard.sim.serverless import (
+    CloudFunction,
     EmpiricalQuantiles,
-    Function,
     IdlePlan,
     Platform,
     Pool,
@@ -58,7 +58,7 @@ def start_up(scale, is_pooled):
 def small_workload(rng, regions):
     count = int(rng.integers(1, 8))
     functions = [
-        Function(
+        CloudFunction(
             name=str(at),
             runtime=str(rng.choice(["a", "b"])),
             size_class=str(rng.choice(["s", "l"])),
@@ -144,7 +144,7 @@ def one_function(times, *, keep_s=60.0, slots=1, duration_s=1.0, horizon_s=1000.
         keep_alive=FixedKeepAlive(default_s=keep_s),
         **options,
     )
-    functions = [Function(name="f", runtime="r", slots=slots, trigger="x-A")]
+    functions = [CloudFunction(name="f", runtime="r", slots=slots, trigger="x-A")]
     count = len(times)
     work = Workload(
         functions, np.array(times, float), np.zeros(count), np.full(count, duration_s), horizon_s
@@ -199,7 +199,7 @@ def test_a_caller_s_own_policy_runs():
 
 
 def test_pools_are_searched_wider_and_then_left():
-    functions = [Function(name=str(at), runtime="r", size_class="s") for at in range(3)]
+    functions = [CloudFunction(name=str(at), runtime="r", size_class="s") for at in range(3)]
     work = Workload(functions, np.zeros(3), np.arange(3), np.ones(3), 100.0)
     platform = Platform(
         start_ups={"r": StartUp({"pod_allocation": CONSTANT(5.0)})},
@@ -281,7 +281,7 @@ def test_workload_scales_by_functions():
 
 
 def test_wrong_input_is_refused():
-    function = [Function(name="f", runtime="r")]
+    function = [CloudFunction(name="f", runtime="r")]
     with pytest.raises(TraceError, match=r"row 1, time_s is 1\.0"):
         Workload(function, [2.0, 1.0], [0, 0], [1, 1])
     with pytest.raises(TraceError, match=r"row 0, duration_s is -1\.0"):
@@ -290,7 +290,7 @@ def test_wrong_input_is_refused():
         Workload(function, [2.0], [3], [1.0])
     platform, work = one_function([1.0])
     with pytest.raises(ConfigError, match="start-ups are known of r"):
-        run(platform, Workload([Function(name="f", runtime="x")], [1.0], [0], [1.0]), 0)
+        run(platform, Workload([CloudFunction(name="f", runtime="x")], [1.0], [0], [1.0]), 0)
     pooled = platform.with_policies(
         pools=(Pool("300-128", FixedPool(1)),), stages=(CONSTANT(1.0),) * 3, pool_part="start"
     )

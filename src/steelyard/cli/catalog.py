@@ -112,7 +112,7 @@ def list_records(kind: str = "", *, json: Switch = False) -> None:
     Example: steelyard catalog list accelerators
 
     Args:
-        kind: architectures, accelerators, clusters, sites or datacenters; empty for a count of each.
+        kind: architectures, accelerators, clusters, sites or datacenters; empty counts each.
         json: print JSON instead of tables.
     """
     if kind:

@@ -25,7 +25,7 @@ _MANY = cyclopts.Parameter(consume_multiple=True, negative_iterable=())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Answer:
+class _ForecastAnswer:
     """What the verb found."""
 
     series: "SeriesSet"
@@ -112,7 +112,7 @@ def _answer(
     models: "tuple[Sequence[ModelName], Path | None]",
     store: str,
     no_keep: bool,
-) -> _Answer:
+) -> _ForecastAnswer:
     """Try, choose, forecast, settle what was forecast before, and keep what is forecast now."""
     from steelyard.operate.forecast.bookkeeping import held_share, remember, settle
     from steelyard.operate.forecast.choosing import ChosenForecaster
@@ -139,7 +139,7 @@ def _answer(
         checks = [pair for _, pair in settle(opened, series)]
         settled = len(checks), held_share(checks)
         run = remember(opened, source, series, forecasts)
-    return _Answer(
+    return _ForecastAnswer(
         series=series,
         chosen=chosen,
         forecasts=forecasts,
@@ -167,7 +167,7 @@ def _model(name: ModelName, horizon: int, checkpoint: Path | None) -> "Forecaste
     return own(horizon=horizon)
 
 
-def _page(answer: _Answer, file: str, *, with_charts: bool) -> Report:
+def _page(answer: _ForecastAnswer, file: str, *, with_charts: bool) -> Report:
     """Make the page: what is used for each series and why, the record, and the fan charts."""
     series, chosen = answer.series, answer.chosen
     heads = [
@@ -197,7 +197,7 @@ def _page(answer: _Answer, file: str, *, with_charts: bool) -> Report:
     return Report(f"Forecast of {file}", f"{len(series)} series", sections)
 
 
-def _facts(answer: _Answer) -> list[tuple[str, str, str]]:
+def _facts(answer: _ForecastAnswer) -> list[tuple[str, str, str]]:
     """Return the first things to know."""
     from steelyard.units import pretty_duration
 
@@ -215,7 +215,7 @@ def _facts(answer: _Answer) -> list[tuple[str, str, str]]:
     ]
 
 
-def _row(answer: _Answer, name: str) -> list[Cell]:
+def _row(answer: _ForecastAnswer, name: str) -> list[Cell]:
     """Return the table's row of one series."""
     item = answer.chosen.choices[name]
     rule, model = (
@@ -227,7 +227,7 @@ def _row(answer: _Answer, name: str) -> list[Cell]:
     return [name, used, item.rule, rule, model, item.model, held]
 
 
-def _chart(answer: _Answer, row: int) -> dict[str, Any]:
+def _chart(answer: _ForecastAnswer, row: int) -> dict[str, Any]:
     """Draw one series."""
     from steelyard.operate.forecast.pictures import fan_chart
 
@@ -237,7 +237,7 @@ def _chart(answer: _Answer, row: int) -> dict[str, Any]:
     return fan_chart(one, made, earlier=earlier, title=f"{one.ids[0]}, by {made.source}")
 
 
-def _print(answer: _Answer, page: Report) -> None:
+def _print(answer: _ForecastAnswer, page: Report) -> None:
     """Print the page, with the first series as a fan of characters."""
     from steelyard.cli.following import say_next
     from steelyard.cli.operate.fan import fan_lines
@@ -252,7 +252,7 @@ def _print(answer: _Answer, page: Report) -> None:
         say_next("runs", "ledger")
 
 
-def _values(answer: _Answer) -> dict[str, Any]:
+def _values(answer: _ForecastAnswer) -> dict[str, Any]:
     """Return what programs want to know."""
     count, held = answer.settled
     return {

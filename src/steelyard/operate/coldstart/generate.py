@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from steelyard.errors import require
 from steelyard.operate.coldstart.profile import DemandProfile
 from steelyard.sim.serverless.published import published_mix
-from steelyard.sim.serverless.workload import Function, Workload
+from steelyard.sim.serverless.workload import CloudFunction, Workload
 
 __all__ = ["WorkloadGenerator"]
 
@@ -80,7 +80,7 @@ class WorkloadGenerator:
             Requests over `days`, sorted.
         """
         rng = np.random.default_rng(seed)
-        functions: list[Function] = []
+        functions: list[CloudFunction] = []
         rates: list[float] = []
         for (trigger, runtime), share in (self.mix or published_mix()).items():
             factor = self.rate_factors.get(trigger, 1.0)
@@ -93,7 +93,7 @@ class WorkloadGenerator:
 
     def _cell(
         self, trigger: str, runtime: str, aimed: float, first: int, rng: np.random.Generator
-    ) -> tuple[list[Function], list[float]]:
+    ) -> tuple[list[CloudFunction], list[float]]:
         """Return the functions of a trigger and runtime, and their events per second."""
         is_timer, is_flow = trigger.startswith("TIMER"), trigger.startswith("workflow")
         # A caller's function at its best rate has 530 cold starts a day; 40 leave room for Zipf.
@@ -104,7 +104,7 @@ class WorkloadGenerator:
         count = len(periods)
         sizes = rng.choice(len(_SIZES), count, p=_SIZE_SHARES)
         functions = [
-            Function(
+            CloudFunction(
                 name=f"{trigger}/{runtime}/{row}",
                 runtime=runtime,
                 size_class=_SIZES[sizes[row]],
@@ -130,7 +130,7 @@ class WorkloadGenerator:
 
     def _requests(
         self,
-        functions: list[Function],
+        functions: list[CloudFunction],
         rates: _Floats,
         medians_s: _Floats,
         rng: np.random.Generator,

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from steelyard.errors import DataError, TraceError
 from steelyard.operate.coldstart.traces import read_functions, scan_file, scan_traces
-from steelyard.sim.serverless.workload import Function, Workload
+from steelyard.sim.serverless.workload import CloudFunction, Workload
 
 __all__ = ["load_workload"]
 
@@ -97,7 +97,7 @@ def _workload(table: pl.DataFrame, runtime: str, slots: int) -> Workload:
     for at, (name, row) in enumerate(zip(names, first, strict=True)):
         trigger = told("trigger", row, "unknown")
         made.append(
-            Function(
+            CloudFunction(
                 name=str(name),
                 runtime=told("runtime", row, runtime),
                 size_class=_size_class(told("pool", row, "")),

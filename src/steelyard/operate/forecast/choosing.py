@@ -12,7 +12,7 @@ from steelyard.operate.forecast.sample_forecast import SampleForecast
 from steelyard.operate.forecast.simple import RecentQuantiles, SeasonalNaive
 from steelyard.operate.series import SeriesSet
 
-__all__ = ["Choice", "ChosenForecaster", "default_forecaster", "simple_rules"]
+__all__ = ["ChosenForecaster", "SeriesChoice", "default_forecaster", "simple_rules"]
 
 _MOST_WINDOWS = 12
 
@@ -40,7 +40,7 @@ def default_forecaster(horizon: int = 48) -> BlendedForecaster:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Choice:
+class SeriesChoice:
     """What is used for one series, and why.
 
     Attributes:
@@ -87,7 +87,7 @@ class ChosenForecaster:
             deadline_s: seconds that a forecast may take before a rule stands in; 0 for no limit.
         """
         self.name = "Chosen"
-        self.choices: dict[str, Choice] = {}
+        self.choices: dict[str, SeriesChoice] = {}
         self.reports: dict[str, ForecastReport] = {}
         self.windows = 0
         self._rules = simple_rules()
@@ -123,14 +123,14 @@ class ChosenForecaster:
                 self._blend.fit(series)
         self.choices = {name: self._choice(name) for name in series.ids}
 
-    def _choice(self, name: str) -> Choice:
+    def _choice(self, name: str) -> SeriesChoice:
         """Choose for one series."""
         scores = {key: report.series[name] for key, report in self.reports.items()}
         rules = [item.name for item in self._rules]
         models = [item.name for item in self._models]
         if not scores:
             # Nothing was tried on this series, so nothing but the plainest rule is justified.
-            return Choice(
+            return SeriesChoice(
                 series=name,
                 rule=rules[0],
                 rule_score=None,
@@ -141,7 +141,7 @@ class ChosenForecaster:
         rule = min(rules, key=lambda key: scores[key].crps)
         model = min(models, key=lambda key: scores[key].crps) if models else ""
         is_better = bool(model) and scores[model].crps < scores[rule].crps
-        return Choice(
+        return SeriesChoice(
             series=name,
             rule=rule,
             rule_score=scores[rule],

@@ -7,29 +7,29 @@ from steelyard.sim.serverless.policies import (
     FunctionState,
     IdlePlan,
     KeepAlive,
-    Placement,
     PoolSizer,
     Prewarm,
     PrewarmOrder,
+    RegionChoice,
 )
 from steelyard.sim.serverless.reference import replay
 from steelyard.sim.serverless.result import ServerlessResult
 from steelyard.sim.serverless.startup import EmpiricalQuantiles, StartUp
-from steelyard.sim.serverless.workload import Function, Workload
+from steelyard.sim.serverless.workload import CloudFunction, Workload
 
 __all__ = [
+    "CloudFunction",
     "Delay",
     "EmpiricalQuantiles",
-    "Function",
     "FunctionState",
     "IdlePlan",
     "KeepAlive",
-    "Placement",
     "Platform",
     "Pool",
     "PoolSizer",
     "Prewarm",
     "PrewarmOrder",
+    "RegionChoice",
     "Schedulers",
     "ServerlessResult",
     "StartUp",

@@ -6,10 +6,10 @@ from numpy.typing import NDArray
 from steelyard.sim.serverless.platform import Platform
 from steelyard.sim.serverless.tables import Tables
 
-__all__ = ["Controller"]
+__all__ = ["PlatformController"]
 
 
-class Controller:
+class PlatformController:
     """Asks the policies that decide once a step, and keeps what they are told."""
 
     def __init__(self, platform: Platform, tables: Tables) -> None:

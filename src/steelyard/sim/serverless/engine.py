@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from steelyard.errors import ConfigError
-from steelyard.sim.serverless.control import Controller
+from steelyard.sim.serverless.control import PlatformController
 from steelyard.sim.serverless.heap import push, widen
 from steelyard.sim.serverless.kernel import advance
 from steelyard.sim.serverless.lifecycle import FILL, REFILL
@@ -52,7 +52,7 @@ def run(platform: Platform, workload: Workload, seed: int) -> ServerlessResult:
     if tables.keep[0] < 0 or not np.all(np.diff(tables.edges_s) > 0):
         raise ConfigError("a keep-alive must be 0 or more, and its edges must rise")
     schedulers = platform.schedulers.count if platform.schedulers else 1
-    controller, state = Controller(platform, tables), make_state(tables, schedulers)
+    controller, state = PlatformController(platform, tables), make_state(tables, schedulers)
     if controller.is_idle:
         state = _advance(tables, state, math.inf)
     else:
@@ -92,7 +92,7 @@ def _grown(tables: Tables, state: State) -> State:
     return state._replace(heap=heap, pods=pods, parts_s=parts_s)
 
 
-def _observe(controller: Controller, state: State) -> None:
+def _observe(controller: PlatformController, state: State) -> None:
     """Tell the controller of the step that ends."""
     pools, regions = state.pools, state.regions
     controller.observe(pools["most_taken"], regions["start_sum_s"], regions["num_starts"])
@@ -100,7 +100,7 @@ def _observe(controller: Controller, state: State) -> None:
     regions["start_sum_s"], regions["num_starts"] = 0.0, 0
 
 
-def _apply(controller: Controller, tables: Tables, state: State, now_s: float) -> State:
+def _apply(controller: PlatformController, tables: Tables, state: State, now_s: float) -> State:
     """Set targets and regions; pods come in later, but at the very beginning at once."""
     sizes = len(tables.refill_s)
     state.functions["region"] = controller.regions()

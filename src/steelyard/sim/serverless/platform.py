@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.errors import ConfigError, TraceError, require
-from steelyard.sim.serverless.policies import Delay, KeepAlive, Placement, PoolSizer, Prewarm
+from steelyard.sim.serverless.policies import Delay, KeepAlive, PoolSizer, Prewarm, RegionChoice
 from steelyard.sim.serverless.startup import EmpiricalQuantiles, StartUp
 from steelyard.sim.serverless.workload import Workload
 
@@ -86,7 +86,7 @@ class Platform:
     stages: tuple[EmpiricalQuantiles, ...] = ()
     schedulers: Schedulers | None = None
     prewarm: tuple[Prewarm, ...] = ()
-    placement: Placement | None = None
+    placement: RegionChoice | None = None
     delay: Delay | None = None
     step_s: float = 600.0
 

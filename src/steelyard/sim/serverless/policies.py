@@ -12,10 +12,10 @@ __all__ = [
     "FunctionState",
     "IdlePlan",
     "KeepAlive",
-    "Placement",
     "PoolSizer",
     "Prewarm",
     "PrewarmOrder",
+    "RegionChoice",
     "Rule",
 ]
 
@@ -154,7 +154,7 @@ class PoolSizer(Protocol):
 
 
 @runtime_checkable
-class Placement(Protocol):
+class RegionChoice(Protocol):
     """Decides in which region each function's next pods start, once a step."""
 
     def place(

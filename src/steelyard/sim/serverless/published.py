@@ -110,7 +110,7 @@ def published_platform(keep_alive: KeepAlive, *, scale: float = 1.0) -> Platform
 
     Args:
         keep_alive: how long idle pods stay.
-        scale: size over that of the region; its schedulers shrink with it.
+        scale: size over that of the region; larger ones have more schedulers.
 
     Returns:
         The platform; give it `pools` and `stages=pool_stages()` to simulate reserves.
@@ -120,9 +120,10 @@ def published_platform(keep_alive: KeepAlive, *, scale: float = 1.0) -> Platform
     """
     if not scale > 0:
         raise ConfigError(f"scale is {scale}, but must be above 0")
-    # The published scheduling times hold the usual wait already: a fast scheduler adds to bursts only.
+    # Published scheduling times hold the usual wait already, so these add to bursts only. A small
+    # region keeps all eight: timers that fire in one second would queue for a single one.
     return Platform(
         start_ups=published_start_ups(),
         keep_alive=keep_alive,
-        schedulers=Schedulers(max(round(8 * scale), 1), 0.03),
+        schedulers=Schedulers(max(round(8 * scale), 8), 0.1),
     )

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.sim.loop import EventLoop
-from steelyard.sim.serverless.control import Controller
+from steelyard.sim.serverless.control import PlatformController
 from steelyard.sim.serverless.kernel import COLD, HELD, LATE, WARM
 from steelyard.sim.serverless.lifecycle import ARRIVAL, DEADLINE, END, EXPIRE, PREWARM
 from steelyard.sim.serverless.platform import Platform
@@ -49,7 +49,7 @@ class _Pod:
 
 
 @dataclass(slots=True)
-class _Place:
+class _FunctionPods:
     """A function in a region: its pods and its queue."""
 
     pods: list[_Pod] = field(default_factory=list)
@@ -78,12 +78,12 @@ class _Replay:
         self.tables = make_tables(platform, workload, seed)
         self.loop = EventLoop()
         self.reserves = Reserves(platform, self.tables, self.loop, seed)
-        self.controller = Controller(platform, self.tables)
+        self.controller = PlatformController(platform, self.tables)
         self.region = self.tables.functions["home"].copy()
         self.states = [self._new_state(at) for at in range(len(workload.functions))]
         self.last_end_s = [math.nan] * len(self.states)
         self.plans: dict[int, tuple[int, IdlePlan]] = {}
-        self.places: dict[tuple[int, int], _Place] = {}
+        self.places: dict[tuple[int, int], _FunctionPods] = {}
         self.pods: list[_Pod] = []
         self.alive = self.peak = 0
         self.wait_s = np.full(len(workload), np.nan)
@@ -177,14 +177,14 @@ class _Replay:
         state.num_arrivals += 1
         state.last_arrival_s = now_s
 
-    def _place(self, function: int) -> _Place:
+    def _place(self, function: int) -> _FunctionPods:
         """Return where a function's pods start at present."""
-        return self.places.setdefault((function, int(self.region[function])), _Place())
+        return self.places.setdefault((function, int(self.region[function])), _FunctionPods())
 
-    def _tell(self, state: FunctionState, place: _Place) -> None:
+    def _tell(self, state: FunctionState, place: _FunctionPods) -> None:
         state.num_pods, state.num_queued = len(place.pods), len(place.queue)
 
-    def _find(self, place: _Place) -> _Pod | None:
+    def _find(self, place: _FunctionPods) -> _Pod | None:
         """Return the newest ready pod with a free slot, else the one soonest ready."""
         free = [pod for pod in place.pods if pod.running < pod.slots]
         ready = [pod for pod in free if pod.ready_s <= self.loop.now_s]
@@ -252,7 +252,7 @@ class _Replay:
         while queue and pod.running < pod.slots:
             self._bind(pod, queue.popleft(), HELD)
 
-    def _give_up(self, request: int, place: _Place, function: int, region: int) -> None:
+    def _give_up(self, request: int, place: _FunctionPods, function: int, region: int) -> None:
         """Start a pod for a request whose time to wait is over."""
         if self.status[request] < 0:
             place.queue.remove(request)
@@ -287,7 +287,7 @@ class _Replay:
             len(self.pods), function, region, is_ahead, stage, parts_s, now_s, ready_s, slots
         )
         self.pods.append(pod)
-        self.places.setdefault((function, region), _Place()).pods.append(pod)
+        self.places.setdefault((function, region), _FunctionPods()).pods.append(pod)
         self.alive += 1
         self.peak = max(self.peak, self.alive)
         return pod

@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 
 from steelyard.errors import ConfigError, TraceError, require
 
-__all__ = ["Function", "Workload"]
+__all__ = ["CloudFunction", "Workload"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Function:
+class CloudFunction:
     """A deployed function.
 
     Attributes:
@@ -60,7 +60,7 @@ class Workload:
         horizon_s: end of what is simulated, seconds; the last arrival when 0.
     """
 
-    functions: Sequence[Function]
+    functions: Sequence[CloudFunction]
     time_s: NDArray[np.float64]
     function: NDArray[np.int64]
     duration_s: NDArray[np.float64]
@@ -115,7 +115,7 @@ class Workload:
         copies, rest = divmod(round(factor * count), count)
         extra = np.sort(np.random.default_rng(seed).permutation(count)[:rest])
         chosen = [np.arange(count)] * copies + [extra]
-        functions: list[Function] = []
+        functions: list[CloudFunction] = []
         rows: list[tuple[NDArray, NDArray]] = []
         for copy, part in enumerate(chosen):
             place = np.full(count, -1)
@@ -132,7 +132,7 @@ class Workload:
         )
 
 
-def _renamed(function: Function, copy: int, place: NDArray[np.int64]) -> Function:
+def _renamed(function: CloudFunction, copy: int, place: NDArray[np.int64]) -> CloudFunction:
     """Return a function whose children point to where they are now."""
     children = tuple(int(place[child]) for child in function.children if place[child] >= 0)
     name = f"{function.name}#{copy}" if copy else function.name
