@@ -12,13 +12,13 @@ import numpy as np
 from steelyard.data.shardstore.custody import Custody
 from steelyard.data.shardstore.rows import EPOCH_SHIFT
 from steelyard.data.shardstore.shardmap import Shard, even_shards
-from steelyard.operate.shards.commands import Command
-from steelyard.operate.shards.controller import Controller
+from steelyard.operate.shards.commands import ShardCommand
+from steelyard.operate.shards.controller import ShardController
 from steelyard.operate.shards.placement import distribute
 from steelyard.operate.shards.policy import Adaptive
 from steelyard.operate.shards.views import NodeReport
 from steelyard.sim.loop import EventLoop
-from steelyard.train.chaos import Fault, draw_faults
+from steelyard.train.chaos import ChaosFault, draw_faults
 
 NUM_KEYS = 24
 POLICY = Adaptive(replicas=2, code=(2, 1), lease_s=1.5, ping_s=0.25)
@@ -57,7 +57,7 @@ class World:
         )  # fmt: skip
         made = even_shards(shards, keys=NUM_KEYS)
         placed = tuple(shard.with_(replicas=copies[shard.id]) for shard in made)
-        self.controller = Controller(placed, POLICY, generator=self.random)
+        self.controller = ShardController(placed, POLICY, generator=self.random)
         for name in names:
             self.controller.add(name, name)
         self.client_map = self.controller.map
@@ -196,7 +196,7 @@ class World:
         keys = [key for key in self.acknowledged if shard.first <= key <= shard.last]
         return all(node.rows.get(key, 0) >= self.acknowledged[key] for key in keys)
 
-    def do(self, command: Command) -> None:
+    def do(self, command: ShardCommand) -> None:
         """Do a command as nodes would; it fails when one that it needs is gone."""
         shard = self.controller.shard(command.shard)
         target = self.nodes[command.target]
@@ -236,7 +236,7 @@ class World:
         return np.array([shard.first, shard.last], np.uint64)
 
     def code(
-        self, command: Command, shard: Shard, target: Node, end: Callable[[bool], None]
+        self, command: ShardCommand, shard: Shard, target: Node, end: Callable[[bool], None]
     ) -> None:
         """Freeze a shard, make a fragment, or warm a shard; fragments hold their whole content."""
         version, needed = shard.epoch, POLICY.code[0]
@@ -398,7 +398,7 @@ class World:
 
     # -- faults -------------------------------------------------------------------------------
 
-    def strike(self, fault: Fault) -> None:
+    def strike(self, fault: ChaosFault) -> None:
         """Begin or end a fault."""
         node = self.nodes[fault.target]
         if fault.kind == "kill":

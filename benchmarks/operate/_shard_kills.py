@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from steelyard.errors import StoreError
-from steelyard.operate.shards.cluster import Cluster, StoreOptions
+from steelyard.operate.shards.cluster import ShardCluster, StoreOptions
 from steelyard.operate.shards.policy import Adaptive
 
 WIDTH = 128
@@ -30,7 +30,7 @@ def values_of(keys: np.ndarray, salts: np.ndarray) -> np.ndarray:
 class Load:
     """One reader and one writer, and what they saw."""
 
-    cluster: Cluster
+    cluster: ShardCluster
     num_keys: int
     salts: np.ndarray = field(init=False)
     reads: int = 0
@@ -94,7 +94,7 @@ def kill_under_load(kills: int) -> dict[str, float]:
     options = StoreOptions(row_bytes=WIDTH, shards=32, keys=num_keys, capacity=32_768)
     seconds = []
     try:
-        with Cluster(nodes=4, store=folder, options=options) as cluster:
+        with ShardCluster(nodes=4, store=folder, options=options) as cluster:
             keys = np.arange(num_keys, dtype=np.uint64)
             for start in range(0, num_keys, 2000):
                 part = keys[start : start + 2000]
@@ -148,7 +148,7 @@ def rebuild_s(regenerate: bool, *, megabytes: float, rate: float = 20e6) -> tupl
         capacity=int(2.5 * num_keys * 2 / nodes),
     )
     try:
-        with Cluster(nodes=nodes, store=folder, policy=policy, options=options) as cluster:
+        with ShardCluster(nodes=nodes, store=folder, policy=policy, options=options) as cluster:
             cluster.client()._deadline_s = 60.0
             for start in range(0, num_keys, 1000):
                 keys = np.arange(start, min(start + 1000, num_keys), dtype=np.uint64)
@@ -172,7 +172,7 @@ def batch_rates() -> dict[int, float]:
     options = StoreOptions(row_bytes=WIDTH, shards=1, keys=100_000, capacity=131_072)
     found = {}
     try:
-        with Cluster(nodes=1, store=folder, options=options) as cluster:
+        with ShardCluster(nodes=1, store=folder, options=options) as cluster:
             keys = np.arange(100_000, dtype=np.uint64)
             for start in range(0, len(keys), 4000):
                 part = keys[start : start + 4000]

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from steelyard.data.arena import Arena, ArenaConfig, ArenaReader, SlabRef, sweep
+from steelyard.data.arena import ArenaConfig, ArenaReader, SlabArena, SlabRef, sweep
 from steelyard.errors import CapacityError, ConfigError, DataError
 
 
@@ -21,7 +21,7 @@ class Clock:
 
 @pytest.fixture
 def arena(tmp_path):
-    made = Arena(
+    made = SlabArena(
         "test",
         ArenaConfig(slab_bytes=5000, num_slabs=2, lease_s=1.0),
         folder=tmp_path,
@@ -77,13 +77,13 @@ def test_bad_references_and_sizes_are_refused(arena, tmp_path):
     with pytest.raises(ConfigError, match="num_slabs"):
         ArenaConfig(num_slabs=0)
     with pytest.raises(CapacityError, match="no room"):
-        Arena("big", ArenaConfig(slab_bytes=1 << 55), folder=tmp_path)
+        SlabArena("big", ArenaConfig(slab_bytes=1 << 55), folder=tmp_path)
 
 
 def test_what_dead_owners_left_is_removed(arena, tmp_path):
     program = (
-        "import os, sys\nfrom pathlib import Path\nfrom steelyard.data.arena import Arena\n"
-        "Arena('gone', folder=Path(sys.argv[1]))\nos.kill(os.getpid(), 9)"
+        "import os, sys\nfrom pathlib import Path\nfrom steelyard.data.arena import SlabArena\n"
+        "SlabArena('gone', folder=Path(sys.argv[1]))\nos.kill(os.getpid(), 9)"
     )
     subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
     left = list(tmp_path.glob("*-gone.arena"))

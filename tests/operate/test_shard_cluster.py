@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from steelyard.errors import DataError, DataLostError, StoreError
-from steelyard.operate.shards.cluster import Cluster, StoreOptions
+from steelyard.operate.shards.cluster import ShardCluster, StoreOptions
 from steelyard.operate.shards.policy import Adaptive
 
 KEYS = np.arange(2000, dtype=np.uint64)
@@ -33,7 +33,7 @@ def check(cluster, keys=KEYS, salt=0):
 
 
 def test_two_nodes_keep_rows_through_a_kill_and_a_restart(tmp_path):
-    with Cluster(nodes=2, store=tmp_path, options=OPTIONS) as cluster:
+    with ShardCluster(nodes=2, store=tmp_path, options=OPTIONS) as cluster:
         cluster.put(KEYS, values_of(KEYS))
         check(cluster)
         found = cluster.scan(500, 1500)
@@ -59,19 +59,19 @@ def test_two_nodes_keep_rows_through_a_kill_and_a_restart(tmp_path):
 
 @pytest.mark.slow
 def test_a_folder_goes_on_with_a_later_controller(tmp_path):
-    with Cluster(nodes=2, store=tmp_path, options=OPTIONS) as cluster:
+    with ShardCluster(nodes=2, store=tmp_path, options=OPTIONS) as cluster:
         cluster.put(KEYS, values_of(KEYS))
         with pytest.raises(StoreError, match="another process"):
-            Cluster(nodes=2, store=tmp_path)
+            ShardCluster(nodes=2, store=tmp_path)
         before = cluster.status()["map_version"]
-    with Cluster(nodes=2, store=tmp_path) as cluster:
+    with ShardCluster(nodes=2, store=tmp_path) as cluster:
         check(cluster)
         assert cluster.status()["map_version"] > before
 
 
 @pytest.mark.slow
 def test_four_nodes_lose_nothing_while_one_dies_and_comes_back(tmp_path):
-    with Cluster(nodes=4, store=tmp_path, options=OPTIONS) as cluster:
+    with ShardCluster(nodes=4, store=tmp_path, options=OPTIONS) as cluster:
         cluster.put(KEYS, values_of(KEYS))
         acknowledged, stop = {}, threading.Event()
 
@@ -105,7 +105,7 @@ def test_four_nodes_lose_nothing_while_one_dies_and_comes_back(tmp_path):
 @pytest.mark.parametrize("transport", ["unix", "tcp"])
 def test_a_stopped_node_is_suspected_replaced_and_writes_nothing(tmp_path, transport):
     options = StoreOptions(row_bytes=40, shards=8, keys=len(KEYS), transport=transport)
-    with Cluster(nodes=3, store=tmp_path, options=options) as cluster:
+    with ShardCluster(nodes=3, store=tmp_path, options=options) as cluster:
         cluster.put(KEYS, values_of(KEYS))
         epochs = {shard.id: shard.epoch for shard in cluster.map.shards}
         led = [s for s in cluster.map.shards if s.replicas[0] == "n0"]
@@ -124,7 +124,7 @@ def test_a_stopped_node_is_suspected_replaced_and_writes_nothing(tmp_path, trans
 @pytest.mark.slow
 def test_a_full_disk_refuses_writes_and_keeps_reads(tmp_path):
     options = StoreOptions(row_bytes=40, shards=4, keys=len(KEYS), disk_bytes=300_000)
-    with Cluster(
+    with ShardCluster(
         nodes=2, store=tmp_path, options=options, policy=Adaptive(balance=False)
     ) as cluster:
         cluster.put(KEYS, values_of(KEYS))

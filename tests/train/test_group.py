@@ -5,11 +5,11 @@ import pytest
 
 from steelyard.errors import ConfigError, DataError, StoreError
 from steelyard.train.chaos import draw_faults, flip_bit, strike, truncate
-from steelyard.train.group import Group, LeaseTable
+from steelyard.train.group import LeaseTable, MemberGroup
 
 
 def test_joining_and_eviction_begin_epochs():
-    group = Group(lease_s=2.0)
+    group = MemberGroup(lease_s=2.0)
     assert group.beat("a", 1, 0.0)
     assert group.beat("b", 7, 0.5)
     assert not group.beat("a", 1, 1.0)
@@ -23,7 +23,7 @@ def test_joining_and_eviction_begin_epochs():
     group.beat("a", 2, 1.0)  # heard out of order: a lease is never shortened
     assert group.lease_end_s("a") == 3.5
     with pytest.raises(ConfigError, match="lease_s"):
-        Group(lease_s=0)
+        MemberGroup(lease_s=0)
 
 
 def test_a_lease_has_one_holder():

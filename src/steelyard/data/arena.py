@@ -22,7 +22,7 @@ import numpy as np
 
 from steelyard.errors import CapacityError, DataError, require
 
-__all__ = ["Arena", "ArenaConfig", "ArenaReader", "SlabRef", "arena_folder", "sweep"]
+__all__ = ["ArenaConfig", "ArenaReader", "SlabArena", "SlabRef", "arena_folder", "sweep"]
 
 _MAGIC = 0x53_4C_41_42
 _HEAD = struct.Struct("<QQQ")
@@ -84,7 +84,7 @@ def _offset(slab: int, slab_bytes: int, num_slabs: int) -> int:
     return pages_of(_HEAD.size + 8 * num_slabs) + slab * pages_of(slab_bytes)
 
 
-class Arena:
+class SlabArena:
     """The owner's end: takes slabs, fills them, and gets them back.
 
     Attributes:
@@ -198,7 +198,7 @@ class ArenaReader:
             ) from error
         size = _offset(self._num_slabs, self._slab_bytes, self._num_slabs)
         if magic != _MAGIC or size != len(self._map):
-            raise DataError(f"{path} is no arena", hint="give a file that Arena made")
+            raise DataError(f"{path} is no arena", hint="give a file that SlabArena made")
         self._generations = np.frombuffer(self._map, np.uint64, self._num_slabs, _HEAD.size)
 
     def read(self, ref: SlabRef) -> np.ndarray:

@@ -11,7 +11,7 @@ import numpy as np
 
 from steelyard.errors import ConfigError, DataError
 
-__all__ = ["Fault", "FaultKind", "draw_faults", "flip_bit", "strike", "truncate"]
+__all__ = ["ChaosFault", "FaultKind", "draw_faults", "flip_bit", "strike", "truncate"]
 
 FaultKind = Literal["kill", "stop", "resume", "restart", "cut", "heal"]
 _END: Mapping[str, FaultKind] = {"kill": "restart", "stop": "resume", "cut": "heal"}
@@ -20,7 +20,7 @@ _SIGNAL = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "resume": signal.SIGC
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Fault:
+class ChaosFault:
     """One event of a sequence.
 
     Attributes:
@@ -43,7 +43,7 @@ def draw_faults(
     every_s: float,
     mean_s: float,
     kinds: Sequence[FaultKind] = ("kill", "stop", "cut"),
-) -> list[Fault]:
+) -> list[ChaosFault]:
     """Draw a sequence of faults.
 
     Faults begin as a Poisson process and strike a node that has none; each lasts an exponential
@@ -69,7 +69,7 @@ def draw_faults(
             f"of {mean_s} s",
             hint=f"times are above 0, and kinds are of {', '.join(_END)}",
         )
-    found: list[Fault] = []
+    found: list[ChaosFault] = []
     free_from_s = dict.fromkeys(names, 0.0)
     now_s = float(generator.exponential(every_s))
     while now_s < horizon_s:
@@ -79,7 +79,7 @@ def draw_faults(
             kind = kinds[int(generator.integers(len(kinds)))]
             end_s = now_s + float(generator.exponential(mean_s))
             free_from_s[name] = end_s
-            found += [Fault(now_s, name, kind), Fault(end_s, name, _END[kind])]
+            found += [ChaosFault(now_s, name, kind), ChaosFault(end_s, name, _END[kind])]
         now_s += float(generator.exponential(every_s))
     return sorted(found)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from steelyard.errors import ConfigError, StoreError
 
-__all__ = ["Group", "Lease", "LeaseTable", "Member"]
+__all__ = ["Lease", "LeaseTable", "Member", "MemberGroup"]
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class Member:
     epoch: int
 
 
-class Group:
+class MemberGroup:
     """Members by name, with heartbeats and epochs.
 
     A member that is heard at t may believe itself a member until t + lease on its own clock,

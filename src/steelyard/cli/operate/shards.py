@@ -11,7 +11,7 @@ from steelyard.errors import ConfigError
 from steelyard.runs.report import Column, Report, Section, Table, Text
 
 if TYPE_CHECKING:
-    from steelyard.operate.shards.cluster import Cluster
+    from steelyard.operate.shards.cluster import ShardCluster
 
 __all__ = ["shards"]
 
@@ -40,10 +40,10 @@ def up(
         chart: Picture of the map before and after; .png, .svg or .html.
         json: Print the status as JSON.
     """
-    from steelyard.operate.shards.cluster import Cluster, StoreOptions
+    from steelyard.operate.shards.cluster import ShardCluster, StoreOptions
 
     options = StoreOptions(shards=16 * nodes, keys=max(rows, 16 * nodes))
-    with Cluster(nodes=nodes, store=store, options=options) as cluster:
+    with ShardCluster(nodes=nodes, store=store, options=options) as cluster:
         _fill(cluster, rows)
         if not kill:
             _show(cluster.status(), json=json)
@@ -65,7 +65,7 @@ def up(
     _show(status, json=json)
 
 
-def _fill(cluster: "Cluster", rows: int) -> None:
+def _fill(cluster: "ShardCluster", rows: int) -> None:
     """Write rows where the store has none."""
     import numpy as np
 
@@ -145,13 +145,13 @@ def simulate(
 
     from steelyard.operate.shards.ablation import ablate
     from steelyard.operate.shards.simulate import LoadTrace, drifting_load
-    from steelyard.train.chaos import Fault
+    from steelyard.train.chaos import ChaosFault
 
     if not 0 <= kills < nodes:
         raise ConfigError(f"--kills is {kills}, but must be in [0, {nodes - 1}]", hint="lower it")
     generator = np.random.default_rng(seed)
     rates = drifting_load(generator, windows=windows, grains=grains, total_rate=1e3 * nodes)
-    faults = [Fault(windows / 2, f"n{number}", "kill") for number in range(kills)]
+    faults = [ChaosFault(windows / 2, f"n{number}", "kill") for number in range(kills)]
     rows = ablate(LoadTrace(rates=rates, faults=faults), nodes=nodes)
     if json:
         print_json(rows)

@@ -13,7 +13,7 @@ from steelyard.data.shardstore.messages import (
     KeepFragment,
     NodeRefusal,
     RebuildFragment,
-    Warm,
+    WarmShard,
 )
 from steelyard.data.shardstore.node import ShardNode
 from steelyard.data.shardstore.rows import rows_from_bytes
@@ -38,7 +38,7 @@ async def answer_cold(node: ShardNode, ask: Any) -> Any:
     try:
         if isinstance(ask, Freeze):
             return await _freeze(node, ask)
-        if isinstance(ask, Warm):
+        if isinstance(ask, WarmShard):
             return await _warm(node, ask)
         if isinstance(ask, RebuildFragment):
             return await _rebuild(node, ask)
@@ -93,7 +93,7 @@ async def _freeze(node: ShardNode, ask: Freeze) -> Any:
     return Done(moved_bytes=moved)
 
 
-async def _warm(node: ShardNode, ask: Warm) -> Done:
+async def _warm(node: ShardNode, ask: WarmShard) -> Done:
     """Decode a shard's rows into memory."""
     code = ErasureCode(data=ask.data, parity=ask.parity)
     peers = [node.peer(address) for address in ask.addresses]

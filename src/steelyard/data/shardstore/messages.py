@@ -18,7 +18,7 @@ __all__ = [
     "KeepFragment",
     "NodeRefusal",
     "Ping",
-    "Probe",
+    "ProbeNode",
     "Pull",
     "Put",
     "RebuildFragment",
@@ -27,7 +27,7 @@ __all__ = [
     "Scan",
     "Sync",
     "TreeLevel",
-    "Warm",
+    "WarmShard",
 ]
 
 
@@ -55,7 +55,7 @@ class Ping(_Message, frozen=True):
     prune: bool
 
 
-class Probe(_Message, frozen=True):
+class ProbeNode(_Message, frozen=True):
     """Ask another node whether it is there."""
 
     address: str
@@ -159,7 +159,7 @@ class RebuildFragment(_Message, frozen=True):
     addresses: tuple[str, ...]
 
 
-class Warm(_Message, frozen=True):
+class WarmShard(_Message, frozen=True):
     """Read a cold shard's fragments, decode them and keep the rows in memory."""
 
     shard: int
@@ -237,7 +237,7 @@ class NodeRefusal(_Message, frozen=True):
 
 Request = (
     Ping
-    | Probe
+    | ProbeNode
     | Get
     | Put
     | Scan
@@ -250,6 +250,6 @@ Request = (
     | GetFragment
     | DropFragment
     | RebuildFragment
-    | Warm
+    | WarmShard
 )
 Answer = Ack | RowBatch | Hashes | FragmentBytes | Done | NodeRefusal

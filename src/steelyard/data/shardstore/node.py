@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from steelyard.data.arena import Arena, ArenaConfig, SlabRef
+from steelyard.data.arena import ArenaConfig, SlabArena, SlabRef
 from steelyard.data.shardstore import catchup, messages
 from steelyard.data.shardstore.config import NodeConfig
 from steelyard.data.shardstore.custody import Custody
@@ -55,7 +55,7 @@ class ShardNode:
         rate = config.bytes_per_s
         self.link = (ByteBucket(rate), ByteBucket(rate)) if rate else None
         self._disk = ByteBucket(rate) if rate else None
-        self._arena = Arena(config.name, ArenaConfig(slab_bytes=1 << 20, num_slabs=16))
+        self._arena = SlabArena(config.name, ArenaConfig(slab_bytes=1 << 20, num_slabs=16))
         self._peers: dict[str, Peer] = {}
         self.load = LoadCounter()
         self.moved_bytes = 0

@@ -123,12 +123,12 @@ class NodeServer:
             messages.Apply: node.apply,
             messages.Sync: node.sync,
             messages.Pull: node.pull,
-            messages.Probe: self._probe,
+            messages.ProbeNode: self._probe,
         }
         work = slow.get(type(ask))
         return work(ask) if work else cold.answer_cold(node, ask)
 
-    async def _probe(self, ask: messages.Probe) -> Done | NodeRefusal:
+    async def _probe(self, ask: messages.ProbeNode) -> Done | NodeRefusal:
         """Say whether another node answers."""
         other = Peer(ask.address, key=self._key)
         try:

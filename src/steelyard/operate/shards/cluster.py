@@ -19,13 +19,13 @@ from steelyard.data.shardstore.rows import MAX_KEY, Rows
 from steelyard.data.shardstore.shardmap import Shard, ShardMap, even_shards
 from steelyard.errors import ConfigError, StoreError, require
 from steelyard.files import exclusive, read_json, write_json
-from steelyard.operate.shards.controller import Controller
-from steelyard.operate.shards.driver import Driver
+from steelyard.operate.shards.controller import ShardController
+from steelyard.operate.shards.driver import ShardDriver
 from steelyard.operate.shards.placement import distribute
 from steelyard.operate.shards.policy import Adaptive
 from steelyard.train import chaos
 
-__all__ = ["Cluster", "StoreOptions"]
+__all__ = ["ShardCluster", "StoreOptions"]
 
 T = TypeVar("T")
 
@@ -63,14 +63,14 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Cluster:
+class ShardCluster:
     """Some nodes, and the one controller of their map.
 
     The folder is held by one process at a time, so there is one controller; its map is on disk, and
     a later controller goes on from there. When the controller dies, its nodes end too.
 
     Example:
-        >>> with Cluster(nodes=4, store=Path("store")) as cl:  # doctest: +SKIP
+        >>> with ShardCluster(nodes=4, store=Path("store")) as cl:  # doctest: +SKIP
         ...     cl.put(np.array([7]), np.zeros((1, 128), np.uint8))
 
     Source: arXiv 2405.00004 for what is kept up: classes by time, replicas by load, repair at every
@@ -120,8 +120,8 @@ class Cluster:
         """Read the folder, start what it names and what was asked, and place the shards."""
         shards, names, version = self._stored(nodes)
         generator = np.random.default_rng(seed)
-        self._controller = Controller(shards, self.policy, generator=generator, epoch=version)
-        self._driver = Driver(self._controller, bytes.fromhex(self._key), self._save)
+        self._controller = ShardController(shards, self.policy, generator=generator, epoch=version)
+        self._driver = ShardDriver(self._controller, bytes.fromhex(self._key), self._save)
         self._driver.start()
         self._exit.callback(self._driver.stop)
         with ThreadPoolExecutor(4) as pool:

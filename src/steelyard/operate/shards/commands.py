@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Command", "Task", "TaskKind"]
+__all__ = ["ShardCommand", "ShardTask", "TaskKind"]
 
 TaskKind = Literal["copy", "reconcile", "retire", "freeze", "warm", "rebuild"]
 """A copy of a shard to another node, the comparison of two replicas, waiting until a node knows
@@ -11,7 +11,7 @@ that it serves no more, coding a shard, reading one back to memory, making a los
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class ShardCommand:
     """One thing to do, by a node.
 
     Attributes:
@@ -34,7 +34,7 @@ class Command:
 
 
 @dataclass(slots=True)
-class Task:
+class ShardTask:
     """A change under way.
 
     Attributes:
@@ -46,7 +46,7 @@ class Task:
         since_s: when the task began.
     """
 
-    command: Command
+    command: ShardCommand
     version: int
     waits_for: tuple[str, ...]
     since_s: float

@@ -5,19 +5,19 @@ from collections.abc import Callable
 import numpy as np
 
 from steelyard.data.shardstore.shardmap import Shard, ShardMap
-from steelyard.operate.shards.commands import Command, Task, TaskKind
+from steelyard.operate.shards.commands import ShardCommand, ShardTask, TaskKind
 from steelyard.operate.shards.detector import Detector
 from steelyard.operate.shards.policy import Adaptive
 from steelyard.operate.shards.targets import Targets
 from steelyard.operate.shards.views import NodeReport, NodeView
-from steelyard.train.group import Group
+from steelyard.train.group import MemberGroup
 
-__all__ = ["Controller"]
+__all__ = ["ShardController"]
 
 _TASK_TIMEOUT_S = 60.0
 
 
-class Controller:
+class ShardController:
     """Holds the map and changes it.
 
     Whoever drives it pings the nodes, with `ping`, tells what came with `heard` and `missed`, calls
@@ -59,11 +59,11 @@ class Controller:
         self.map.check()
         self.policy = policy
         self.nodes: dict[str, NodeView] = {}
-        self.group = Group(lease_s=policy.lease_s)
+        self.group = MemberGroup(lease_s=policy.lease_s)
         self.detector = Detector(
             ping_s=policy.ping_s, suspicion=policy.suspicion, generator=generator
         )
-        self.tasks: dict[int, Task] = {}
+        self.tasks: dict[int, ShardTask] = {}
         self.events: list[tuple[float, str]] = []
         self.wished: Callable[[Shard], int] = lambda shard: policy.replicas
         self.weights: dict[int, float] = {}
@@ -131,7 +131,7 @@ class Controller:
         if task is not None:
             self._conclude(task, ok=ok)
 
-    def _conclude(self, task: Task, *, ok: bool) -> None:
+    def _conclude(self, task: ShardTask, *, ok: bool) -> None:
         """Change the map as the end of a task asks."""
         command = task.command
         shard = self.shard(command.shard)
@@ -157,7 +157,7 @@ class Controller:
             nodes[command.number] = command.target
             self.map = self.map.changed(shard.with_(fragments=tuple(nodes)))
 
-    def _end_copy(self, task: Task, shard: Shard, *, ok: bool) -> None:
+    def _end_copy(self, task: ShardTask, shard: Shard, *, ok: bool) -> None:
         """Name a learner that has caught up a replica, in place of another where that was meant."""
         target = task.command.target
         if target not in shard.learners:
@@ -225,7 +225,7 @@ class Controller:
 
     # -- what it wants ------------------------------------------------------------------------
 
-    def tick(self, now_s: float) -> list[Command]:
+    def tick(self, now_s: float) -> list[ShardCommand]:
         """Replace dead nodes, begin repairs, and return the commands whose time has come.
 
         Args:
@@ -380,12 +380,12 @@ class Controller:
         waits_for: tuple[str, ...] = (),
     ) -> None:
         self._next_task += 1
-        command = Command(self._next_task, kind, shard.id, target, source, nodes, number)
-        self.tasks[self._next_task] = Task(
+        command = ShardCommand(self._next_task, kind, shard.id, target, source, nodes, number)
+        self.tasks[self._next_task] = ShardTask(
             command, self.map.version, waits_for, now_s, replaces=replaces
         )
 
-    def _due(self) -> list[Command]:
+    def _due(self) -> list[ShardCommand]:
         """Return commands whose nodes have the map they need, and mark them as sent."""
         found = []
         for task in self.tasks.values():

@@ -11,22 +11,22 @@ import numpy as np
 from steelyard.data.shardstore import messages
 from steelyard.data.shardstore.wire import Peer, RefusedError
 from steelyard.errors import StoreError
-from steelyard.operate.shards.commands import Command
-from steelyard.operate.shards.controller import Controller
+from steelyard.operate.shards.commands import ShardCommand
+from steelyard.operate.shards.controller import ShardController
 from steelyard.operate.shards.loads import COLD, HOT, WARM
 from steelyard.operate.shards.planner import Planner
 from steelyard.operate.shards.views import NodeReport
 
-__all__ = ["Driver"]
+__all__ = ["ShardDriver"]
 
 T = TypeVar("T")
 _COMMAND_S = 55.0
 
 
-class Driver:
+class ShardDriver:
     """One thread with an event loop, in which alone the controller is used."""
 
-    def __init__(self, controller: Controller, key: bytes, save: Callable[[], None]) -> None:
+    def __init__(self, controller: ShardController, key: bytes, save: Callable[[], None]) -> None:
         """Take a controller.
 
         Args:
@@ -197,14 +197,14 @@ class Driver:
 
     async def _probe(self, helper: str, name: str) -> None:
         """Ask one node whether another answers it."""
-        ask = messages.Probe(address=self._controller.nodes[name].address)
+        ask = messages.ProbeNode(address=self._controller.nodes[name].address)
         try:
             await self._peers[helper].ask(ask, 1.0)
         except (OSError, RefusedError):
             return
         self._controller.detector.probed(name, is_reached=True)
 
-    async def _do(self, command: Command) -> None:
+    async def _do(self, command: ShardCommand) -> None:
         """Do a command and tell how it ended."""
         moved, ok = 0, False
         try:
@@ -216,7 +216,7 @@ class Driver:
             pass  # the controller plans anew from what is left
         self._controller.finished(command.task, time.monotonic(), ok=ok, moved_bytes=moved)
 
-    def _message(self, command: Command) -> Any:
+    def _message(self, command: ShardCommand) -> Any:
         """Return what a node is asked for a command; None when its shard is gone."""
         shard = self._controller.shard(command.shard)
         if shard is None:
@@ -236,7 +236,7 @@ class Driver:
         if command.kind == "freeze":
             return messages.Freeze(**parts)
         if command.kind == "warm":
-            return messages.Warm(**parts)
+            return messages.WarmShard(**parts)
         return messages.RebuildFragment(**parts, number=command.number)
 
     def status(self) -> dict[str, Any]:

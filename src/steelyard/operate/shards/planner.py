@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from steelyard.data.shardstore.shardmap import Shard
-from steelyard.operate.shards.controller import Controller
+from steelyard.operate.shards.controller import ShardController
 from steelyard.operate.shards.loads import COLD, HOT, ShardLoads
 from steelyard.operate.shards.placement import rank
 from steelyard.train.group import LeaseTable
@@ -51,7 +51,7 @@ class Planner:
         loads: what shards are asked.
     """
 
-    def __init__(self, controller: Controller, *, name: str = "planner") -> None:
+    def __init__(self, controller: ShardController, *, name: str = "planner") -> None:
         """Take a controller.
 
         Args:

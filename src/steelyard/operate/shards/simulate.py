@@ -7,14 +7,14 @@ import numpy as np
 
 from steelyard.data.shardstore.shardmap import even_shards
 from steelyard.errors import ConfigError, require
-from steelyard.operate.shards.commands import Command
-from steelyard.operate.shards.controller import Controller
+from steelyard.operate.shards.commands import ShardCommand
+from steelyard.operate.shards.controller import ShardController
 from steelyard.operate.shards.placement import distribute
 from steelyard.operate.shards.planner import Planner
 from steelyard.operate.shards.policy import Adaptive
 from steelyard.operate.shards.views import NodeReport
 from steelyard.sim.loop import EventLoop
-from steelyard.train.chaos import Fault
+from steelyard.train.chaos import ChaosFault
 
 __all__ = ["LoadTrace", "ShardRun", "drifting_load", "simulate"]
 
@@ -34,7 +34,7 @@ class LoadTrace:
     rates: np.ndarray
     window_s: float = 1.0
     grain_bytes: float = 1e6
-    faults: Sequence[Fault] = ()
+    faults: Sequence[ChaosFault] = ()
 
     def __post_init__(self) -> None:
         is_good = self.rates.ndim == 2 and self.rates.size > 0 and bool((self.rates >= 0).all())
@@ -114,7 +114,7 @@ def drifting_load(
     return rates
 
 
-class _Run:
+class _ShardRun:
     """One simulation."""
 
     def __init__(
@@ -131,7 +131,7 @@ class _Run:
         placed = distribute(even, copies, dict.fromkeys(self.names, 1.0), eps=policy.eps)
         made = even_shards(shards, keys=trace.rates.shape[1])
         first = tuple(shard.with_(replicas=placed[shard.id]) for shard in made)
-        self.controller = Controller(first, policy, generator=np.random.default_rng(seed))
+        self.controller = ShardController(first, policy, generator=np.random.default_rng(seed))
         self.planner = Planner(self.controller)
         for name in self.names:
             self.controller.add(name, name)
@@ -152,7 +152,7 @@ class _Run:
         for fault in self.trace.faults:
             self.loop.at(fault.time_s, lambda fault=fault: self.strike(fault))
 
-    def strike(self, fault: Fault) -> None:
+    def strike(self, fault: ChaosFault) -> None:
         """Kill a node, or start one, which holds nothing."""
         if fault.kind == "kill":
             self.boots[fault.target] = 0
@@ -197,13 +197,13 @@ class _Run:
             for name in self.controller.nodes
         )
 
-    def end(self, command: Command, size: float) -> None:
+    def end(self, command: ShardCommand, size: float) -> None:
         """End a command; it fails when one of its nodes died."""
         ok = all(self.boots[name] for name in (command.target, command.source) if name)
         moved = int(size) if ok and command.kind != "reconcile" else 0
         self.controller.finished(command.task, self.loop.now_s, ok=ok, moved_bytes=moved)
 
-    def bytes_of(self, command: Command) -> float:
+    def bytes_of(self, command: ShardCommand) -> float:
         """Return the bytes that a command copies; nothing differs when replicas are compared."""
         shard = self.controller.shard(command.shard)
         if shard is None or command.kind == "reconcile":
@@ -294,7 +294,7 @@ def simulate(
             f"{nodes} nodes and {count} shards over {trace.rates.shape[1]} grains",
             hint="give at least one node, and no more shards than grains",
         )
-    run = _Run(trace, chosen, nodes, count, bytes_per_s, seed)
+    run = _ShardRun(trace, chosen, nodes, count, bytes_per_s, seed)
     run.start()
     run.loop.run(until_s=len(trace.rates) * trace.window_s)
     windows = len(trace.rates)

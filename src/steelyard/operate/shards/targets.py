@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from steelyard.data.shardstore.shardmap import Shard, ShardMap
-from steelyard.operate.shards.commands import Task
+from steelyard.operate.shards.commands import ShardTask
 from steelyard.operate.shards.detector import Detector
 from steelyard.operate.shards.placement import choose
 from steelyard.operate.shards.policy import Adaptive
@@ -30,13 +30,13 @@ class Targets:
         """Return the nodes that are up or suspected, in order."""
         return sorted(name for name in self._nodes if self._detector.state(name) != "dead")
 
-    def is_free(self, name: str, tasks: Mapping[int, Task]) -> bool:
+    def is_free(self, name: str, tasks: Mapping[int, ShardTask]) -> bool:
         """Whether a node may read or send one more copy now."""
         commands = [task.command for task in tasks.values() if task.command.kind != "reconcile"]
         busy = sum(name in (command.target, command.source) for command in commands)
         return busy < self._policy.moves_at_once
 
-    def source_of(self, shard: Shard, tasks: Mapping[int, Task]) -> str:
+    def source_of(self, shard: Shard, tasks: Mapping[int, ShardTask]) -> str:
         """Return the node to copy a shard from, the one that writes; none when it is down or busy.
 
         Another replica may lack a write that is under way and that the new holder, named after the
@@ -50,7 +50,7 @@ class Targets:
         self,
         shard: Shard,
         shard_map: ShardMap,
-        tasks: Mapping[int, Task],
+        tasks: Mapping[int, ShardTask],
         weights: Mapping[int, float],
         copies: int,
     ) -> str:
