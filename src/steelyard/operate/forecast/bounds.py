@@ -53,7 +53,7 @@ def within_reach(quantiles: np.ndarray, context: np.ndarray) -> np.ndarray:
         Finite quantiles [K, H], ascending along K.
     """
     low, high = np.nanmin(context), np.nanmax(context)
-    width = high - low
+    width = high - low  # infinite where the range of floats is left: then nothing is cut off
     middle = 0.5 * low + 0.5 * high
     held = np.where(np.isnan(quantiles), middle, quantiles)
     return np.sort(np.clip(held, low - width, high + width), axis=0)
@@ -91,9 +91,12 @@ def forecast_all(
     made = []
     with np.errstate(over="ignore", invalid="ignore"):
         found = forecast(scaled, horizon, seasons)
-        for item, quantiles, row, unit in zip(context.ids, found, scaled, units, strict=True):
-            held = within_reach(quantiles, row) * unit
-            made.append(SampleForecast(np.clip(held, -_HUGE, _HUGE), LEVELS, name, item))
+        parts = zip(context.ids, found, rows, scaled, units, strict=True)
+        for item, quantiles, row, small, unit in parts:
+            held = within_reach(quantiles, small) * unit
+            # The product rounds, so the reach is held once more in the series' own unit.
+            held = np.clip(within_reach(held, row), -_HUGE, _HUGE)
+            made.append(SampleForecast(held, LEVELS, name, item))
     return made
 
 
