@@ -221,6 +221,8 @@ class World:
             rows = {key: source.rows[key] for key in keys if key in source.rows}
 
             def keep() -> None:
+                if not target.custody.is_known(self.loop.now_s):
+                    return end(False)
                 for key, version in rows.items():
                     target.rows[key] = max(version, target.rows.get(key, 0))
                 end(True)
@@ -240,6 +242,8 @@ class World:
     ) -> None:
         """Freeze a shard, make a fragment, or warm a shard; fragments hold their whole content."""
         version, needed = shard.epoch, POLICY.code[0]
+        if not target.custody.is_known(self.loop.now_s):
+            return end(False)
         nodes = [self.nodes[name] for name in command.nodes]
         able = [node.is_up and not node.is_stopped for node in nodes]
         if command.kind == "freeze":

@@ -36,6 +36,8 @@ async def answer_cold(node: ShardNode, ask: Any) -> Any:
         Its answer.
     """
     try:
+        if isinstance(ask, (Freeze, WarmShard, RebuildFragment)) and not node.is_known():
+            return NodeRefusal(reason="lease")
         if isinstance(ask, Freeze):
             return await _freeze(node, ask)
         if isinstance(ask, WarmShard):

@@ -50,6 +50,13 @@ class Custody:
         """Take a lease, counted from when this node spoke and not from when it was answered."""
         self.lease_end_s = max(self.lease_end_s, spoken_s + lease_s)
 
+    def is_known(self, now_s: float) -> bool:
+        """Whether the controller knows of this process: it has a lease.
+
+        What a restarted process does before that would be put down to the one it follows.
+        """
+        return now_s < self.lease_end_s
+
     def refuse_read(self, keys: np.ndarray, now_s: float) -> str:
         """Return why keys may not be read here: "lease", "moved", or "" when they may."""
         if self.map is None or now_s >= self.lease_end_s:

@@ -234,6 +234,8 @@ class ShardNode:
 
     async def sync(self, ask: messages.Sync) -> Done | NodeRefusal:
         """Catch up on a range from another node, and check that nothing is missing."""
+        if not self.is_known():
+            return NodeRefusal(reason="lease")
         peer, moved = self.peer(ask.address), 0
         try:
             # Writes go on meanwhile, here as there; the later rounds are short.
@@ -279,6 +281,10 @@ class ShardNode:
         and then it has a lease. Copied from before, its gaps would become those of others.
         """
         return self.custody.refuse_read(np.array([first, last], np.uint64), self._clock())
+
+    def is_known(self) -> bool:
+        """Whether the controller knows of this process."""
+        return self.custody.is_known(self._clock())
 
     async def heal(self, keys: np.ndarray) -> bool:
         """Read damaged values from other holders; whether all came."""
