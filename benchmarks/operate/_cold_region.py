@@ -37,7 +37,7 @@ def calibrated(scale: float) -> tuple[WorkloadGenerator, Platform]:
     published number of that week. Later days are not looked at.
     """
     platform = published_platform(FixedKeepAlive(), scale=scale)
-    week = hourly(2)["cold_starts"][: 7 * 24].sum() * scale
+    week = float(hourly(2)["cold_starts"].to_numpy()[: 7 * 24].sum()) * scale
     mix = published_mix()
     triggers = {name: sum(v for (of, _), v in mix.items() if of == name) for name, _ in mix}
     factors = dict.fromkeys(triggers, 1.0)

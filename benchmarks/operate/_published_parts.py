@@ -57,7 +57,7 @@ def fit_runtime(runtime: str) -> tuple[float, Array, float]:
         Share, correlations [parts, parts], and the distance of the logarithms (root mean
         square) at the odd percentiles; those near the 50th and 90th weigh three times.
     """
-    scores = ndtri(qmc.Sobol(len(PARTS), seed=0).random_base2(12))
+    scores = ndtri(qmc.Sobol(len(PARTS), rng=0).random_base2(12))
     curves = [curve(part, "runtime_region2", runtime) for part in PARTS]
     at, target = curve("cold_start", "runtime_region2", runtime)
     odd = np.round(at * 100).astype(int) % 2 == 1

@@ -148,11 +148,12 @@ class LeaseTable:
             holds it.
         """
         held = self._held.get(name)
-        is_running = held is not None and held.until_s >= now_s
-        if is_running and held.holder != holder:
+        epoch = held.epoch if held else 0
+        if held is None or held.until_s < now_s:
+            # A holder that comes late begins a new epoch: another might have held it in between.
+            epoch += 1
+        elif held.holder != holder:
             return None
-        # A holder that comes late begins a new epoch: another might have held it in between.
-        epoch = held.epoch if is_running else (held.epoch if held else 0) + 1
         lease = Lease(name, holder, epoch, now_s + duration_s)
         self._held[name] = lease
         return lease

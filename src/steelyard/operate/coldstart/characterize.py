@@ -229,7 +229,7 @@ def _top(frame: pl.LazyFrame, rows: int) -> list[TopFunction]:
     for name, count in counts.iter_rows():
         mine = hours.filter(pl.col("function") == name)
         series = np.zeros(int(end) - int(begin) + 1)  # pyright: ignore[reportArgumentType]
-        series[mine["hour"].to_numpy() - begin] = mine["len"].to_numpy()
+        series[(mine["hour"] - begin).to_numpy().astype(np.int64)] = mine["len"].to_numpy()
         found.append(TopFunction(str(name), count, count / rows, peak_to_trough(series)))
     return found
 

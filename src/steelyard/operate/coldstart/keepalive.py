@@ -89,7 +89,7 @@ class HybridHistogram:
     @property
     def edges_s(self) -> NDArray[np.float64]:
         """Edges of the minutes."""
-        return 60.0 * np.arange(self.minutes + 1)
+        return 60.0 * np.arange(self.minutes + 1, dtype=np.float64)
 
     def plan(self, state: FunctionState, now_s: float) -> IdlePlan:
         """Plan by forecast, by fixed time, or by the head and tail of the gaps."""

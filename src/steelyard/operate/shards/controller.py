@@ -307,9 +307,7 @@ class ShardController:
         """Begin to make a lost or damaged fragment again, on a node that has none of the shard."""
         for number, name in enumerate(shard.fragments):
             report = self.nodes[name].report
-            # A report from before the freeze cannot name the fragment.
-            is_known = report is not None and report.map_version >= self.map.version
-            if name in live and not (is_known and (shard.id, number) not in report.fragments):
+            if name in live and not (report and report.lacks(shard.id, number, self.map.version)):
                 continue
             free = [item for item in live if item not in shard.fragments]
             target = name if name in live else (free or [""])[0]

@@ -28,6 +28,11 @@ class NodeReport:
     recovered: bool = False
     is_full: bool = False
 
+    def lacks(self, shard: int, number: int, map_version: int) -> bool:
+        """Whether a coded block that the map places on the node is not there."""
+        # A report from before the shard was coded cannot name its blocks.
+        return self.map_version >= map_version and (shard, number) not in self.fragments
+
 
 @dataclass(slots=True)
 class NodeView:

@@ -116,17 +116,22 @@ class FunctionState:
 
 @runtime_checkable
 class KeepAlive(Protocol):
-    """Decides how long an idle pod stays.
+    """Decides how long an idle pod stays."""
 
-    Attributes:
-        edges_s: edges of the bins in which it wants gaps counted.
-        default_s: what a pod stays that idles while others of its function run.
-        is_cached: whether a plan holds until the function's gaps have grown by 3 %.
-    """
+    @property
+    def edges_s(self) -> NDArray[np.float64]:
+        """Edges of the bins in which it wants gaps counted."""
+        ...
 
-    edges_s: NDArray[np.float64]
-    default_s: float
-    is_cached: bool
+    @property
+    def default_s(self) -> float:
+        """Seconds that a pod stays which idles while others of its function run."""
+        ...
+
+    @property
+    def is_cached(self) -> bool:
+        """Whether a plan holds until the function's gaps have grown by 3 %."""
+        ...
 
     def plan(self, state: FunctionState, now_s: float) -> IdlePlan:
         """Decide on the pod when its function's last request has ended."""
