@@ -27,7 +27,7 @@ _REPLICAS = 20
 class AutoscaleConfig:
     """A service, its promise, and what its demand is replayed with.
 
-    Attributes:
+    Args:
         capacity: load that one replica carries at full use, in the unit of the demand; 0 takes
             what lets 20 replicas carry the 99 % quantile of the history within the promise.
         target_utilization: share of its capacity up to which a replica keeps its promise.

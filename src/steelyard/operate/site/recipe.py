@@ -20,7 +20,7 @@ _YEAR_HOURS = 8760
 class SiteRecipe:
     """A comparison of controllers on one site.
 
-    Attributes:
+    Args:
         datacenter: catalog name of the data center, or a TOML file of one's own.
         site: catalog name of the site whose price of electricity counts; that of the data center
             when empty.
