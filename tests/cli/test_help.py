@@ -14,13 +14,17 @@ def verbs():
     """Return the words and the application of every verb."""
     whole = _app(COMMANDS)
     for name in COMMANDS:
-        room = whole[name]
-        inner = [word for word in room if not word.startswith("-")]
-        if room.default_command or not inner:
-            yield (name,), room
-        for word in inner:
-            if room[word].show:
-                yield (name, word), room[word]
+        yield from below((name,), whole[name])
+
+
+def below(words, app):
+    """Yield a verb and those under it, but what only groups others."""
+    inner = [word for word in app if not word.startswith("-")]
+    if app.default_command or not inner:
+        yield words, app
+    for word in inner:
+        if app[word].show:
+            yield from below((*words, word), app[word])
 
 
 @pytest.fixture(scope="module")

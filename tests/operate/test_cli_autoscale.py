@@ -131,7 +131,7 @@ def test_processes_are_driven_and_drained(csv, tmp_path, capsys):
 def test_the_forecaster_is_the_one_that_was_best_on_the_history():
     history = demand_values(600, seed=1)
     chosen, scores = choose_forecaster(history, step_s=300.0, horizon=1)
-    assert scores[chosen.name] == min(scores.values()) and len(scores) == 3
+    assert scores[chosen.name] == min(scores.values()) and len(scores) >= 3
 
 
 def test_a_demand_fills_holes_and_refuses_what_is_below_0():

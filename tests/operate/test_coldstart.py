@@ -329,8 +329,8 @@ def test_generator_keeps_its_promises():
 
 
 def test_policies_are_compared_on_the_same_requests():
-    work = WorkloadGenerator(cold_starts_per_day=1500, days=2).make(seed=0)
-    platform = published_platform(FixedKeepAlive(), scale=0.03)
+    work = WorkloadGenerator(cold_starts_per_day=10000, days=2).make(seed=0)
+    platform = published_platform(FixedKeepAlive(), scale=0.2)
     found = compare(platform, work, {name: POLICIES[name] for name in ("fixed", "timer")}, seed=0)
     assert [item.name for item in found][-1] == "oracle"
     assert found[0].regret == 0.0

@@ -2,7 +2,9 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from cyclopts import Parameter
 
 from steelyard.cli.output import Switch, print_report
 from steelyard.operate.coldstart.characterize import LEVELS, ColdStartReport, characterize
@@ -14,7 +16,11 @@ __all__ = ["characterize_trace"]
 
 
 def characterize_trace(
-    *traces: Path,
+    # A docstring's words for it are not read: its name there has a star.
+    *traces: Annotated[
+        Path,
+        Parameter(help="files of one schema in the order of time (CSV, gzip-packed CSV, Parquet)."),
+    ],
     functions: Path | None = None,
     requests: Path | None = None,
     json: Switch = False,
