@@ -398,7 +398,8 @@ class World:
         cold = [s for s in controller.map.shards if s.is_cold and s.id not in busy]
         up = [name for name in controller.live() if controller.detector.state(name) == "up"]
         if cold and up:
-            controller.warm(cold[0], up[int(self.random.integers(len(up)))], self.loop.now_s)
+            targets = self.random.choice(up, min(len(up), POLICY.replicas), replace=False)
+            controller.warm(cold[0], tuple(map(str, targets)), self.loop.now_s)
 
     # -- faults -------------------------------------------------------------------------------
 

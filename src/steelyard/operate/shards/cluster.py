@@ -224,7 +224,7 @@ class ShardCluster:
                 row_bytes=self.options.row_bytes,
                 key=bytes.fromhex(self._key),
                 is_local=self.options.transport == "unix",
-                why_lost=lambda shard: self._call(lambda: self._controller.why_lost(shard)),
+                why_lost=lambda shard: self._call(lambda: self._controller.targets.why_lost(shard)),
                 warm=self._warm,
             )
             self._clients.append(found)

@@ -148,6 +148,11 @@ class ShardController:
             )
             self.map = self.map.changed(frozen if ok else shard.with_(sealed=False, fragments=()))
         elif command.kind == "warm":
+            left = shard.learners[shard.learners.index(command.target) + 1 :] if ok else ()
+            if left:  # fragments stay until every copy is there: one node's death loses nothing
+                nodes, names = shard.fragments, shard.learners
+                self._begin("warm", shard, left[0], task.since_s, nodes=nodes, waits_for=names)
+                return
             warm = shard.with_(
                 epoch=shard.epoch + 1, replicas=shard.learners, code=(0, 0), fragments=()
             )
@@ -200,18 +205,6 @@ class ShardController:
         if shard.is_cold:
             return sum(name not in live for name in shard.fragments)
         return max(0, min(self.wished(shard), len(live)) - len(shard.replicas))
-
-    def why_lost(self, shard: Shard) -> str:
-        """Return why nothing of a shard can be read, or an empty string when it can."""
-        live = set(self.live())
-        if shard.is_cold:
-            left = sum(name in live for name in shard.fragments)
-            gone = [name for name in shard.fragments if name not in live]
-            short = left < shard.code[0]
-            return f"{left} of {shard.code[0]} needed fragments, {', '.join(gone)}" if short else ""
-        if any(name in live for name in shard.replicas):
-            return ""
-        return f"no holder is left: {', '.join(shard.replicas) or 'nobody has its rows'}"
 
     def ping(self, name: str) -> tuple[int, float, ShardMap | None, bool]:
         """Return what to tell a node: its process and when it spoke, the map, whether to prune."""
@@ -355,14 +348,14 @@ class ShardController:
         first = shard.replicas[0]
         self._begin("freeze", shard, first, now_s, nodes=nodes, waits_for=(first, *nodes))
 
-    def warm(self, shard: Shard, target: str, now_s: float) -> None:
+    def warm(self, shard: Shard, targets: tuple[str, ...], now_s: float) -> None:
         """Begin to read a cold shard back to memory, once every node knows that it is cold.
 
         One with an older map would go on to answer from the rows of before, next to new writes.
         """
-        self.map = self.map.changed(shard.with_(learners=(target,)))
+        self.map = self.map.changed(shard.with_(learners=targets))
         everyone = tuple(self.live())
-        self._begin("warm", shard, target, now_s, nodes=shard.fragments, waits_for=everyone)
+        self._begin("warm", shard, targets[0], now_s, nodes=shard.fragments, waits_for=everyone)
 
     def _begin(
         self,

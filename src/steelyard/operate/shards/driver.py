@@ -101,8 +101,8 @@ class ShardDriver:
         busy = {task.command.shard for task in controller.tasks.values()}
         if shard is None or not shard.is_cold or number in busy:
             return
-        loads = controller.targets.loads(controller.map, controller.weights)
-        controller.warm(shard, min(loads, key=lambda name: (loads[name], name)), time.monotonic())
+        targets = controller.targets.warm_targets(controller.map, controller.weights)
+        controller.warm(shard, targets, time.monotonic())
 
     # -- the loop -----------------------------------------------------------------------------
 
@@ -263,7 +263,7 @@ class ShardDriver:
             "shards": len(shards),
             "cold": sum(shard.is_cold for shard in shards),
             "lacking": sum(controller.lacking(shard, live) > 0 for shard in shards),
-            "lost": [shard.id for shard in shards if controller.why_lost(shard)],
+            "lost": [shard.id for shard in shards if controller.targets.why_lost(shard)],
             "under_way": [
                 f"{task.command.kind} of shard {task.command.shard} to {task.command.target}"
                 for task in controller.tasks.values()

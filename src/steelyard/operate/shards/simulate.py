@@ -252,9 +252,8 @@ class _ShardRun:
         used = [s for s in controller.map.shards if s.is_cold and counts[s.id] >= 1]
         for shard in used:
             if shard.id not in busy:
-                loads = controller.targets.loads(controller.map, controller.weights)
-                target = min(loads, key=lambda name: (loads[name], name))
-                controller.warm(shard, target, self.loop.now_s)
+                targets = controller.targets.warm_targets(controller.map, controller.weights)
+                controller.warm(shard, targets, self.loop.now_s)
 
 
 def simulate(

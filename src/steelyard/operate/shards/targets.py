@@ -104,6 +104,23 @@ class Targets:
         # Where it has a copy of this shard already, another node has to take the next one.
         return able if self._spare in shard.holders else [self._spare]
 
+    def why_lost(self, shard: Shard) -> str:
+        """Return why nothing of a shard can be read, or an empty string when it can."""
+        live = set(self.live())
+        if shard.is_cold:
+            left = sum(name in live for name in shard.fragments)
+            gone = [name for name in shard.fragments if name not in live]
+            short = left < shard.code[0]
+            return f"{left} of {shard.code[0]} needed fragments, {', '.join(gone)}" if short else ""
+        if any(name in live for name in shard.replicas):
+            return ""
+        return f"no holder is left: {', '.join(shard.replicas) or 'nobody has its rows'}"
+
+    def warm_targets(self, shard_map: ShardMap, weights: Mapping[int, float]) -> tuple[str, ...]:
+        """Return the least loaded live nodes, as many as a shard in memory has copies at least."""
+        loads = self.loads(shard_map, weights)
+        return tuple(sorted(loads, key=lambda name: (loads[name], name))[: self._policy.replicas])
+
     def loads(self, shard_map: ShardMap, weights: Mapping[int, float]) -> dict[str, float]:
         """Return the load of each live node: its part of the weights of the shards it holds."""
         found = dict.fromkeys(self.live(), 0.0)
