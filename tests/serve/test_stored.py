@@ -166,8 +166,9 @@ def test_codes_that_do_not_fit_are_refused_before_serving(name, change, words, t
 
 @pytest.fixture
 def kept(tmp_path, monkeypatch):
-    """The folder of packed files; small models are kept too."""
+    """The folder of packed files; small models are kept too, however full the disk is."""
     monkeypatch.setattr(packed_cache, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(packed_cache, "_SPARE_BYTES", 0)
     monkeypatch.setattr(maps, "LEAST_BYTES", 0)
     return tmp_path / "packed"
 
@@ -224,6 +225,14 @@ def test_a_cache_that_cannot_be_written_is_told_of(folders, kept):
     kept.write_text("a file where the folder should be")
     with pytest.warns(SteelyardWarning, match="packed weights are not kept"):
         assert not packed_maps(folders["awq"]).is_mapped
+
+
+@needs_compiler
+def test_a_nearly_full_disk_keeps_no_packed_weights(folders, kept, monkeypatch):
+    monkeypatch.setattr(packed_cache, "_SPARE_BYTES", 2**80)
+    packed_maps(folders["awq"])
+    assert not packed_maps(folders["awq"]).is_mapped
+    assert list(kept.iterdir()) == []
 
 
 @needs_compiler
