@@ -69,7 +69,10 @@ def head_quantiles(head: Head, outputs: Tensor) -> Tensor:
         if head == "flow":
             # A monotone map takes quantiles to quantiles, so none has to be sampled.
             spline = outputs[..., 2:].double().unsqueeze(-2)
-            units = bend(units.expand(*outputs.shape[:-1], -1), spline.expand(*outputs.shape[:-1], len(LEVELS), -1))
+            units = bend(
+                units.expand(*outputs.shape[:-1], -1),
+                spline.expand(*outputs.shape[:-1], len(LEVELS), -1),
+            )
     else:
         units = torch.as_tensor(stdtrit(freedom.cpu().numpy(), np.asarray(LEVELS)))
     return center + scale * units.to(center.device)
