@@ -5,6 +5,7 @@ seeds that nothing was chosen on.
 """
 
 import time
+from collections.abc import Sequence
 
 import numpy as np
 from benchmarks.common import Check
@@ -16,11 +17,13 @@ from steelyard.operate.forecast.networks.hierarchical import (
     cascade_config,
 )
 from steelyard.operate.series import SeriesSet
+from steelyard.parallel import torch_threads
 
 __all__ = ["chain_of_levels", "hierarchy_checks", "two_sites"]
 
 _STEP_S = 600.0
 _WINDOWS = 500
+_CHAIN_STEPS = 3000
 _CHAIN = Levels.of("load-a, load-b, load-c > cpu-a, cpu-b, cpu-c > latency-a, latency-b")
 
 
@@ -74,5 +77,79 @@ def chain_of_levels(seed: int, steps: int) -> SeriesSet:
 
 
 def hierarchy_checks(quick: bool) -> list[Check]:
-    """Train and score on generated series."""
-    return [*_flow_checks(quick)]
+    """Train and score on generated series.
+
+    Args:
+        quick: one seed and shorter trainings.
+    """
+    seeds = (100,) if quick else (100, 101, 102)
+    steps = 150 if quick else 400
+    with torch_threads(1):
+        return [*_flow_checks(seeds, steps), *_cascade_checks(seeds, steps), _shuffled(seeds[0])]
+
+
+def _trained(
+    series: SeriesSet, levels: Levels, steps: int, *, flow: bool = True
+) -> HierarchicalFlowForecaster:
+    """Train on all but the last windows, one step ahead."""
+    config = cascade_config(1, context_steps=48, flow=flow)
+    made = HierarchicalFlowForecaster(levels, config, steps=steps)
+    made.fit(series.before(_WINDOWS))
+    return made
+
+
+def _flow_checks(seeds: Sequence[int], steps: int) -> list[Check]:
+    """Hold the flow against independent Gaussians where two modes are equally likely."""
+    levels = Levels.of("all = east + west")
+    gains, ratios = [], []
+    for seed in seeds:
+        series = two_sites(seed, 3000)
+        begin = time.perf_counter()
+        flow, plain = (_trained(series, levels, steps, flow=is_flow) for is_flow in (True, False))
+        nats = [item.nats(series, _WINDOWS) for item in (flow, plain)]
+        scores = [evaluate(item, series, 1, _WINDOWS, 1).series for item in (flow, plain)]
+        parts = [item["east"].crps + item["west"].crps for item in scores]
+        gains.append(nats[1] - nats[0])
+        ratios.append(parts[0] / parts[1])
+        print(
+            f"two sites, seed {seed}: nats a number, flow {nats[0]:.3f}, Gaussian {nats[1]:.3f}; "
+            f"CRPS of the parts {ratios[-1]:.3f} of the Gaussian's, of the total "
+            f"{scores[0]['all'].crps / scores[1]['all'].crps:.3f}; "
+            f"{time.perf_counter() - begin:.0f} s"
+        )
+    return [
+        Check("1 nats a number, flow over Gaussian", float(np.mean(gains)), 0.3, "higher"),
+        Check("1 CRPS of the flow over the Gaussian's", float(np.mean(ratios)), 0.9, "lower"),
+    ]
+
+
+def _cascade_checks(seeds: Sequence[int], steps: int) -> list[Check]:
+    """Hold the cascade against attention on one level, weights and budget alike."""
+    flat = Levels(level=dict.fromkeys(_CHAIN.level, 1))
+    last = [name for name, level in _CHAIN.level.items() if level == _CHAIN.count]
+    ratios = []
+    for seed in seeds:
+        series = chain_of_levels(seed, _CHAIN_STEPS)
+        made = [_trained(series, levels, steps) for levels in (_CHAIN, flat)]
+        scores = [evaluate(item, series, 1, _WINDOWS, 1).series for item in made]
+        crps = [sum(item[name].crps for name in last) / len(last) for item in scores]
+        ratios.append(crps[0] / crps[1])
+        print(
+            f"chain of levels, seed {seed}: CRPS of the last level, cascade {crps[0]:.4f}, one "
+            f"level {crps[1]:.4f}: {ratios[-1]:.3f}"
+        )
+    mean = float(np.exp(np.mean(np.log(ratios))))
+    return [Check("2 CRPS of the last level, cascade over one level", mean, 0.97, "lower")]
+
+
+def _shuffled(seed: int) -> Check:
+    """Train on columns in another order, and compare forecasts by name."""
+    series = chain_of_levels(seed, 900)
+    order = np.random.default_rng(seed).permutation(len(series))
+    other = series.cut(order, np.zeros(len(order)), series.lengths[order])
+    made = [_trained(item, _CHAIN, 40).predict(item, 1) for item in (series, other)]
+    moved = [
+        np.abs(made[1][place].values / made[0][row].values - 1).max()
+        for place, row in enumerate(order)
+    ]
+    return Check("2 largest change where columns are shuffled", float(max(moved)), 1e-6, "lower")
