@@ -85,7 +85,8 @@ class Levels:
                 groups = [_names(total, "+", rule), parts]
                 if len(groups[0]) != 1 or groups[0][0] in sums:
                     raise ConfigError(
-                        f"rule {rule!r} of levels", hint="give each total once, before one ="
+                        f"rule {rule!r} of levels has no new total before its =",
+                        hint="give each total once",
                     )
                 sums[groups[0][0]] = tuple(parts)
             else:

@@ -232,7 +232,8 @@ class SeriesSet:
         folder = Path(folder)
         words = read_json(folder / "series.json")
         columns: dict[str, Any] = {
-            name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in _COLUMNS  # no pickle
+            name: np.load(folder / f"{name}.npy", mmap_mode="r")
+            for name in _COLUMNS  # no pickle
         }
         columns |= {name: tuple(text) for name, text in words.items()}
         return cls(**columns)

@@ -46,8 +46,8 @@ class CascadeNetwork(nn.Module):
         levels: level of each token, 0 for those of the time, int64 [N + 4].
 
     Source: Luo et al. 2024 (arXiv 2408.01000): tokens, cascade and flow. The norms stand before
-        attention and MLP, the time is told by sines of day and week, and the flow reads the encoder
-        too.
+        attention and MLP, tokens know which series they are, the time is told by sines of day and
+        week, and the flow reads the encoder too.
     """
 
     levels: Tensor
@@ -67,6 +67,8 @@ class CascadeNetwork(nn.Module):
         self.register_buffer("levels", torch.tensor([*levels, 0, 0, 0, 0]), persistent=False)
         self.register_buffer("forecast", torch.tensor(forecast), persistent=False)
         self.embed = nn.Linear(config.context_steps, width)
+        # Attention cannot tell tokens by their place: what a series is has to be part of it.
+        self.identity = nn.Parameter(torch.zeros(len(self.levels), width))
         self.layers = nn.ModuleList(DecoderLayer(arch, index) for index in range(arch.num_layers))
         self.final_norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, 2 * config.horizon)
@@ -94,7 +96,7 @@ class CascadeNetwork(nn.Module):
         read = unit.values[:, -context:].float().nan_to_num(0.0)
         read = F.pad(read, (context - read.shape[1], 0)).unflatten(0, past.shape[:2])
         time = F.pad(marks.float()[..., -context:], (max(context - marks.shape[-1], 0), 0))
-        hidden = self.embed(torch.cat((read, time), 1))
+        hidden = self.embed(torch.cat((read, time), 1)) + self.identity
         attend = cascade(self.levels)
         for layer in self.layers:
             hidden = layer(hidden, None, attend)

@@ -26,6 +26,7 @@ __all__ = ["HierarchicalFlowForecaster", "cascade_config"]
 
 _SAMPLES = 400
 _BATCH = 64
+_MOST_STEPS = 400
 _LARGEST = 1e300
 
 
@@ -73,14 +74,15 @@ class HierarchicalFlowForecaster:
     """
 
     def __init__(
-        self, levels: Levels, config: EncoderConfig | None = None, *, steps: int = 400
+        self, levels: Levels, config: EncoderConfig | None = None, *, steps: int = 0
     ) -> None:
         """Make a forecaster that has learned nothing yet.
 
         Args:
             levels: which series drives which, and which is the sum of which.
             config: shape, as `cascade_config` makes it; None for the default one.
-            steps: optimizer steps of `fit`.
+            steps: optimizer steps of `fit`; 0 makes ten passes over the windows, as in the paper,
+                at most 400 steps.
         """
         self.name = "HierarchicalFlow"
         self.levels = levels
@@ -116,8 +118,10 @@ class HierarchicalFlowForecaster:
         places = [i for i, name in enumerate(self.levels.names) if name not in self.levels.sums]
         places += range(count, count + len(self._rests))
         self.network = CascadeNetwork(self.config, numbers, places)
+        # Ten passes: a short table is learned by heart long before the most steps are done.
+        passes = max(min(10 * windows.count // _BATCH, _MOST_STEPS), 10)
         budget = pretraining_budget(
-            self._steps, batch_size=_BATCH, learning_rate=2e-3, seed=self.config.seed
+            self._steps or passes, batch_size=_BATCH, learning_rate=2e-3, seed=self.config.seed
         )
         with tempfile.TemporaryDirectory() as folder:
             Estimator(self.network, joint_loss, budget).fit(windows, Path(folder))

@@ -67,6 +67,11 @@ class JointWindows:
                 hint="give longer series, or lower the horizon",
             )
 
+    @property
+    def count(self) -> int:
+        """Number of windows there are."""
+        return len(self._ends)
+
     def batch(self, index: int, /) -> tuple[Tensor, Tensor, Tensor]:
         """Return past [B, N, context], marks [B, 4, context] and target [B, N, horizon]."""
         rng = np.random.default_rng((self._seed, index))
