@@ -83,6 +83,9 @@ class ModelOptions:
             series: the series.
             horizon: steps of a window.
 
+        Returns:
+            The choice, made.
+
         Raises:
             ConfigError: a count is below 1, or the levels do not fit one another.
             TraceError: the series do not fit the levels, or are too short to train on.

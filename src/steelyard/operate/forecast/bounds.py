@@ -62,6 +62,9 @@ def reach(context: np.ndarray) -> tuple[float, float]:
 
     Args:
         context: values of the past [T]; NaN where nothing was observed.
+
+    Returns:
+        The lowest and the highest value that a forecast may have.
     """
     low, high = np.nanmin(context), np.nanmax(context)
     width = high - low  # infinite where the range of floats is left: then nothing is cut off

@@ -67,8 +67,8 @@ class Levels:
         """Read levels from words.
 
         Args:
-            rules: each says that a total is a sum, as in "all = east + west", or which series drive
-                which, as in "load > cpu, memory > latency".
+            *rules: each says that a total is a sum, as in "all = east + west", or which series
+                drive which, as in "load > cpu, memory > latency".
 
         Returns:
             The levels; each series is one below the lowest of those above it.
@@ -105,11 +105,6 @@ class Levels:
     def count(self) -> int:
         """Number of levels."""
         return max(self.level.values())
-
-    @property
-    def is_flat(self) -> bool:
-        """Whether all series are on one level."""
-        return self.count == 1
 
     def check(self, series: SeriesSet) -> None:
         """Refuse series that these levels do not describe.

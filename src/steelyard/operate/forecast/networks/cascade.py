@@ -13,8 +13,9 @@ from steelyard.operate.forecast.bounds import LEVELS
 from steelyard.operate.forecast.networks.config import EncoderConfig
 from steelyard.operate.forecast.networks.real_nvp import RealNVP
 from steelyard.operate.forecast.networks.tokens import Scaled, recent_quantiles, scale_windows
+from steelyard.train.batches import Batch
 
-__all__ = ["CascadeNetwork", "Outlook"]
+__all__ = ["CascadeNetwork", "Outlook", "cascade", "joint_loss"]
 
 _MIN_SCALE = 1e-3
 _FARTHEST = 30.0
@@ -109,11 +110,14 @@ class CascadeNetwork(nn.Module):
         return Outlook(center.flatten(1), scale.flatten(1), hidden.mean(1), unit)
 
     def log_density(self, outlook: Outlook, target: Tensor) -> Tensor:
-        """Return the logarithm of the density of what came, in nats [B].
+        """Return the logarithm of the density of what came.
 
         Args:
             outlook: what was said.
             target: what came, in the windows' units [B, S x M]; finite.
+
+        Returns:
+            Nats [B].
         """
         inner = target.new_zeros(len(target))
         if self.flow is not None:
@@ -184,3 +188,12 @@ def cascade(levels: Tensor) -> Attend:
         return total.transpose(1, 2)
 
     return attend
+
+
+def joint_loss(network: nn.Module, batch: Batch) -> Tensor:
+    """Return the mean negative log-likelihood of a batch of `JointWindows`, in nats a number."""
+    assert isinstance(network, CascadeNetwork) and isinstance(batch, tuple)
+    past, marks, target = batch
+    outlook = network(past, marks)
+    wanted = network.scaled_target(outlook, target)
+    return -network.log_density(outlook, wanted).mean() / wanted.shape[1]

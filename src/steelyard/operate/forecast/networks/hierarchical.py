@@ -7,19 +7,17 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from steelyard.errors import TraceError
 from steelyard.operate.forecast.bounds import known_values, reach
 from steelyard.operate.forecast.levels import Levels
-from steelyard.operate.forecast.networks.cascade import CascadeNetwork
+from steelyard.operate.forecast.networks.cascade import CascadeNetwork, joint_loss
 from steelyard.operate.forecast.networks.config import EncoderConfig
 from steelyard.operate.forecast.networks.joint_windows import JointWindows, time_marks
 from steelyard.operate.forecast.networks.training import pretraining_budget
 from steelyard.operate.forecast.sample_forecast import SampleForecast
 from steelyard.operate.forecast.simple import filled
 from steelyard.operate.series import SeriesSet
-from steelyard.train.batches import Batch
 from steelyard.train.estimator import Estimator
 
 __all__ = ["HierarchicalFlowForecaster", "cascade_config"]
@@ -301,12 +299,3 @@ class HierarchicalFlowForecaster:
             rest = [values[f"rest of {total}"]] if total in self._rests else []
             values[total] = np.sum([*parts, *rest], axis=0)
         return np.stack([np.clip(values[name], -_LARGEST, _LARGEST) for name in names], -1)
-
-
-def joint_loss(network: nn.Module, batch: Batch) -> Tensor:
-    """Return the mean negative log-likelihood of a batch of `JointWindows`, in nats a number."""
-    assert isinstance(network, CascadeNetwork) and isinstance(batch, tuple)
-    past, marks, target = batch
-    outlook = network(past, marks)
-    wanted = network.scaled_target(outlook, target)
-    return -network.log_density(outlook, wanted).mean() / wanted.shape[1]
