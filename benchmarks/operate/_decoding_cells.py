@@ -30,7 +30,7 @@ __all__ = ["decoding_checks"]
 
 _CELLS = Path(__file__).parents[1] / "results" / "cells" / "cloudops_decoding.json"
 _HORIZON = 48
-_STEPS, _WINDOWS_A_STEP = 500, 32
+_STEPS, _WINDOWS_A_STEP = 300, 32
 _SEEDS = (0, 1, 2)
 
 Kind = Literal["masked", "autoregressive"]

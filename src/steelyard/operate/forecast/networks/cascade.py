@@ -181,8 +181,8 @@ def cascade(levels: Tensor) -> Attend:
             own = (levels == level) | (levels == 0)
             seen = own | (levels == level - 1)
             inside = own[:, None].to(found.dtype)
-            # What the level above found enters in the place of its tokens' own queries and keys.
-            mixed = [part * inside + found for part in parts]
+            # What the level above found is added to what its tokens are.
+            mixed = [part + found for part in parts]
             found = attend_masked(*mixed, seen[None, None, None]) * inside
             total = total + found
         return total.transpose(1, 2)
