@@ -39,7 +39,7 @@ def reordered(series, order):
     return series.cut(order, [0] * len(order), series.lengths[order])
 
 
-def small(horizon=2, *, flow=True):
+def small(horizon=1, *, flow=True):
     config = cascade_config(horizon, context_steps=24, flow=flow)
     return replace(config, hidden_size=16, num_layers=1)
 
@@ -174,17 +174,17 @@ def test_windows_to_learn_from_have_no_hole_ahead():
 
 @pytest.fixture(scope="module")
 def fitted():
-    made = HierarchicalFlowForecaster(SITES, small(), steps=60)
+    made = HierarchicalFlowForecaster(SITES, small(), steps=80)
     made.fit(sites().before(100))
     return made
 
 
 def test_the_flow_learns_a_law_of_two_modes(fitted):
     series = sites()
-    gaussian = HierarchicalFlowForecaster(SITES, small(flow=False), steps=60)
+    gaussian = HierarchicalFlowForecaster(SITES, small(flow=False), steps=80)
     gaussian.fit(series.before(100))
-    assert fitted.nats(series, 50) < gaussian.nats(series, 50) - 0.1
-    ours, rule = (evaluate(item, series, 2, 50, 2) for item in (fitted, RecentQuantiles()))
+    assert fitted.nats(series, 100) < gaussian.nats(series, 100) - 0.1
+    ours, rule = (evaluate(item, series, 1, 100, 1) for item in (fitted, RecentQuantiles()))
     assert ours.series["all"].crps < rule.series["all"].crps
 
 
@@ -204,7 +204,7 @@ def test_totals_are_the_sums_of_their_parts_in_every_sample(fitted):
 
 def test_columns_are_told_apart_by_name_alone(fitted):
     series, order = sites(), [2, 0, 1]
-    other = HierarchicalFlowForecaster(SITES, small(), steps=60)
+    other = HierarchicalFlowForecaster(SITES, small(), steps=80)
     other.fit(reordered(series, order).before(100))
     found = other.predict(reordered(series, order), 2)
     for row, place in enumerate(order):
@@ -245,15 +245,15 @@ def test_a_joint_model_is_used_for_all_series_or_for_none():
     series = sites()
     bad = Wrong()
     bad.name = "Wrong"
-    good = HierarchicalFlowForecaster(SITES, small(4), steps=60)
+    good = HierarchicalFlowForecaster(SITES, small(), steps=80)
     for model, is_used in ((bad, False), (good, True)):
-        chosen = ChosenTogether(model, horizon=4)
+        chosen = ChosenTogether(model, horizon=1, windows=100)
         chosen.fit(series)
         used = {choice.used == model.name for choice in chosen.choices.values()}
-        assert used == {is_used} and chosen.windows == 12
-        made = chosen.predict(series, 4)
+        assert used == {is_used} and chosen.windows == 100
+        made = chosen.predict(series, 1)
         assert [item.item_id for item in made] == list(series.ids)
-    short = series.cut([0, 1, 2], [0] * 3, [6] * 3)
+    short = series.cut([0, 1, 2], [0] * 3, [1] * 3)
     chosen.fit(short)
     assert chosen.windows == 0
     assert {choice.used for choice in chosen.choices.values()} == {"RecentQuantiles"}

@@ -99,7 +99,7 @@ def test_an_untrained_anchored_encoder_says_what_recent_quantiles_say(corpus):
         np.testing.assert_allclose(one.values, other.values, atol=2e-3 * size)
 
 
-@pytest.mark.parametrize("head", ["student-t", "gaussian", "quantile"])
+@pytest.mark.parametrize("head", ["student-t", "gaussian", "quantile", "flow"])
 def test_pretraining_lowers_the_loss(corpus, tmp_path, head):
     config = EncoderConfig(
         context_steps=48,

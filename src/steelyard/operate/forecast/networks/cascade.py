@@ -46,9 +46,9 @@ class CascadeNetwork(nn.Module):
         flow: joint map of all steps and series, None with a Gaussian head.
         levels: level of each token, 0 for those of the time, int64 [N + 4].
 
-    Source: Luo et al. 2024 (arXiv 2408.01000): tokens, cascade and flow. The norms stand before
-        attention and MLP, tokens know which series they are, the time is told by sines of day and
-        week, and the flow reads the encoder too.
+    Source: Luo et al. 2024 (arXiv 2408.01000): tokens, cascade and flow. Here the norms stand
+        before attention and MLP, tokens know which series they are, the time is told by sines of
+        day and week, and the flow reads the encoder too.
     """
 
     levels: Tensor
@@ -159,8 +159,8 @@ class CascadeNetwork(nn.Module):
 def cascade(levels: Tensor) -> Attend:
     """Return attention that goes from level to level.
 
-    Tokens of a level attend to their own level and to what the level above found, never to lower
-    ones; tokens of level 0 belong to every level.
+    Tokens of a level attend to their own level and the one above, with what that found, and never
+    to lower ones; tokens of level 0 belong to every level.
 
     Args:
         levels: level of each token, int64 [N]; all on one level are ordinary attention.
@@ -168,8 +168,9 @@ def cascade(levels: Tensor) -> Attend:
     Returns:
         Attention as `DecoderLayer` asks for it.
 
-    Source: Luo et al. 2024 (arXiv 2408.01000), cascading hierarchical attention; tokens outside a
-        level are masked as keys, where zeros in their place would take a share of the softmax.
+    Source: Luo et al. 2024 (arXiv 2408.01000), cascading hierarchical attention. Tokens outside a
+        level are masked as keys, where zeros in their place would take a share of the softmax; and
+        what the level above found is added to what its tokens are, not put in its place.
     """
     count = int(levels.max())
 
