@@ -152,6 +152,14 @@ def test_batches_depend_on_nothing_but_their_number(corpus):
     assert not torch.equal(values.nan_to_num(), first.batch(8)[0].nan_to_num())
 
 
+def test_a_context_that_stands_still_after_large_values_is_read():
+    config = EncoderConfig(context_steps=48, horizon=8, patch=1, scaling="standard", head="flow")
+    past = torch.zeros(2, 400, dtype=torch.float64)
+    past[0, :200] = 1e8
+    outputs, _ = MaskedEncoder(config)(past, torch.tensor([288, 288]))
+    assert outputs.isfinite().all()
+
+
 WILD = hnp.arrays(
     np.float64,
     st.integers(1, 120),
