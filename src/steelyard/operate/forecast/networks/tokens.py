@@ -111,8 +111,8 @@ def tokens(scaled: Tensor, seasons: Tensor, config: EncoderConfig) -> tuple[Tens
         parts.append(torch.where(places >= 0, found, torch.nan))
     series = torch.stack(parts, 2).unflatten(1, (-1, config.patch))  # [B, N, patch, 1 + lags]
     known = series.isfinite()
-    # A lag from before a context that stands still lies 1e20 of its deviations away, whose square is
-    # no float32 any more.
+    # A lag from before a context that stands still may lie 1e20 of its deviations away, and the
+    # square of that is no float32 any more.
     held = series.nan_to_num(0.0).clamp(-_FARTHEST_READ, _FARTHEST_READ)
     features = torch.cat((held, known.to(series.dtype)), -1).flatten(2)
     seen = known.flatten(2).any(2)
