@@ -9,7 +9,7 @@ import torch
 
 from steelyard.cli.main import main
 from steelyard.errors import ConfigError, TraceError
-from steelyard.operate.forecast import Levels, RecentQuantiles, evaluate
+from steelyard.operate.forecast import Levels, RecentQuantiles, SampleForecast, evaluate
 from steelyard.operate.forecast.bounds import LEVELS
 from steelyard.operate.forecast.networks.cascade import cascade
 from steelyard.operate.forecast.networks.heads import head_loss, head_quantiles, head_width
@@ -242,11 +242,20 @@ def test_a_joint_model_is_used_for_all_series_or_for_none():
             made = super().predict(context, horizon)
             return [item.replaced(values=item.values + 1e6) for item in made]
 
+    class Oracle(RecentQuantiles):
+        def predict(self, context, horizon):
+            made = []
+            for row, name in enumerate(context.ids):
+                whole = series.row(series.index(name.split("@")[0]))
+                begin = min(len(context.row(row)), len(whole) - horizon)
+                samples = np.repeat(whole[None, begin : begin + horizon], 3, axis=0)
+                made.append(SampleForecast(samples, None, self.name, name))
+            return made
+
     series = sites()
-    bad = Wrong()
-    bad.name = "Wrong"
-    good = HierarchicalFlowForecaster(SITES, small(), steps=80)
-    for model, is_used in ((bad, False), (good, True)):
+    for kind, is_used in ((Wrong, False), (Oracle, True)):
+        model = kind()
+        model.name = kind.__name__
         chosen = ChosenTogether(model, horizon=1, windows=100)
         chosen.fit(series)
         used = {choice.used == model.name for choice in chosen.choices.values()}
