@@ -268,6 +268,12 @@ def test_a_joint_model_is_used_for_all_series_or_for_none():
     assert {choice.used for choice in chosen.choices.values()} == {"RecentQuantiles"}
 
 
+def run(*words):
+    with pytest.raises(SystemExit) as ended:
+        main(["operate", "forecast", *words])
+    return ended.value.code
+
+
 def test_the_command_forecasts_a_table_on_levels(tmp_path, capsys):
     path, rows = tmp_path / "sites.csv", sites(200)
     lines = [
@@ -275,13 +281,13 @@ def test_the_command_forecasts_a_table_on_levels(tmp_path, capsys):
         for step in range(200)
     ]
     path.write_text("timestamp,all,east,west\n" + "\n".join(lines) + "\n")
-    words = ["operate", "forecast", str(path), "--horizon", "4", "--no-keep", "--json"]
-    assert not main([*words, "--levels", "all = east + west", "--windows", "4"])
+    words = [str(path), "--horizon", "4", "--no-keep", "--json", "--levels"]
+    assert run(*words, "all = east + west", "--windows", "4") == 0
     found = json.loads(capsys.readouterr().out)
     assert [item["id"] for item in found["series"]] == ["all", "east", "west"]
     models = {item["choice"]["model"] for item in found["series"]}
     assert models == {"HierarchicalFlow"} and found["windows"] == 4
-    assert main([*words, "--levels", "all > east"]) != 0
+    assert run(*words, "all > east") != 0
     assert "series 'west' has no level" in capsys.readouterr().err
-    assert main([*words, "--levels", "all = east + west", "--windows", "0"]) != 0
+    assert run(*words, "all = east + west", "--windows", "0") != 0
     assert "--windows 0" in capsys.readouterr().err
