@@ -15,10 +15,10 @@ from steelyard.operate.coldstart import (
     ChainPrewarm,
     DemandProfile,
     FixedPool,
+    ForecastPool,
     ForecastPrewarm,
     HybridHistogram,
     LeastColdStart,
-    SeasonalPool,
     TimerAware,
     TimerPrewarm,
     UtilityAware,
@@ -31,6 +31,7 @@ from steelyard.operate.coldstart import (
 from steelyard.operate.coldstart.characterize import peak_to_trough, utility_ratios
 from steelyard.operate.coldstart.fits import lognormal_of_moments
 from steelyard.operate.coldstart.keepalive import FixedKeepAlive
+from steelyard.operate.forecast import SeasonalQuantiles
 from steelyard.sim.serverless import FunctionState
 from steelyard.sim.serverless.published import published_platform
 
@@ -300,8 +301,12 @@ def test_delay_pools_and_placement_decide():
     assert AsyncDelay(deadline_s=40).wait_s(waiting) == 0
     assert AsyncDelay().wait_s(state(is_async=False, num_pods=1)) == 0
     needs = np.tile([1, 5, 2, 1], 6)
-    season = SeasonalPool(steps_per_day=4, level=1.0, beside=0, recent=0)
-    assert [season.size(needs[:count]) for count in (20, 21, 22)] == [1, 5, 2]
+    season = ForecastPool(
+        forecaster=SeasonalQuantiles(4), step_s=900.0, refresh_steps=4, fewest_steps=8
+    )
+    # A refill spans a step more, so the larger of two needs is there ahead of time.
+    assert [season.size(needs[:count]) for count in (20, 21, 22, 23)] == [5, 5, 2, 1]
+    assert season.size(needs[:3]) == 5
     assert FixedPool(3).size(needs) == 3
     home, start_s = np.array([0, 1, 1]), np.array([2.0, 0.5])
     rtt_s = np.array([[0.0, 0.2], [0.2, 0.0]])
@@ -350,25 +355,25 @@ def test_policies_are_compared_on_the_same_requests():
 
 def test_commands_print_json_and_pages(tmp_path, capsys, trace):
     from steelyard.cli.operate.coldstart.characterizing import characterize_trace
-    from steelyard.cli.operate.coldstart.simulating import simulate
+    from steelyard.cli.operate.coldstart.simulating import RequestOptions, simulate
 
     folder, _ = trace
     characterize_trace(folder / "day0.csv", json=True)
     assert json.loads(capsys.readouterr().out)["num_rows"] == 1500
     page = tmp_path / "cold.html"
-    options = {"days": 1.0, "cold_starts": 500.0, "policies": "fixed,timer"}
-    simulate(**options, json=True, report=page)
+    small = {"days": 1.0, "cold_starts": 500.0}
+    simulate(options=RequestOptions(**small), policies="fixed,timer", json=True, report=page)
     values = json.loads(capsys.readouterr().out)
     assert {row["name"] for row in values["policies"]} == {"fixed", "timer", "oracle"}
     assert "Where the time goes" in page.read_text()
     simulate(azure_2021(tmp_path / "new.csv"), policies="fixed", weights="16 GB")
     assert "oracle" in capsys.readouterr().out
-    for wrong, said in (
-        ({"policies": "best"}, "--policies"),
-        ({"days": 0.0}, "--days"),
-        ({"slots": 0}, "--slots"),
-        ({"weights": "0 GB"}, "--weights"),
-        ({"cold_starts": 1e9}, "--cold-starts"),
+    for wrong, other, said in (
+        ({}, {"policies": "best"}, "--policies"),
+        ({"days": 0.0}, {}, "--days"),
+        ({"slots": 0}, {}, "--slots"),
+        ({}, {"weights": "0 GB"}, "--weights"),
+        ({"cold_starts": 1e9}, {}, "--cold-starts"),
     ):
         with pytest.raises(ConfigError, match=said):
-            simulate(**(options | wrong))
+            simulate(options=RequestOptions(**(small | wrong)), **other)

@@ -8,7 +8,11 @@ from steelyard.operate.forecast.bounds import LEVELS
 from steelyard.operate.forecast.evaluation import ForecastReport, SeriesScore, evaluate
 from steelyard.operate.forecast.forecaster import Forecaster
 from steelyard.operate.forecast.sample_forecast import CRPS_LEVELS, SampleForecast, pinball
-from steelyard.operate.forecast.simple import RecentQuantiles, SeasonalNaive
+from steelyard.operate.forecast.simple import (
+    RecentQuantiles,
+    SeasonalNaive,
+    SeasonalQuantiles,
+)
 
 __all__ = [
     "CRPS_LEVELS",
@@ -18,6 +22,7 @@ __all__ = [
     "RecentQuantiles",
     "SampleForecast",
     "SeasonalNaive",
+    "SeasonalQuantiles",
     "SeriesScore",
     "evaluate",
     "pinball",

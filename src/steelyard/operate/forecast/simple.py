@@ -6,7 +6,7 @@ from steelyard.operate.forecast.bounds import LEVELS, forecast_each
 from steelyard.operate.forecast.sample_forecast import SampleForecast
 from steelyard.operate.series import SeriesSet
 
-__all__ = ["RecentQuantiles", "SeasonalNaive", "filled"]
+__all__ = ["RecentQuantiles", "SeasonalNaive", "SeasonalQuantiles", "filled"]
 
 
 class RecentQuantiles:
@@ -66,6 +66,44 @@ class SeasonalNaive:
         errors = values[season:] - values[:-season]
         spread = np.quantile(errors if len(errors) else np.zeros(1), LEVELS)
         return center + spread[:, None]
+
+
+class SeasonalQuantiles:
+    """Says of every step what the quantiles at this place of past seasons were.
+
+    It suits series that are calm but for exact times, such as counts of timers: there the errors of
+    `SeasonalNaive`, pooled over all places, are too wide for most steps and too narrow for a few.
+    A context that is no longer than a season has the quantiles of all its values.
+    """
+
+    def __init__(self, season: int = 0, *, seasons: int = 24) -> None:
+        """Set the period.
+
+        Args:
+            season: steps of a season; 0 takes a day, or a week where a step is a day.
+            seasons: last seasons that count, at least 1.
+        """
+        self.season, self.seasons = season, seasons
+        self.name = f"SeasonalQuantiles{season or ''}"
+
+    def fit(self, series: SeriesSet) -> None:
+        """Learn nothing: the rule has no parameters."""
+
+    def predict(self, context: SeriesSet, horizon: int) -> list[SampleForecast]:
+        """Forecast as `Forecaster.predict` does."""
+        return forecast_each(context, horizon, self.name, self._quantiles)
+
+    def _quantiles(self, values: np.ndarray, horizon: int, season: int) -> np.ndarray:
+        """Return quantiles [K, horizon] of one context."""
+        season = self.season or season
+        count = min(self.seasons, len(values) // season)
+        # Without a whole season every step is a place of its own: all of them speak for each.
+        table = (
+            filled(values)[-count * season :].reshape(count, season) if count else values[:, None]
+        )
+        steps = np.arange(horizon) % table.shape[1]
+        used = min(horizon, table.shape[1])
+        return np.nanquantile(table[:, :used], LEVELS, axis=0)[:, steps]
 
 
 def filled(values: np.ndarray) -> np.ndarray:
