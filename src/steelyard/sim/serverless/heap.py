@@ -7,12 +7,15 @@ from numpy.typing import NDArray
 
 from steelyard.jit import njit_borrowing
 
-__all__ = ["Heap", "Records", "make_heap", "pop", "push", "widen"]
+__all__ = ["PRIORITY", "ZERO", "Heap", "Records", "make_heap", "pop", "push", "widen"]
 
 Records = Any
 """An array of records: a checker of types does not know their fields."""
 PRIORITY = 1 << 52
 """The key is priority * 2^52 + sequence, so one comparison orders both."""
+ZERO = np.int64(0)
+"""Constants that compiled functions are handed are of NumPy's type: numba compiles a function anew
+for every plain integer that it is called with."""
 _WAYS = 4
 """Children of a place: half as many levels as two, and siblings lie side by side in memory."""
 
@@ -85,7 +88,7 @@ def pop(heap: Heap) -> int:
     events = heap.events
     # What was popped goes out of the heap's way: a later push may take its old place.
     out = len(events) - 1
-    _move(events, out, 0)
+    _move(events, out, ZERO)
     heap.count[0] -= 1
     last = heap.count[0]
     time_s, key = events[last].time_s, events[last].key

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from steelyard.jit import njit_borrowing
 from steelyard.sim.serverless.heap import PRIORITY, Records, pop, push
 from steelyard.sim.serverless.lifecycle import (
+    AHEAD,
     ARRIVAL,
+    BY_REQUEST,
     DEADLINE,
     END,
     EXPIRE,
@@ -31,9 +33,9 @@ from steelyard.sim.serverless.state import EVENTS, NEXT, NUM_PODS, Flow, Plans, 
 
 __all__ = ["COLD", "FIRM", "HELD", "LATE", "QUEUED", "WARM", "advance", "room_for_one"]
 
-WARM, COLD, LATE, HELD = range(4)
+WARM, COLD, LATE, HELD = np.arange(4)
 QUEUED = -2
-FIRM = -1
+FIRM = np.int64(-1)
 """Version of an order that later arrivals do not cancel."""
 
 
@@ -119,7 +121,7 @@ def _arrive(flow: Flow, supply: Supply, plans: Plans, request: int, now_s: float
         places[place].num_queued += 1
         push(flow.heap, now_s + flow.settings[0].delay_s, DEADLINE, request, place, 0.0)
     else:
-        _bind(flow, start_pod(flow, supply, place, 0, now_s), request, COLD, now_s)
+        _bind(flow, start_pod(flow, supply, place, BY_REQUEST, now_s), request, COLD, now_s)
     if len(plans.orders):
         _order(flow, plans, function, now_s)
 
@@ -210,7 +212,7 @@ def _bind(flow: Flow, pod: int, request: int, status: int, now_s: float) -> None
     requests[request].status = status
     if pods[pod].free == flow.places[place].slots:
         pods[pod].since_s = begin_s
-    if begin_s > now_s and pods[pod].kind == 1:
+    if begin_s > now_s and pods[pod].kind == AHEAD:
         pods[pod].is_late = 1
     pods[pod].free -= 1
     if pods[pod].free == 0:
@@ -283,7 +285,7 @@ def _give_up(flow: Flow, supply: Supply, request: int, place: int, now_s: float)
     """Start a pod for a request whose time to wait is over."""
     if flow.requests[request].status == QUEUED:
         flow.places[place].num_queued -= 1
-        pod = start_pod(flow, supply, place, 0, now_s)
+        pod = start_pod(flow, supply, place, BY_REQUEST, now_s)
         _bind(flow, pod, request, COLD, now_s)
         _drain(flow, pod, now_s)
 
@@ -299,7 +301,7 @@ def _prewarm(
     place = function * flow.settings[0].regions + rows[function].region
     pod = _find(flow.places, pods, place, now_s)
     if pod < 0:
-        pod = start_pod(flow, supply, place, 1, now_s)
+        pod = start_pod(flow, supply, place, AHEAD, now_s)
         set_timer(flow.heap, pods, pod, max(until_s, pods[pod].ready_s))
         _drain(flow, pod, now_s)
     elif pods[pod].free == flow.places[place].slots:

@@ -7,11 +7,13 @@ from numpy.typing import NDArray
 
 from steelyard.jit import njit_borrowing
 from steelyard.sim.serverless.draws import draw_parts, quantile_at
-from steelyard.sim.serverless.heap import Heap, Records, push
+from steelyard.sim.serverless.heap import ZERO, Heap, Records, push
 from steelyard.sim.serverless.state import ALIVE, NUM_PODS, PEAK, Flow, Supply
 
 __all__ = [
+    "AHEAD",
     "ARRIVAL",
+    "BY_REQUEST",
     "DEADLINE",
     "END",
     "EXPIRE",
@@ -27,8 +29,9 @@ __all__ = [
 ]
 
 # Priorities of events of one time; an arrival finds what has ended, and comes before an expiry.
-END, REFILL, PREWARM, ARRIVAL, DEADLINE, EXPIRE = range(6)
-TAKEN, SCRATCH, FILL = range(3)
+END, REFILL, PREWARM, ARRIVAL, DEADLINE, EXPIRE = np.arange(6)
+TAKEN, SCRATCH, FILL = np.arange(3)
+BY_REQUEST, AHEAD = np.arange(2)
 
 
 @njit_borrowing()
@@ -135,7 +138,7 @@ def set_timer(heap: Heap, pods: Records, pod: int, expire_s: float) -> None:
     pods[pod].expire_s = expire_s
     if expire_s < pods[pod].timer_s:
         pods[pod].timer_s = expire_s
-        push(heap, expire_s, EXPIRE, pod, 0, 0.0)
+        push(heap, expire_s, EXPIRE, pod, ZERO, 0.0)
 
 
 @njit_borrowing()
