@@ -20,8 +20,9 @@ __all__ = ["pool_checks"]
 
 STEP_S = 15.0
 """Time between decisions: just above the 10.2 s in which a reserved pod comes in."""
-LEVEL = 0.99
-"""Chosen on seeds 3 and 4 of the workload; seed 2 is reported."""
+LEVEL = 0.97
+"""Chosen on seed 3 of the workload, where 2 % of the starts then find their pool empty; published
+curves of allocations put it at 2.6 % (figure 15c: beyond 1 s). Seed 2 is reported."""
 _STEPS_A_DAY = int(86_400 / STEP_S)
 
 
@@ -115,13 +116,9 @@ def compare_pools(
 
 
 def pool_checks(*, quick: bool) -> list[Check]:
-    """Size pools by forecast, with half of the timers at round times, and with none there."""
-    scale, days = (0.05, 3.0) if quick else (0.3, 8.0)
+    """Size pools by forecast beside fixed ones."""
+    scale, days = (0.3, 4.0) if quick else (1.0, 14.0)
     maker, platform = calibrated(scale)
-    maker = replace(maker, days=days)
-    print("pools: half of the timers fire at whole multiples of their period, as cron's do")
-    spared = compare_pools(maker, platform, 2)
-    if not quick:
-        print("  the same with timers that begin at any time:")
-        compare_pools(replace(maker, aligned=0.0), platform, 2)
+    print(f"pools of the region at {scale:g} of its size, {days:g} days:")
+    spared = compare_pools(replace(maker, days=days), platform, 2)
     return [Check("4 pool-seconds spared", spared, 0.30, "higher")]

@@ -31,7 +31,7 @@ from steelyard.operate.coldstart import (
 from steelyard.operate.coldstart.characterize import peak_to_trough, utility_ratios
 from steelyard.operate.coldstart.fits import lognormal_of_moments
 from steelyard.operate.coldstart.keepalive import FixedKeepAlive
-from steelyard.operate.forecast import SeasonalQuantiles
+from steelyard.operate.forecast import SeasonalProfile
 from steelyard.sim.serverless import FunctionState
 from steelyard.sim.serverless.published import published_platform
 
@@ -302,7 +302,7 @@ def test_delay_pools_and_placement_decide():
     assert AsyncDelay().wait_s(state(is_async=False, num_pods=1)) == 0
     needs = np.tile([1, 5, 2, 1], 6)
     season = ForecastPool(
-        forecaster=SeasonalQuantiles(4), step_s=900.0, refresh_steps=4, fewest_steps=8
+        forecaster=SeasonalProfile(4), step_s=900.0, refresh_steps=4, fewest_steps=8
     )
     # A refill spans a step more, so the larger of two needs is there ahead of time.
     assert [season.size(needs[:count]) for count in (20, 21, 22, 23)] == [5, 5, 2, 1]

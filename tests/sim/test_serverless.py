@@ -21,7 +21,7 @@ from steelyard.operate.coldstart import (
     TimerPrewarm,
     UtilityAware,
 )
-from steelyard.operate.forecast import RecentQuantiles, SeasonalQuantiles
+from steelyard.operate.forecast import RecentQuantiles, SeasonalProfile
 from steelyard.operate.forecast.blending import BlendedForecaster
 from steelyard.sim.serverless import (
     CloudFunction,
@@ -94,7 +94,7 @@ def small_platform(rng, work, regions):
         KeepAliveOracle(work),
     ][int(rng.integers(7))]
     ahead = (TimerPrewarm(), ChainPrewarm(), ForecastPrewarm(margin=0.6))
-    season = BlendedForecaster([SeasonalQuantiles(5), RecentQuantiles(9)], horizon=2)
+    season = BlendedForecaster([SeasonalProfile(5), RecentQuantiles(9)], horizon=2)
     forecast = ForecastPool(
         forecaster=season, step_s=50.0, refresh_steps=4, refit_steps=8, fewest_steps=6
     )

@@ -10,12 +10,12 @@ from steelyard.errors import require
 from steelyard.operate.forecast.blending import BlendedForecaster
 from steelyard.operate.forecast.forecaster import Forecaster
 from steelyard.operate.forecast.guarded import GuardedForecaster
-from steelyard.operate.forecast.simple import RecentQuantiles, SeasonalQuantiles
+from steelyard.operate.forecast.simple import RecentQuantiles, SeasonalProfile
 from steelyard.operate.series import SeriesSet
 
 __all__ = ["FixedPool", "ForecastPool", "blend_of_seasons"]
 
-_HOUR_S, _DAY_S = 3600.0, 86_400.0
+_HOUR_S = 3600.0
 
 
 @dataclass(frozen=True)
@@ -37,17 +37,17 @@ class FixedPool:
 
 
 def blend_of_seasons(step_s: float) -> BlendedForecaster:
-    """Return the blend that suits needs of pools: timers fire at exact times of hours and days.
+    """Return the blend that suits needs of pools: timers fire at exact times of an hour.
 
     Args:
         step_s: time between decisions, seconds; an hour is a whole number of steps.
 
     Returns:
-        Quantiles at this place of past hours and of past days, and recent ones, weighted by how
-        each forecast the last hours; call `fit` first, or let a `ForecastPool` do so.
+        Profiles of the hour over a day and over a week, and recent quantiles, weighted by how each
+        forecast the last hours; call `fit` first, or let a `ForecastPool` do so.
     """
-    hour, day = round(_HOUR_S / step_s), round(_DAY_S / step_s)
-    parts = [SeasonalQuantiles(hour, seasons=24), SeasonalQuantiles(day, seasons=7)]
+    hour = round(_HOUR_S / step_s)
+    parts = [SeasonalProfile(hour, seasons=count) for count in (24, 168)]
     return BlendedForecaster([*parts, RecentQuantiles(hour)], horizon=hour)
 
 
@@ -77,7 +77,7 @@ class ForecastPool:
 
     forecaster: Forecaster
     step_s: float
-    level: float = 0.99
+    level: float = 0.97
     lead_steps: int = 1
     refresh_steps: int = 60
     refit_steps: int = 1440

@@ -11,7 +11,7 @@ from steelyard.operate.forecast.sample_forecast import CRPS_LEVELS, SampleForeca
 from steelyard.operate.forecast.simple import (
     RecentQuantiles,
     SeasonalNaive,
-    SeasonalQuantiles,
+    SeasonalProfile,
 )
 
 __all__ = [
@@ -22,7 +22,7 @@ __all__ = [
     "RecentQuantiles",
     "SampleForecast",
     "SeasonalNaive",
-    "SeasonalQuantiles",
+    "SeasonalProfile",
     "SeriesScore",
     "evaluate",
     "pinball",

@@ -6,7 +6,7 @@ from steelyard.operate.forecast.bounds import LEVELS, forecast_each
 from steelyard.operate.forecast.sample_forecast import SampleForecast
 from steelyard.operate.series import SeriesSet
 
-__all__ = ["RecentQuantiles", "SeasonalNaive", "SeasonalQuantiles", "filled"]
+__all__ = ["RecentQuantiles", "SeasonalNaive", "SeasonalProfile", "filled"]
 
 
 class RecentQuantiles:
@@ -68,12 +68,12 @@ class SeasonalNaive:
         return center + spread[:, None]
 
 
-class SeasonalQuantiles:
-    """Says of every step what the quantiles at this place of past seasons were.
+class SeasonalProfile:
+    """Adds the deviations from a season's mean profile, pooled over all its places, to the profile.
 
-    It suits series that are calm but for exact times, such as counts of timers: there the errors of
-    `SeasonalNaive`, pooled over all places, are too wide for most steps and too narrow for a few.
-    A context that is no longer than a season has the quantiles of all its values.
+    It suits series that are calm but for exact times, such as counts of timers: a place of a season
+    has too few values for a tail of its own, and all together have enough. A context that is no
+    longer than a season has its mean as profile.
     """
 
     def __init__(self, season: int = 0, *, seasons: int = 24) -> None:
@@ -84,7 +84,7 @@ class SeasonalQuantiles:
             seasons: last seasons that count, at least 1.
         """
         self.season, self.seasons = season, seasons
-        self.name = f"SeasonalQuantiles{season or ''}"
+        self.name = f"SeasonalProfile{seasons}"
 
     def fit(self, series: SeriesSet) -> None:
         """Learn nothing: the rule has no parameters."""
@@ -97,13 +97,13 @@ class SeasonalQuantiles:
         """Return quantiles [K, horizon] of one context."""
         season = self.season or season
         count = min(self.seasons, len(values) // season)
-        # Without a whole season every step is a place of its own: all of them speak for each.
-        table = (
-            filled(values)[-count * season :].reshape(count, season) if count else values[:, None]
-        )
-        steps = np.arange(horizon) % table.shape[1]
-        used = min(horizon, table.shape[1])
-        return np.nanquantile(table[:, :used], LEVELS, axis=0)[:, steps]
+        # Without a whole season every step is the same place, and the mean is of all values.
+        table = values[:, None]
+        if count:
+            table = filled(values)[-count * season :].reshape(count, season)
+        profile = np.nanmean(table, axis=0)
+        spread = np.nanquantile(table - profile, LEVELS)
+        return profile[np.arange(horizon) % len(profile)] + spread[:, None]
 
 
 def filled(values: np.ndarray) -> np.ndarray:

@@ -108,20 +108,20 @@ def _apply(controller: PlatformController, state: State, now_s: float) -> State:
     # Most steps change nothing, and a cell adds up its pod-seconds at its next change as well.
     if now_s > 0 and np.array_equal(targets, supply.cells["target"]):
         return state
-    for cell, row in enumerate(supply.cells):
-        kept = row["idle"] + row["filling"]
-        row["area"] += kept * (now_s - row["since_s"])
-        row["since_s"], row["target"] = now_s, targets[cell]
-        missing = int(targets[cell] - kept)
-        if now_s == 0:
-            row["idle"] = targets[cell]
-        elif missing < 0:
-            row["idle"] -= min(-missing, row["idle"])
-        for _ in range(missing if now_s > 0 else 0):
-            if heap.count[0] + 1 >= len(heap.events):
-                heap = widen(heap)
-            row["filling"] += 1
-            push(heap, now_s + refill_s[cell % len(refill_s)], REFILL, cell, FILL, 0.0)
+    cells = supply.cells
+    kept = cells["idle"] + cells["filling"]
+    cells["area"] += kept * (now_s - cells["since_s"])
+    cells["since_s"], cells["target"] = now_s, targets
+    if now_s == 0:
+        cells["idle"] = targets
+        return state
+    cells["idle"] -= np.clip(kept - targets, 0, cells["idle"])
+    missing = np.maximum(targets - kept, 0)
+    cells["filling"] += missing
+    for cell in np.repeat(np.arange(len(cells)), missing).tolist():
+        if heap.count[0] + 1 >= len(heap.events):
+            heap = widen(heap)
+        push(heap, now_s + refill_s[cell % len(refill_s)], REFILL, cell, FILL, 0.0)
     return state._replace(flow=flow._replace(heap=heap))
 
 
