@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 from benchmarks.common import Check
-from benchmarks.operate._cold_region import calibrated
+from benchmarks.operate._cold_region import DAYS, calibrated
 
 from steelyard.operate.coldstart import (
     FixedPool,
@@ -20,9 +20,9 @@ __all__ = ["pool_checks"]
 
 STEP_S = 15.0
 """Time between decisions: just above the 10.2 s in which a reserved pod comes in."""
-LEVEL = 0.97
-"""Chosen on seed 3 of the workload, where 2 % of the starts then find their pool empty; published
-curves of allocations put it at 2.6 % (figure 15c: beyond 1 s). Seed 2 is reported."""
+LEVEL = 0.96
+"""Chosen on seed 3 of the workload, where as many starts then find their pool empty as published
+curves of allocations say: 2.6 % (figure 15c: beyond 1 s). Seed 2 is reported."""
 _STEPS_A_DAY = int(86_400 / STEP_S)
 
 
@@ -117,7 +117,7 @@ def compare_pools(
 
 def pool_checks(*, quick: bool) -> list[Check]:
     """Size pools by forecast beside fixed ones."""
-    scale, days = (0.3, 4.0) if quick else (1.0, 14.0)
+    scale, days = (0.3, 4.0) if quick else (1.0, float(DAYS))
     maker, platform = calibrated(scale)
     print(f"pools of the region at {scale:g} of its size, {days:g} days:")
     spared = compare_pools(replace(maker, days=days), platform, 2)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from benchmarks.common import Check
-from benchmarks.operate._cold_peers import speed_checks, steady_checks
+from benchmarks.operate._cold_peers import speed_checks, steady_checks, warm_up
 from benchmarks.operate._cold_pools import pool_checks
 from benchmarks.operate._cold_region import (
     hourly,
@@ -21,6 +21,7 @@ from benchmarks.operate._cold_region import (
 from benchmarks.operate._published_parts import CURVES, PARTS, RUNTIMES, curve
 from scipy import stats
 
+from steelyard.jit import compiling_told
 from steelyard.operate.coldstart import POLICIES, AsyncDelay, compare
 from steelyard.operate.coldstart.fits import fit_times, ks_distance, lognormal_of_moments
 from steelyard.sim import serverless
@@ -49,6 +50,8 @@ def _published(quick: bool) -> list[Check]:
 def run(quick: bool) -> list[Check]:
     """Run all groups."""
     checks: list[Check] = []
+    with compiling_told("the simulator", 10):
+        warm_up()
     if CURVES.is_file():
         checks += _published(quick)
     else:

@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -76,32 +77,35 @@ def njit_borrowing(**options: Any) -> Callable[[_Function], _Function]:
 
 
 class _FirstCompilation(event.Listener):
-    """Calls a function when numba begins to compile, once; a cached function compiles nothing."""
+    """Writes a line when numba begins to compile, once; a cached function compiles nothing."""
 
-    def __init__(self, tell: Callable[[], None]) -> None:
-        self._tell: Callable[[], None] | None = tell
+    def __init__(self, line: str) -> None:
+        self._line = line
 
     def on_start(self, event: event.Event) -> None:
-        """Tell, at the first one."""
-        tell, self._tell = self._tell, None
-        if tell is not None:
-            tell()
+        """Write the line, at the first one."""
+        line, self._line = self._line, ""
+        sys.stderr.write(line)
+        sys.stderr.flush()
 
     def on_end(self, event: event.Event) -> None:
         """Do nothing."""
 
 
 @contextmanager
-def compiling_told(tell: Callable[[], None]) -> Iterator[None]:
-    """Call a function before numba compiles anything in the block, so that no one waits unawares.
+def compiling_told(what: str, seconds: float) -> Iterator[None]:
+    """Say on standard error when numba compiles something in the block, so no one waits unawares.
 
     Args:
-        tell: called at most once, and not at all where all functions are found in the cache.
+        what: what is compiled, such as "the simulator"; said once, and not at all where all
+            functions are found in the cache.
+        seconds: about how long that takes on one core.
 
     Yields:
         Nothing.
     """
-    with event.install_listener("numba:compile", _FirstCompilation(tell)):
+    line = f"compiling {what}, once for each version of it: about {seconds:.0f} s\n"
+    with event.install_listener("numba:compile", _FirstCompilation(line)):
         yield
 
 

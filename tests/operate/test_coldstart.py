@@ -314,6 +314,29 @@ def test_delay_pools_and_placement_decide():
     assert LeastColdStart(rtt_weight=10).place(home, start_s, rtt_s).tolist() == [0, 1, 1]
 
 
+def test_a_pool_that_cannot_forecast_says_so():
+    class Failing(SeasonalProfile):
+        def predict(self, context, horizon):
+            raise ValueError("no model")
+
+    pool = ForecastPool(forecaster=Failing(4), step_s=900.0, refresh_steps=4, fewest_steps=8)
+    with pytest.warns(RuntimeWarning, match="RecentQuantiles for .*, which failed"):
+        assert pool.size(np.full(8, 3)) == 3
+    with pytest.raises(ConfigError, match="level"):
+        ForecastPool(forecaster=Failing(4), step_s=900.0, level=1.0)
+
+
+def test_small_workloads_have_no_more_minute_timers_than_large_ones():
+    def minute_timers(per_day, seeds):
+        maker = WorkloadGenerator(cold_starts_per_day=per_day, days=0.01)
+        works = [maker.make(seed) for seed in seeds]
+        count = sum(item.period_s == 60.0 for work in works for item in work.functions)
+        return count / (per_day * len(works))
+
+    small, large = minute_timers(500.0, range(200)), minute_timers(40_000.0, range(4))
+    assert small == pytest.approx(large, rel=0.5)
+
+
 def test_generator_keeps_its_promises():
     profile = DemandProfile(holiday_days=(2, 4), first_weekday=0)
     maker = WorkloadGenerator(cold_starts_per_day=2000, days=4, profile=profile)

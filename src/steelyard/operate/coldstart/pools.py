@@ -43,11 +43,11 @@ def blend_of_seasons(step_s: float) -> BlendedForecaster:
         step_s: time between decisions, seconds; an hour is a whole number of steps.
 
     Returns:
-        Profiles of the hour over a day and over a week, and recent quantiles, weighted by how each
+        Profiles of the hour over one day and over two, and recent quantiles, weighted by how each
         forecast the last hours; call `fit` first, or let a `ForecastPool` do so.
     """
     hour = round(_HOUR_S / step_s)
-    parts = [SeasonalProfile(hour, seasons=count) for count in (24, 168)]
+    parts = [SeasonalProfile(hour, seasons=count) for count in (24, 48)]
     return BlendedForecaster([*parts, RecentQuantiles(hour)], horizon=hour)
 
 
@@ -77,7 +77,7 @@ class ForecastPool:
 
     forecaster: Forecaster
     step_s: float
-    level: float = 0.97
+    level: float = 0.96
     lead_steps: int = 1
     refresh_steps: int = 60
     refit_steps: int = 1440

@@ -1,6 +1,5 @@
 """`steelyard operate coldstart simulate`: policies side by side on one workload."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,17 +98,11 @@ def simulate(
     _check(asked, wait_cost)
     work = asked.work(traces)
     platform = _platform(work, asked.cold_starts, weights, storage_rate)
-    with compiling_told(_say_compiling):
+    with compiling_told("the simulator", 10):
         found = compare(platform, work, chosen, seed=asked.seed, wait_cost=wait_cost)
     source = ", ".join(path.name for path in traces) or "made to the published shares"
     values = _values(found, work) | {"source": source, "seed": asked.seed, "wait_cost": wait_cost}
     print_report(_page(found, work, source), json=json, html=report, values=values)
-
-
-def _say_compiling() -> None:
-    """Say on standard error why nothing comes yet."""
-    sys.stderr.write("compiling the simulator, once for each version of it: about 10 s\n")
-    sys.stderr.flush()
 
 
 def _values(found: list[PolicyOutcome], work: Workload) -> dict[str, Any]:
