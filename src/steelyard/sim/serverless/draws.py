@@ -12,7 +12,6 @@ __all__ = ["GRID", "draw_parts", "draw_starts", "quantile_at", "uniform"]
 GRID = 200
 """Intervals of a curve of quantiles."""
 
-_STREAM = np.int64(0)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
@@ -95,8 +94,9 @@ def draw_starts(
     shares: NDArray[np.float64],
     factor: NDArray[np.float64],
     seed: int,
+    stream: int,
     out: NDArray[np.float64],
 ) -> None:
-    """Draw the first starts of stream 0 into `out` [starts, parts]; else as `draw_parts`."""
+    """Draw the first starts of a stream into `out` [starts, parts]; else as `draw_parts`."""
     for row in range(len(out)):
-        draw_parts(curves, shares, factor, seed, _STREAM, row, out[row])
+        draw_parts(curves, shares, factor, seed, stream, row, out[row])

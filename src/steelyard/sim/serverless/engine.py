@@ -128,7 +128,7 @@ def _apply(controller: PlatformController, state: State, now_s: float) -> State:
 def _result(platform: Platform, workload: Workload, seed: int, state: State) -> ServerlessResult:
     """Gather the result."""
     (flow, supply, _), cells = state, state.supply.cells
-    used, status = int(flow.counts[NUM_PODS]), flow.requests["status"].astype(np.int64)
+    used, status = int(flow.counts[NUM_PODS]), flow.requests["status"]
     kept_s = (cells["idle"] + cells["filling"]) * (workload.horizon_s - cells["since_s"])
     return ServerlessResult.of_pods(
         platform,

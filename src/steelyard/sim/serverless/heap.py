@@ -1,27 +1,35 @@
 """The event heap of the compiled loop: by time, priority and sequence, as `EventLoop` orders."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.jit import njit_borrowing
 
-__all__ = ["PRIORITY", "ZERO", "Heap", "Records", "make_heap", "pop", "push", "widen"]
+__all__ = ["PRIORITY", "ZERO", "Heap", "Records", "constants", "make_heap", "pop", "push", "widen"]
 
 Records = Any
 """An array of records: a checker of types does not know their fields."""
 PRIORITY = 1 << 52
 """The key is priority * 2^52 + sequence, so one comparison orders both."""
-ZERO = np.int64(0)
-"""Constants that compiled functions are handed are of NumPy's type: numba compiles a function anew
-for every plain integer that it is called with."""
 _WAYS = 4
 """Children of a place: half as many levels as two, and siblings lie side by side in memory."""
 
 _EVENTS = np.dtype(
-    [("time_s", "f8"), ("key", "i8"), ("first", "i4"), ("second", "i4"), ("value", "f8")]
+    [("time_s", "f8"), ("key", "i8"), ("first", "i8"), ("second", "i8"), ("value", "f8")]
 )
+
+
+def constants(count: int) -> tuple[int, ...]:
+    """Return 0, 1, and so on up to below `count`, to name what compiled functions are handed.
+
+    They are of NumPy's type: numba compiles a function anew for every plain integer in a call.
+    """
+    return cast(tuple[int, ...], tuple(np.arange(count, dtype=np.int64)))
+
+
+(ZERO,) = constants(1)
 
 
 class Heap(NamedTuple):

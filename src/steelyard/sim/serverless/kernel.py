@@ -6,11 +6,10 @@ at each call, and the whole state took longer to hand over than an event takes.
 
 import math
 
-import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.jit import njit_borrowing
-from steelyard.sim.serverless.heap import PRIORITY, Records, pop, push
+from steelyard.sim.serverless.heap import PRIORITY, ZERO, Records, constants, pop, push
 from steelyard.sim.serverless.lifecycle import (
     AHEAD,
     ARRIVAL,
@@ -33,9 +32,9 @@ from steelyard.sim.serverless.state import EVENTS, NEXT, NUM_PODS, Flow, Plans, 
 
 __all__ = ["COLD", "FIRM", "HELD", "LATE", "QUEUED", "WARM", "advance", "room_for_one"]
 
-WARM, COLD, LATE, HELD = np.arange(4)
+WARM, COLD, LATE, HELD = constants(4)
 QUEUED = -2
-FIRM = np.int64(-1)
+FIRM = ZERO - 1
 """Version of an order that later arrivals do not cancel."""
 
 
@@ -86,8 +85,7 @@ def advance(flow: Flow, supply: Supply, plans: Plans, until_s: float, is_last: b
 def _act(flow: Flow, supply: Supply, plans: Plans, event: Records, now_s: float) -> None:
     """Run an event from the heap."""
     priority, value = event.key // PRIORITY, event.value
-    # Of 64 bits as elsewhere: numba compiles a function once for each width that it is called with.
-    first, second = np.int64(event.first), np.int64(event.second)
+    first, second = event.first, event.second
     if priority == END:
         _end(flow, plans, first, second, now_s)
     elif priority == EXPIRE:
@@ -104,7 +102,7 @@ def _act(flow: Flow, supply: Supply, plans: Plans, event: Records, now_s: float)
 def _arrive(flow: Flow, supply: Supply, plans: Plans, request: int, now_s: float) -> None:
     """Serve a request, and let policies order pods."""
     rows, places, requests = flow.functions, flow.places, flow.requests
-    function = np.int64(requests[request].function)
+    function = requests[request].function
     _learn(rows, plans, function, now_s)
     rows[function].last_request = request
     place = function * flow.settings[0].regions + rows[function].region

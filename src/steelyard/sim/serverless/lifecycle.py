@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from steelyard.jit import njit_borrowing
 from steelyard.sim.serverless.draws import draw_parts, quantile_at
-from steelyard.sim.serverless.heap import ZERO, Heap, Records, push
+from steelyard.sim.serverless.heap import ZERO, Heap, Records, constants, push
 from steelyard.sim.serverless.state import ALIVE, NUM_PODS, PEAK, Flow, Supply
 
 __all__ = [
@@ -29,9 +29,9 @@ __all__ = [
 ]
 
 # Priorities of events of one time; an arrival finds what has ended, and comes before an expiry.
-END, REFILL, PREWARM, ARRIVAL, DEADLINE, EXPIRE = np.arange(6)
-TAKEN, SCRATCH, FILL = np.arange(3)
-BY_REQUEST, AHEAD = np.arange(2)
+END, REFILL, PREWARM, ARRIVAL, DEADLINE, EXPIRE = constants(6)
+TAKEN, SCRATCH, FILL = constants(3)
+BY_REQUEST, AHEAD = constants(2)
 
 
 @njit_borrowing()

@@ -161,5 +161,5 @@ class StartUp:
             Seconds [count, parts].
         """
         out = np.empty((count, len(self.parts)))
-        draw_starts(*self.arrays(), seed, out)
+        draw_starts(*self.arrays(), seed, 0, out)
         return out

@@ -42,8 +42,8 @@ _REQUESTS = np.dtype(
         ("time_s", "f8"),
         ("duration_s", "f8"),
         ("wait_s", "f8"),  # from arrival until it ran; NaN where it never did
-        ("function", "i4"),
-        ("status", "i4"),  # as in the result; below 0 while it is not served
+        ("function", "i8"),
+        ("status", "i8"),  # as in the result; below 0 while it is not served
         ("after", "i8"),  # next in the queue of its place
     ]
 )
