@@ -11,6 +11,7 @@ from benchmarks.common import Check
 from benchmarks.laws._shared import shared
 from benchmarks.operate._cloud_demand import RealDemand, cloud_demands, pod_demands
 from benchmarks.operate._doubling import coverage_after_doubling
+from benchmarks.operate._hierarchy import hierarchy_checks
 from benchmarks.operate._scaling import (
     ALLOWED,
     FUNCTIONS,
@@ -29,7 +30,7 @@ PAPER = ["03-harmony-autoscaling"]
 
 
 def run(quick: bool) -> list[Check]:
-    """Compare scalers on real weeks, and intervals behind a doubled level."""
+    """Compare scalers on real weeks, intervals behind a doubled level, and joint forecasts."""
     demands = cloud_demands(shared("cloud-metrics-nab"))
     demands += pod_demands(shared("huawei-coldstart"))
     if quick:
@@ -47,7 +48,7 @@ def run(quick: bool) -> list[Check]:
         _show(kind, contests)
         checks += _scaling_checks(kind, contests)
     checks.append(_truth(quick))
-    return checks + _doubling(quick)
+    return checks + _doubling(quick) + hierarchy_checks(quick)
 
 
 def _startups() -> dict[str, Latency]:
