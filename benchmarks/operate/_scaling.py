@@ -1,6 +1,6 @@
 """One demand, every rival: the Bayesian scaler, a tuned reactive one, a level by hindsight."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,7 +20,16 @@ from steelyard.operate.forecast.bookkeeping import CheckedStep, SaidSteps
 from steelyard.sim.autoscale import Service
 from steelyard.sim.control import Latency
 
-__all__ = ["ALLOWED", "FUNCTIONS", "REPLICAS", "Contest", "compete", "pooled", "reactive_at"]
+__all__ = [
+    "ALLOWED",
+    "BUDGETS",
+    "FUNCTIONS",
+    "REPLICAS",
+    "Contest",
+    "compete",
+    "pooled",
+    "reactive_at",
+]
 
 ALLOWED = 0.05
 FUNCTIONS = "functions"
@@ -30,9 +39,10 @@ _PERIOD_S = 15.0
 """Seconds between decisions of both: Kubernetes' default."""
 _TARGETS = (0.95, 0.9, 0.8, 0.7, 0.55, 0.4, 0.3, 0.2)
 """Shares of the promised use that the reactive scaler may aim at."""
-_TUNED_STEPS = 2016
-BUDGETS = (0.01, 0.025, ALLOWED, 0.1, 0.2)
+BUDGETS = (0.02, ALLOWED, 0.12)
 """Shares of the time that the reactive scaler is tuned to miss at most, in the week before."""
+_SHARES = (0.02, 0.05, 0.08, 0.12, 0.2, 0.35, 0.5)
+"""Constant shares of misses among which hindsight chooses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,18 +86,21 @@ def service_for(demand: RealDemand, startup: Latency) -> Service:
     )
 
 
-def compete(demand: RealDemand, startup: Latency) -> Contest:
-    """Let all rivals control one service through the last week of a demand."""
+def compete(demand: RealDemand, startup: Latency, budgets: Sequence[float] = BUDGETS) -> Contest:
+    """Let all rivals control one service through the last week of a demand.
+
+    Args:
+        demand: the demand.
+        startup: start-up times of its replicas.
+        budgets: shares that the reactive scaler is tuned to miss at most; `ALLOWED` among them.
+
+    Returns:
+        What each did.
+    """
     service, step_s = service_for(demand, startup), demand.step_s
     lead = lead_steps(service, step_s)
     forecast, _ = choose_forecaster(demand.history, step_s=step_s, horizon=lead)
-    made: dict[tuple[int, float], DemandForecast] = {}
-
-    def remembered(seen: np.ndarray) -> DemandForecast:
-        key = (len(seen), float(seen[-1]))
-        if key not in made:
-            made[key] = forecast(seen)
-        return made[key]
+    remembered = _remembering(forecast)
 
     def bayesian(
         *, adapts: bool = True, period_s: float = _PERIOD_S, allowed: float = ALLOWED
@@ -109,7 +122,7 @@ def compete(demand: RealDemand, startup: Latency) -> Contest:
         )
 
     ours, reactive = bayesian(), _Reactive(service, demand)
-    targets = {budget: reactive.target(budget) for budget in BUDGETS}
+    targets = {budget: reactive.target(budget) for budget in budgets}
     return Contest(
         name=demand.name,
         bayesian=ours,
@@ -121,6 +134,21 @@ def compete(demand: RealDemand, startup: Latency) -> Contest:
         by_budget={budget: reactive.in_week(target) for budget, target in targets.items()},
         steps=_steps(ours, demand),
     )
+
+
+def _remembering(
+    forecast: Callable[[np.ndarray], DemandForecast],
+) -> Callable[[np.ndarray], DemandForecast]:
+    """Return a forecaster that makes each forecast once, for all rivals."""
+    made: dict[tuple[int, float], DemandForecast] = {}
+
+    def remembered(seen: np.ndarray) -> DemandForecast:
+        key = (len(seen), float(seen[-1]))
+        if key not in made:
+            made[key] = forecast(seen)
+        return made[key]
+
+    return remembered
 
 
 def _steps(run: ScalerRun, demand: RealDemand) -> list[CheckedStep]:
@@ -143,7 +171,7 @@ class _Reactive:
 
     def __init__(self, service: Service, demand: RealDemand) -> None:
         self._service, self._step_s = service, demand.step_s
-        self._past, self._week = demand.history[-_TUNED_STEPS:], demand.week
+        self._past, self._week = demand.history[-len(demand.week) :], demand.week
         self._misses: dict[float, float] = {}
         self._runs: dict[float, ScalerRun] = {}
 
@@ -184,18 +212,19 @@ class _Reactive:
         return replay(self._service, load, scaler, step_s=self._step_s)
 
 
-def _hindsight(run) -> ScalerRun:
+def _hindsight(run: Callable[[float], ScalerRun]) -> ScalerRun:
     """Return the run with the highest share of misses that keeps the promise in this very week."""
-    low, high = 0.001, 0.5
-    best = run(low)
-    for _ in range(5):
-        middle = (low + high) / 2
-        found = run(middle)
+    low, high = 0, len(_SHARES)
+    best = None
+    while low < high:
+        middle = (low + high) // 2
+        found = run(_SHARES[middle])
         if found.report.outcome.violation_rate <= ALLOWED:
-            low, best = middle, found
+            low, best = middle + 1, found
         else:
             high = middle
-    return best
+    # Where even the strictest misses too much, it is the best that a constant share can do.
+    return best or run(_SHARES[0])
 
 
 def pooled(runs: Sequence[ScalerRun]) -> tuple[float, float]:
@@ -211,7 +240,8 @@ def reactive_at(contests: Sequence[Contest], missed: float) -> float:
     Beyond the strictest and the loosest budget those hold.
     """
     points = sorted(
-        pooled([item.by_budget[budget] for item in contests])[::-1] for budget in BUDGETS
+        pooled([item.by_budget[budget] for item in contests])[::-1]
+        for budget in contests[0].by_budget
     )
     shares, hours = zip(*points, strict=True)
     return float(np.interp(missed, shares, hours))

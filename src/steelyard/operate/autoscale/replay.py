@@ -1,6 +1,6 @@
 """All scalers on one demand, with the same start-up times, beside an oracle and the best fixed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -97,24 +97,23 @@ def replay(
         within=within,
         keep=forecasts.__setitem__,
     )
-    report = _controlled(plant, policy, seed, name or type(scaler).__name__)
-    return ScalerRun(
-        report=report,
-        ready=plant.ready_by_step,
-        missed_s=plant.missed_s_by_step,
-        num_fallbacks=policy.num_fallbacks,
-        forecasts=forecasts,
-    )
+    return _controlled(plant, policy, forecasts, seed, name or type(scaler).__name__)
 
 
-def _controlled(plant: ServicePlant, policy: ScalerPolicy, seed: int, name: str) -> ControlReport:
+def _controlled(
+    plant: ServicePlant,
+    policy: ScalerPolicy,
+    forecasts: Mapping[int, DemandForecast],
+    seed: int,
+    name: str,
+) -> ScalerRun:
     """Let a policy control a plant to the end of its demand."""
     period_s = min(policy.scaler.period_s, plant.duration_s)
     # A load is known when its step is over; all else is shown as often as it is asked for.
     meters = [
         Meter(name=item, period_s=plant.step_s if item == "demand" else period_s) for item in METERS
     ]
-    return simulate(
+    report = simulate(
         policy,
         plant,
         meters,
@@ -123,6 +122,13 @@ def _controlled(plant: ServicePlant, policy: ScalerPolicy, seed: int, name: str)
         duration_s=plant.duration_s,
         seed=seed,
         name=name,
+    )
+    return ScalerRun(
+        report=report,
+        ready=plant.ready_by_step,
+        missed_s=plant.missed_s_by_step,
+        num_fallbacks=policy.num_fallbacks,
+        forecasts=forecasts,
     )
 
 
@@ -175,6 +181,13 @@ def replay_all(
     fixed = _fixed(service, load, step_s, seed)
     runs["best fixed"] = min(fixed, key=lambda item: item.report.outcome.loss)
     runs["oracle"] = replay(service, load, oracle, name="oracle", **given)
+    return _with_regrets(runs, fixed)
+
+
+def _with_regrets(
+    runs: Mapping[str, ScalerRun], fixed: Sequence[ScalerRun]
+) -> dict[str, ScalerRun]:
+    """Put regrets into the reports of runs, one of which is the oracle's."""
     told = with_regret(
         [item.report for item in runs.values()],
         oracle=runs["oracle"].report,

@@ -68,12 +68,26 @@ def drive_replicas(
         raise ConfigError(f"--turns is {turns}, but must be 0 or more")
     config = options or AutoscaleConfig()
     watch = _Watch(source, column, book_of(source, column, store=store, no_keep=no_keep))
+    report, num_fallbacks = _driven(watch, config, shlex.split(start), first_port, journal, turns)
+    _show(report, num_fallbacks, json=json)
+
+
+def _driven(
+    watch: "_Watch",
+    config: AutoscaleConfig,
+    words: list[str],
+    first_port: int,
+    journal: Path,
+    turns: int,
+) -> tuple[ControlReport, int]:
+    """Drive processes; return what was done, and how many forecasts were replaced."""
     service = service_of(config, watch.demand.load)
     policy = _policy(watch, config, service)
     replicas = ServeReplicas(
-        shlex.split(start),
+        words,
         first_port=first_port,
         most=service.max_replicas,
+        # Without any drain a request that has begun would be cut off.
         drain_s=max(service.drain_s, 1.0),
         file=journal.with_suffix(".replicas.json"),
     )
@@ -90,7 +104,7 @@ def drive_replicas(
         )
     finally:
         replicas.close()
-    _show(report, policy, json=json)
+    return report, policy.num_fallbacks
 
 
 class _Watch:
@@ -149,19 +163,19 @@ def _policy(watch: _Watch, config: AutoscaleConfig, service: Service) -> ScalerP
     )
 
 
-def _show(report: ControlReport, policy: ScalerPolicy, *, json: bool) -> None:
+def _show(report: ControlReport, num_fallbacks: int, *, json: bool) -> None:
     """Print what was sent."""
     if json:
         print_json(
             {
                 "num_sent": report.num_sent,
                 "num_failed": report.num_failed,
-                "num_fallbacks": policy.num_fallbacks,
+                "num_fallbacks": num_fallbacks,
                 "replicas": [item.command.value for item in report.landed],
             }
         )
     else:
         print(
             f"{report.num_sent} commands, {report.num_failed} failed; "
-            f"{policy.num_fallbacks} forecasts were replaced"
+            f"{num_fallbacks} forecasts were replaced"
         )
