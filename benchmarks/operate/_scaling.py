@@ -8,13 +8,13 @@ from benchmarks.operate._cloud_demand import RealDemand
 
 from steelyard.operate.autoscale import (
     BayesianScaler,
-    DemandForecast,
     ReactiveHPA,
     ScalerRun,
     lead_steps,
     replay,
 )
 from steelyard.operate.autoscale.book import checked_steps
+from steelyard.operate.autoscale.replay import RememberedForecasts
 from steelyard.operate.autoscale.study import choose_forecaster
 from steelyard.operate.forecast.bookkeeping import CheckedStep, SaidSteps
 from steelyard.sim.autoscale import Service
@@ -100,7 +100,7 @@ def compete(demand: RealDemand, startup: Latency, budgets: Sequence[float] = BUD
     service, step_s = service_for(demand, startup), demand.step_s
     lead = lead_steps(service, step_s)
     forecast, _ = choose_forecaster(demand.history, step_s=step_s, horizon=lead)
-    remembered = _remembering(forecast)
+    remembered = RememberedForecasts(forecast)
 
     def bayesian(
         *, adapts: bool = True, period_s: float = _PERIOD_S, allowed: float = ALLOWED
@@ -134,21 +134,6 @@ def compete(demand: RealDemand, startup: Latency, budgets: Sequence[float] = BUD
         by_budget={budget: reactive.in_week(target) for budget, target in targets.items()},
         steps=_steps(ours, demand),
     )
-
-
-def _remembering(
-    forecast: Callable[[np.ndarray], DemandForecast],
-) -> Callable[[np.ndarray], DemandForecast]:
-    """Return a forecaster that makes each forecast once, for all rivals."""
-    made: dict[tuple[int, float], DemandForecast] = {}
-
-    def remembered(seen: np.ndarray) -> DemandForecast:
-        key = (len(seen), float(seen[-1]))
-        if key not in made:
-            made[key] = forecast(seen)
-        return made[key]
-
-    return remembered
 
 
 def _steps(run: ScalerRun, demand: RealDemand) -> list[CheckedStep]:

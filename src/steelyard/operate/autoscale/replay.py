@@ -12,7 +12,7 @@ from steelyard.operate.autoscale.scaler import FixedReplicas, Scaler, ScalerPoli
 from steelyard.sim.autoscale import METERS, Service, ServicePlant, checked_demand
 from steelyard.sim.control import Actuator, ControlReport, Meter, simulate, with_regret
 
-__all__ = ["ScalerRun", "lead_steps", "replay", "replay_all"]
+__all__ = ["RememberedForecasts", "ScalerRun", "lead_steps", "replay", "replay_all"]
 
 Forecast = Callable[[NDArray[np.float64]], DemandForecast]
 
@@ -162,7 +162,7 @@ def replay_all(
         TraceError: the demand cannot be used.
     """
     load = checked_demand(demand)
-    forecasts = _Remembered(forecaster) if forecaster else None
+    forecasts = RememberedForecasts(forecaster) if forecaster else None
     given = {"step_s": step_s, "seed": seed}
     runs = {
         name: replay(
@@ -197,16 +197,18 @@ def _with_regrets(
     return {name: replace(run, report=report) for (name, run), report in pairs}
 
 
-class _Remembered:
+class RememberedForecasts:
     """A forecaster that makes each forecast of one growing demand once, for all scalers."""
 
     def __init__(self, forecaster: Forecast) -> None:
+        """Begin without forecasts."""
         self._forecaster = forecaster
         self._made: dict[tuple[int, float], DemandForecast] = {}
         # A forecast that another one stands in for is named after it.
         self.name = getattr(forecaster, "name", type(forecaster).__name__)
 
     def __call__(self, demand: NDArray[np.float64]) -> DemandForecast:
+        """Return the forecast behind a demand [n]."""
         # The last value may be that of a step under way, as it is read so far.
         key = (len(demand), float(demand[-1]))
         if key not in self._made:
