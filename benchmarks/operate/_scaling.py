@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from benchmarks.operate._cloud_demand import RealDemand
@@ -53,11 +54,11 @@ class Contest:
         name: demand.
         bayesian: the Bayesian scaler, which reads the load as often as the reactive one.
         on_steps: the same, deciding when a step of the record ends.
-        unadapted: as `bayesian` without adaptation.
+        each: as `bayesian`, with the promise kept by each decision in place of the long run.
         reactive: the reactive scaler with the highest target that kept the promise in the week
             before.
-        hindsight: as `unadapted`, with the share of misses that just keeps the promise in this very
-            week.
+        hindsight: as `each` without adaptation, with the share of misses that just keeps the
+            promise in this very week: the quantile whose level is known.
         target: what the reactive scaler aimed at, as a share of the promised use.
         by_budget: reactive scalers that were tuned to miss at most so much in the week before.
         steps: what `bayesian` forecast beside what came.
@@ -66,7 +67,7 @@ class Contest:
     name: str
     bayesian: ScalerRun
     on_steps: ScalerRun
-    unadapted: ScalerRun
+    each: ScalerRun
     reactive: ScalerRun
     hindsight: ScalerRun
     target: float
@@ -103,14 +104,14 @@ def compete(demand: RealDemand, startup: Latency, budgets: Sequence[float] = BUD
     remembered = RememberedForecasts(forecast)
 
     def bayesian(
-        *, adapts: bool = True, period_s: float = _PERIOD_S, allowed: float = ALLOWED
+        *, period_s: float = _PERIOD_S, allowed: float = ALLOWED, **given: Any
     ) -> ScalerRun:
         scaler = BayesianScaler(
             replace(service, allowed=allowed),
             step_s=step_s,
             lead_steps=lead,
             period_s=period_s,
-            adapts=adapts,
+            **given,
         )
         return replay(
             service,
@@ -127,9 +128,11 @@ def compete(demand: RealDemand, startup: Latency, budgets: Sequence[float] = BUD
         name=demand.name,
         bayesian=ours,
         on_steps=bayesian(period_s=step_s),
-        unadapted=bayesian(adapts=False),
+        each=bayesian(promise="each decision"),
         reactive=reactive.in_week(targets[ALLOWED]),
-        hindsight=_hindsight(lambda share: bayesian(adapts=False, allowed=share)),
+        hindsight=_hindsight(
+            lambda share: bayesian(promise="each decision", adapts=False, allowed=share)
+        ),
         target=targets[ALLOWED],
         by_budget={budget: reactive.in_week(target) for budget, target in targets.items()},
         steps=_steps(ours, demand),

@@ -73,7 +73,7 @@ def _startups() -> dict[str, Latency]:
 
 def _show(kind: str, contests: list[Contest]) -> None:
     """Print instance-hours and missed time of each rival on each demand."""
-    rivals = ("bayesian", "on_steps", "unadapted", "reactive", "hindsight")
+    rivals = ("bayesian", "on_steps", "each", "reactive", "hindsight")
     print(f"\n{kind}: instance-hours, share of the time missed (allowed {ALLOWED:.0%})")
     print(f"{'demand':40s} " + " ".join(f"{name:>16s}" for name in rivals) + "  target")
     for item in contests:

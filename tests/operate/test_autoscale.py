@@ -12,6 +12,7 @@ from steelyard.operate.autoscale import (
     CapacityPosterior,
     DecayingHistogram,
     FixedReplicas,
+    MissPrice,
     MovingWindowMax,
     Oracle,
     OracleQuantile,
@@ -47,7 +48,13 @@ def state_of(replicas=5, **known):
 @pytest.mark.parametrize("allowed", [0.02, 0.3])
 def test_the_chosen_number_is_that_of_a_plain_search(miss_ratio, allowed):
     service = Service(capacity=10.0, allowed=allowed, max_replicas=60)
-    scaler = BayesianScaler(service, step_s=300.0, miss_ratio=miss_ratio, switch_cost=0.7)
+    scaler = BayesianScaler(
+        service,
+        step_s=300.0,
+        promise="each decision",
+        miss_ratio=miss_ratio,
+        switch_cost=0.7,
+    )
     needed = np.sort(np.random.default_rng(1).gamma(4.0, 4.0, 500))
     losses = {
         count: np.maximum(count - needed, 0).mean()
@@ -59,9 +66,73 @@ def test_the_chosen_number_is_that_of_a_plain_search(miss_ratio, allowed):
     assert scaler.best(needed, 20) == min(losses, key=losses.get)
 
 
+def test_in_the_long_run_the_chosen_number_is_that_of_a_plain_search():
+    service = Service(capacity=10.0, allowed=0.05, max_replicas=60)
+    scaler = BayesianScaler(service, step_s=300.0, switch_cost=0.3)
+    needed = np.sort(np.random.default_rng(2).gamma(4.0, 4.0, 500))
+    scaler.price.begin(needed)
+    losses = {
+        count: count + scaler.price.value * np.mean(needed > count) + 0.3 * abs(count - 20)
+        for count in range(1, 61)
+        if np.mean(needed > count) <= 0.5
+    }
+    assert scaler.best(needed, 20) == min(losses, key=losses.get)
+
+
+def test_the_first_price_allows_what_the_promise_does():
+    service = Service(capacity=10.0, allowed=0.05, max_replicas=100_000)
+    needed = np.sort(np.random.default_rng(3).normal(5000, 300, 100_000))
+    found = BayesianScaler(service, step_s=300.0).best(needed, 1)
+    assert np.mean(needed > found) == pytest.approx(0.05, abs=0.01)
+
+
+def test_the_price_of_a_miss_follows_what_is_missed():
+    price = MissPrice(target=0.05, most=1000.0)
+    price.observe(1.0)
+    assert np.isnan(price.value)
+    price.begin(np.arange(101.0))
+    assert price.value == pytest.approx(100.0)
+    # One step in twenty missed leaves it where it is.
+    for missed in (1.0, *[0.0] * 19):
+        price.observe(missed)
+    assert price.value == pytest.approx(100.0)
+    for missed, end in ((1.0, 1000.0), (0.0, 1.0)):
+        for _ in range(1000):
+            price.observe(missed)
+        assert price.value == end
+
+
+def test_peaks_that_nobody_foresees_are_missed_in_the_long_run_only():
+    rng = np.random.default_rng(5)
+    demand = 40 + 10 * rng.random(2000) + 2000 * (rng.random(2000) < 0.03)
+
+    def outcome(promise):
+        scaler = BayesianScaler(Service(capacity=10.0), step_s=300.0, promise=promise)
+        return replay(
+            Service(capacity=10.0),
+            demand[1000:],
+            scaler,
+            step_s=300.0,
+            forecaster=lambda past: values_of(past[-24:]),
+            history=demand[:1000],
+        ).report.outcome
+
+    long_run, each = outcome("long run"), outcome("each decision")
+    assert long_run.details["instance_hours"] < 0.5 * each.details["instance_hours"]
+    assert long_run.violation_rate < 1.5 * 0.05
+
+
+def test_an_idle_service_keeps_its_promise():
+    scaler = BayesianScaler(SERVICE, step_s=300.0)
+    scaler.decide(0.0, None, state_of(utilization=0.0, demand=0.0))
+    assert scaler.misses.mean < SERVICE.allowed and scaler.capacity.weight == 10.0
+
+
 def test_without_the_promise_it_is_the_newsvendors_quantile():
     service = Service(capacity=10.0, allowed=0.49, max_replicas=10_000)
-    scaler = BayesianScaler(service, step_s=300.0, miss_ratio=9.0, adapts=False)
+    scaler = BayesianScaler(
+        service, step_s=300.0, promise="each decision", miss_ratio=9.0, adapts=False
+    )
     needed = np.sort(np.random.default_rng(0).normal(5000, 300, 20_000))
     assert scaler.best(needed, 1) == pytest.approx(np.quantile(needed, 0.9), abs=1.5)
 
@@ -434,6 +505,10 @@ def test_an_old_metric_is_a_missing_one():
 def test_what_cannot_be_is_refused():
     with pytest.raises(ConfigError, match="target"):
         AllowedMisses(target=0.0)
+    with pytest.raises(ConfigError, match="rate"):
+        MissPrice(target=0.1, most=9.0, rate=2.0)
+    with pytest.raises(ConfigError, match="promise"):
+        BayesianScaler(SERVICE, step_s=60.0, promise="never")
     with pytest.raises(ConfigError, match="growth"):
         DecayingHistogram(growth=1.0)
     with pytest.raises(TraceError, match="step 1"):

@@ -1,6 +1,6 @@
 """How many replicas a service should have: scalers, their replay on a demand, their real ends."""
 
-from steelyard.operate.autoscale.bayesian import AllowedMisses, BayesianScaler, CapacityPosterior
+from steelyard.operate.autoscale.bayesian import BayesianScaler
 from steelyard.operate.autoscale.forecasting import (
     DemandForecast,
     DemandForecaster,
@@ -8,6 +8,7 @@ from steelyard.operate.autoscale.forecasting import (
     VirtualDeadline,
 )
 from steelyard.operate.autoscale.hpa import ReactiveHPA, wanted_replicas
+from steelyard.operate.autoscale.learning import AllowedMisses, CapacityPosterior, MissPrice
 from steelyard.operate.autoscale.replay import ScalerRun, lead_steps, replay, replay_all
 from steelyard.operate.autoscale.rules import (
     MovingWindowMax,
@@ -33,6 +34,7 @@ __all__ = [
     "DemandForecaster",
     "FixedReplicas",
     "GuardedDemand",
+    "MissPrice",
     "MovingWindowMax",
     "Oracle",
     "OracleQuantile",

@@ -1,17 +1,18 @@
 """The number of replicas of least expected loss under a promise, learned as it goes."""
 
 import math
-from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.errors import require
+from steelyard.errors import ConfigError
 from steelyard.operate.autoscale.forecasting import DemandForecast
+from steelyard.operate.autoscale.learning import AllowedMisses, CapacityPosterior, MissPrice
 from steelyard.operate.autoscale.scaler import ServiceState, peak_samples
 from steelyard.sim.autoscale import Service
 
-__all__ = ["AllowedMisses", "BayesianScaler", "CapacityPosterior"]
+__all__ = ["BayesianScaler"]
 
 _DRAWS = 4
 """Draws of the capacity beside each sample of the demand."""
@@ -21,113 +22,17 @@ _IN_TIME = 0.9
 """Share of the replicas that are ready when a new one counts as ready."""
 
 
-@dataclass(slots=True, kw_only=True)
-class AllowedMisses:
-    """A Beta posterior of how often the promise is missed, and the share that is allowed next.
-
-    Attributes:
-        target: share that the promise allows.
-        weight: steps of experience that the prior stands for; its mean is the target.
-        forgetting: factor on all experience with each step, prior and all.
-    """
-
-    target: float
-    weight: float = 20.0
-    forgetting: float = 0.99
-    _missed: float = field(init=False)
-    _kept: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        require(
-            self,
-            target=(0 < self.target < 1, "in (0, 1)"),
-            weight=(self.weight > 0, "above 0"),
-            forgetting=(0 < self.forgetting <= 1, "in (0, 1]"),
-        )
-        self._missed = self.target * self.weight
-        self._kept = (1 - self.target) * self.weight
-
-    @property
-    def mean(self) -> float:
-        """Posterior mean of the share that is missed."""
-        return self._missed / (self._missed + self._kept)
-
-    def observe(self, missed: float) -> None:
-        """Learn from a step, of which a share in [0, 1] was missed."""
-        self._missed = self._missed * self.forgetting + missed
-        self._kept = self._kept * self.forgetting + 1 - missed
-
-    def next(self) -> float:
-        """Return the share to allow next: less than the target where too much was missed.
-
-        Returns:
-            target x target / posterior mean, within [target / 10, 3 x target].
-
-        Source: Luo et al. 2024, arXiv 2408.01000, the adaptive decision stage; its form is a
-            reconstruction, as the paper does not give one.
-        """
-        wanted = self.target * self.target / max(self.mean, 1e-12)
-        return min(max(wanted, self.target / 10), 3 * self.target)
-
-
-@dataclass(slots=True, kw_only=True)
-class CapacityPosterior:
-    """A normal-gamma posterior of what a replica carries at full use.
-
-    Attributes:
-        mean: prior mean capacity, in the unit of the demand.
-        spread: prior standard deviation, as a share of the mean.
-        weight: observations that the prior stands for.
-
-    Source: Murphy 2007, "Conjugate Bayesian analysis of the Gaussian distribution", section 3.
-    """
-
-    mean: float
-    spread: float = 0.02
-    weight: float = 10.0
-    _shape: float = field(init=False)
-    _rate: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        require(
-            self,
-            mean=(self.mean > 0, "above 0"),
-            spread=(self.spread > 0, "above 0"),
-            weight=(self.weight > 0, "above 0"),
-        )
-        self._shape = self.weight / 2 + 1
-        self._rate = self.weight / 2 * (self.spread * self.mean) ** 2
-
-    def observe(self, capacity: float) -> None:
-        """Learn from load / (ready x utilization) of a step."""
-        gap = capacity - self.mean
-        self._rate += self.weight / (self.weight + 1) * gap * gap / 2
-        self._shape += 0.5
-        self.mean += gap / (self.weight + 1)
-        self.weight += 1
-
-    def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float64]:
-        """Draw the capacity of a step from its predictive distribution, a Student-t.
-
-        Args:
-            rng: source of randomness.
-            count: draws.
-
-        Returns:
-            [count] capacities, at least a twentieth of the mean.
-        """
-        scale = np.sqrt(self._rate * (self.weight + 1) / (self._shape * self.weight))
-        drawn = self.mean + scale * rng.standard_t(2 * self._shape, count)
-        return np.maximum(drawn, self.mean / 20)
-
-
 class BayesianScaler:
     """Chooses the replicas of least expected loss such that the promise is kept often enough.
 
-    loss(r) = E[(r - z)+] + miss_ratio E[(z - r)+] + switch_cost |r - r_now|, where z is the number
-    of replicas that is needed: demand / (capacity x target utilization), its demand from the
-    forecast and its capacity from the posterior; subject to P(z > r) <= the share of
-    `AllowedMisses`. Replicas are let go at most once per cooldown.
+    z is the number of replicas that is needed: demand / (capacity x target utilization), its demand
+    from the forecast and its capacity from the posterior.
+
+    A promise in the long run has loss(r) = r + price P(z > r), its price from `MissPrice`: misses
+    are left where avoiding them is dearest, such as of peaks that nobody can foresee. Kept with
+    each decision it has loss(r) = E[(r - z)+] + miss_ratio E[(z - r)+], subject to P(z > r) <= the
+    share of `AllowedMisses`. To either, switch_cost |r - r_now| is added. Replicas are let go at
+    most once per cooldown.
 
     With a period shorter than a step it works on two clocks. The forecast is of steps; between
     their ends the load of now is held, and the forecast of the next step counts from when replicas
@@ -136,7 +41,7 @@ class BayesianScaler:
     its end, so that as much more of the steps may do so.
 
     Source: Luo et al. 2024, arXiv 2408.01000, second stage, reconstructed from its abstract and
-        standard decision theory.
+        standard decision theory; there the promise is kept with each decision.
     """
 
     def __init__(
@@ -146,6 +51,7 @@ class BayesianScaler:
         step_s: float,
         lead_steps: int = 1,
         period_s: float | None = None,
+        promise: Literal["long run", "each decision"] = "long run",
         miss_ratio: float | None = None,
         switch_cost: float = 0.0,
         cooldown_s: float = 300.0,
@@ -160,13 +66,20 @@ class BayesianScaler:
             lead_steps: steps that a decision has to cover where nothing is read between them: until
                 the replicas of the next decision are ready.
             period_s: seconds between decisions; a step when None. Shorter ones need a meter "load".
-            miss_ratio: price of a missing replica over that of one too many. None lets the loss
-                alone allow three times the misses, so that the promise decides within its range.
+            promise: what the allowed share is of: all steps in the long run, or each decision.
+            miss_ratio: price of a missing replica over that of one too many, where the promise is
+                of each decision. None lets the loss alone allow three times the misses, so that the
+                promise decides within its range.
             switch_cost: price of changing by one replica, in replica-steps.
             cooldown_s: least seconds between two decisions that let replicas go.
-            adapts: False keeps the share of misses and the capacity as they are at first.
+            adapts: False keeps price, share of misses and capacity as they are at first.
             seed: seed of the draws of the capacity.
+
+        Raises:
+            ConfigError: there is no such promise.
         """
+        if promise not in ("long run", "each decision"):
+            raise ConfigError(f"promise {promise!r}", hint="give 'long run' or 'each decision'")
         self.service, self.step_s, self.lead_steps = service, step_s, lead_steps
         self.period_s = step_s if period_s is None else min(period_s, step_s)
         self._reaction_s = service.startup.quantile_s(_IN_TIME) + self.period_s
@@ -176,6 +89,9 @@ class BayesianScaler:
         self.miss_ratio = (1 - loosest) / loosest if miss_ratio is None else miss_ratio
         self.switch_cost, self.cooldown_s, self.adapts = switch_cost, cooldown_s, adapts
         self.misses = AllowedMisses(target=service.allowed)
+        most = max(service.max_replicas, 2) / service.allowed
+        self.price = MissPrice(target=service.allowed, most=most)
+        self._is_priced = promise == "long run"
         self.capacity = CapacityPosterior(mean=service.capacity)
         self._rng = np.random.default_rng(seed)
         self._let_go_s = -np.inf
@@ -212,14 +128,17 @@ class BayesianScaler:
     def _learn(self, state: ServiceState) -> None:
         """Learn from what was read, and from each step that has ended."""
         use = state.utilization
-        if np.isfinite(use) and use > 0:
+        if np.isfinite(use):
+            # An idle service keeps its promise: left out, a few busy steps would stand for all.
             self._seen += 1
             self._missed += use > self.service.target_utilization
-            # With replicas that were starting, the load had been shared by fewer for a while.
-            if np.isfinite(state.demand) and state.ready and not state.starting:
-                self.capacity.observe(state.demand / (state.ready * use))
+        # With replicas that were starting, the load had been shared by fewer for a while.
+        if use > 0 and np.isfinite(state.demand) and state.ready and not state.starting:
+            self.capacity.observe(state.demand / (state.ready * use))
         if self._seen and (np.isfinite(state.demand) or not self._is_fast):
-            self.misses.observe(self._missed / self._seen)
+            share = self._missed / self._seen
+            self.misses.observe(share)
+            self.price.observe(share)
             self._seen = self._missed = 0
 
     def _wanted(self, forecast: DemandForecast, state: ServiceState) -> int:
@@ -253,12 +172,6 @@ class BayesianScaler:
         capacity = self.capacity.draw(self._rng, len(demand))
         return np.sort(demand / (capacity * self.service.target_utilization))
 
-    def _allowed(self) -> float:
-        """Return the share of the steps that may need more than is planned for."""
-        share = self.misses.next() if self.adapts else self.service.allowed
-        # However soon a miss is mended, half of the steps get what they need from the start.
-        return max(share, min(share / self._steps_per_miss, 0.5))
-
     def best(self, needed: NDArray[np.float64], current: int) -> int:
         """Return the number of least loss among those that keep the promise often enough.
 
@@ -272,13 +185,38 @@ class BayesianScaler:
         low = self.service.clipped(np.floor(needed[0]))
         high = self.service.clipped(needed[-1])
         tried = np.arange(low, high + 1)
-        count = len(needed)
         below = np.searchsorted(needed, tried, side="right")
+        missed = (len(needed) - below) / len(needed)
+        loss = self._loss(needed, tried, below, missed)
+        keeps = missed <= self._most_missed()
+        if not keeps.any():
+            return high
+        loss += self.switch_cost * np.abs(tried - current)
+        return int(tried[keeps][np.argmin(loss[keeps])])
+
+    def _loss(
+        self,
+        needed: NDArray[np.float64],
+        tried: NDArray[np.int64],
+        below: NDArray[np.int64],
+        missed: NDArray[np.float64],
+    ) -> NDArray[np.float64]:
+        """Return the expected loss of each number that is tried, without that of a change."""
+        if self._is_priced:
+            if np.isnan(self.price.value):
+                self.price.begin(needed)
+            return tried + self.price.value * missed
+        count = len(needed)
         sums = np.concatenate([[0.0], np.cumsum(needed)])
         idle = (tried * below - sums[below]) / count
         short = (sums[-1] - sums[below] - tried * (count - below)) / count
-        loss = idle + self.miss_ratio * short + self.switch_cost * np.abs(tried - current)
-        keeps = (count - below) / count <= self._allowed()
-        if not keeps.any():
-            return high
-        return int(tried[keeps][np.argmin(loss[keeps])])
+        return idle + self.miss_ratio * short
+
+    def _most_missed(self) -> float:
+        """Return the share of the steps that may need more than is planned for."""
+        share = self.misses.next() if self.adapts else self.service.allowed
+        # However dear its peaks are or soon a miss is mended, half of the steps get what they need
+        # from the start.
+        if self._is_priced:
+            return max(share, 0.5)
+        return max(share, min(share / self._steps_per_miss, 0.5))
