@@ -82,6 +82,12 @@ class _Found:
     def wait(self, timeout: float | None = None) -> int:
         """Wait until it has ended.
 
+        Args:
+            timeout: most seconds; None for any number.
+
+        Returns:
+            0: its exit status is its parent's to know.
+
         Raises:
             TimeoutExpired: it has not within the timeout.
         """
