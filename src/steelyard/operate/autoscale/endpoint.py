@@ -11,12 +11,11 @@ import numpy as np
 
 from steelyard.errors import SteelyardError
 from steelyard.operate.autoscale.book import ForecastBook
-from steelyard.operate.autoscale.config import AutoscaleConfig, scalers_of, service_of
+from steelyard.operate.autoscale.config import AutoscaleConfig
 from steelyard.operate.autoscale.demand import Demand
 from steelyard.operate.autoscale.forecasting import GuardedDemand
-from steelyard.operate.autoscale.replay import lead_steps
 from steelyard.operate.autoscale.scaler import ServiceState
-from steelyard.operate.autoscale.study import choose_forecaster
+from steelyard.operate.autoscale.study import controller_of
 from steelyard.operate.forecast.bookkeeping import SaidSteps
 from steelyard.operate.forecast.guarded import Deadline
 
@@ -60,11 +59,8 @@ class Recommender:
         # A trigger may ask again before it was answered: one reading serves both.
         self._lock = threading.Lock()
         demand = read()
-        self.service = service_of(config, demand.load)
-        lead = lead_steps(self.service, demand.step_s)
-        chosen, _ = choose_forecaster(demand.load, step_s=demand.step_s, horizon=lead)
+        self.service, self._scaler, chosen = controller_of(config, demand)
         self._forecast = GuardedDemand(chosen, Deadline(config.forecast_deadline_s))
-        self._scaler = scalers_of(config, self.service, demand.step_s)["BayesianScaler"]
         # Nobody says how many there are before the first answer: what the last load needs is the
         # best guess.
         self._replicas = held or self.service.replicas_for(float(demand.load[-1]))

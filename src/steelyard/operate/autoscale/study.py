@@ -8,12 +8,14 @@ from numpy.typing import NDArray
 
 from steelyard.errors import TraceError
 from steelyard.operate.autoscale.config import AutoscaleConfig, scalers_of, service_of
+from steelyard.operate.autoscale.demand import Demand
 from steelyard.operate.autoscale.forecasting import (
     DemandForecast,
     DemandForecaster,
     VirtualDeadline,
 )
 from steelyard.operate.autoscale.replay import ScalerRun, lead_steps, replay_all
+from steelyard.operate.autoscale.scaler import Scaler
 from steelyard.operate.forecast.bookkeeping import SaidSteps
 from steelyard.operate.forecast.choosing import ChosenForecaster
 from steelyard.operate.forecast.recent_errors import RecentErrors
@@ -21,7 +23,7 @@ from steelyard.operate.series import SeriesSet
 from steelyard.sim.autoscale import Service
 from steelyard.sim.control import Latency
 
-__all__ = ["AutoscaleStudy", "choose_forecaster", "run_study"]
+__all__ = ["AutoscaleStudy", "choose_forecaster", "controller_of", "run_study"]
 
 _WINDOWS = 96
 _NAME = "demand"
@@ -100,6 +102,29 @@ def choose_forecaster(
     # Tables name who forecasts, not who chose.
     used = chosen.choices[_NAME].used
     return DemandForecaster(chosen, step_s=step_s, horizon=horizon, name=used), scores
+
+
+def controller_of(
+    config: AutoscaleConfig, demand: Demand
+) -> tuple[Service, Scaler, DemandForecaster]:
+    """Return what controls a service from the end of a record on.
+
+    Args:
+        config: the options.
+        demand: the record; it sizes the service and chooses the forecaster.
+
+    Returns:
+        The service, the Bayesian scaler that decides when a step ends, and the forecaster that was
+        best on the record.
+
+    Raises:
+        TraceError: the record does not size a service.
+        ConfigError: an option is out of range.
+    """
+    service = service_of(config, demand.load)
+    lead = lead_steps(service, demand.step_s)
+    forecaster, _ = choose_forecaster(demand.load, step_s=demand.step_s, horizon=lead)
+    return service, scalers_of(config, service, demand.step_s)["BayesianScaler"], forecaster
 
 
 def run_study(

@@ -14,12 +14,11 @@ from steelyard.cli.operate.autoscale.demand import book_of, demand_of
 from steelyard.cli.output import Switch, print_json
 from steelyard.errors import ConfigError
 from steelyard.operate.autoscale.book import ForecastBook
-from steelyard.operate.autoscale.config import AutoscaleConfig, scalers_of, service_of
+from steelyard.operate.autoscale.config import AutoscaleConfig
 from steelyard.operate.autoscale.forecasting import DemandForecast
-from steelyard.operate.autoscale.replay import lead_steps
 from steelyard.operate.autoscale.replicas import ServeReplicas
 from steelyard.operate.autoscale.scaler import ScalerPolicy
-from steelyard.operate.autoscale.study import choose_forecaster
+from steelyard.operate.autoscale.study import controller_of
 from steelyard.operate.forecast.bookkeeping import SaidSteps
 from steelyard.operate.forecast.guarded import Deadline, forecaster_of
 from steelyard.sim.autoscale import Service
@@ -81,8 +80,15 @@ def _driven(
     turns: int,
 ) -> tuple[ControlReport, int]:
     """Drive processes; return what was done, and how many forecasts were replaced."""
-    service = service_of(config, watch.demand.load)
-    policy = _policy(watch, config, service)
+    service, scaler, forecaster = controller_of(config, watch.demand)
+    policy = ScalerPolicy(
+        scaler,
+        forecaster=forecaster,
+        # The first turn reads the last step again.
+        history=watch.demand.load[:-1],
+        within=Deadline(config.forecast_deadline_s),
+        keep=watch.keep,
+    )
     replicas = ServeReplicas(
         words,
         first_port=first_port,
@@ -147,20 +153,6 @@ class _Watch:
             self._book.keep(
                 SaidSteps.of(forecast, series=self._source, first_s=first_s, step_s=step_s)
             )
-
-
-def _policy(watch: _Watch, config: AutoscaleConfig, service: Service) -> ScalerPolicy:
-    """Return the Bayesian scaler, with the forecaster that was best on the demand so far."""
-    load, step_s = watch.demand.load, watch.demand.step_s
-    chosen, _ = choose_forecaster(load, step_s=step_s, horizon=lead_steps(service, step_s))
-    return ScalerPolicy(
-        scalers_of(config, service, step_s)["BayesianScaler"],
-        forecaster=chosen,
-        # The first turn reads the last step again.
-        history=load[:-1],
-        within=Deadline(config.forecast_deadline_s),
-        keep=watch.keep,
-    )
 
 
 def _show(report: ControlReport, num_fallbacks: int, *, json: bool) -> None:
