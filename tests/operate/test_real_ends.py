@@ -14,7 +14,7 @@ import pytest
 
 from steelyard.errors import BackendError, ConfigError, DataError
 from steelyard.operate.autoscale import FixedReplicas, QuantileScaler
-from steelyard.operate.autoscale.book import ForecastBook
+from steelyard.operate.autoscale.book import ForecastBook, checked_steps
 from steelyard.operate.autoscale.config import AutoscaleConfig
 from steelyard.operate.autoscale.demand import Demand
 from steelyard.operate.autoscale.endpoint import Recommender, make_server
@@ -247,6 +247,18 @@ def test_the_next_controller_checks_what_a_killed_one_forecast(tmp_path):
     (row,) = Ledger(store).summary()
     assert (row.forecaster, row.count, row.coverage) == ("operate.Rule", 2, 0.5)
     assert book.settle(np.append(demand, [5.0, 99.0]), start_s=0.0) == []
+
+
+def test_quantiles_that_round_below_lower_ones_are_put_in_order():
+    class Rounds:
+        source = "Rounds"
+
+        def quantile(self, level):
+            return np.array([6553.6 + (level < 0.5) * 1e-9])
+
+    said = SaidSteps.of(Rounds(), series="load", first_s=0.0, step_s=1.0)
+    (step,) = checked_steps([said], np.array([6553.6]), start_s=0.0, source="load")
+    assert step[1].covered
 
 
 def test_in_shadow_mode_the_number_stays():

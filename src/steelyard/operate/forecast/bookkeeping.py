@@ -78,9 +78,9 @@ class SaidSteps:
     @classmethod
     def of(cls, forecast: _Quantiles, *, series: str, first_s: float, step_s: float) -> "SaidSteps":
         """Read the median and the 80 % interval off a forecast."""
-        low, value, high = (
-            tuple(map(float, np.ravel(forecast.quantile(level)))) for level in (0.1, 0.5, 0.9)
-        )
+        read = np.array([np.ravel(forecast.quantile(level)) for level in (0.1, 0.5, 0.9)], float)
+        # Of values that are all alike, one quantile may round below a lower one.
+        low, value, high = (tuple(row) for row in np.sort(read, axis=0).tolist())
         return cls(
             series=series,
             forecaster=forecaster_of(forecast.source),
