@@ -202,7 +202,7 @@ class World:
         target = self.nodes[command.target]
 
         def end(ok: bool) -> None:
-            self.later(lambda: self.controller.finished(command.task, self.loop.now_s, ok=ok))
+            self.later(lambda: self.controller.finished(command.task, ok=ok))
 
         if shard is None or not target.is_up:
             end(False)
@@ -363,7 +363,7 @@ class World:
     def move(self) -> None:
         """Move a copy to another node, or take one away."""
         controller = self.controller
-        busy = {task.command.shard for task in controller.tasks.values()}
+        busy = controller.tasks.busy()
         able = [s for s in controller.map.shards if len(s.replicas) > 1 and s.id not in busy]
         if not able:
             return
@@ -383,7 +383,7 @@ class World:
     def freeze(self) -> None:
         """Code a shard that is whole and quiet."""
         controller = self.controller
-        busy = {task.command.shard for task in controller.tasks.values()}
+        busy = controller.tasks.busy()
         warm = [s for s in controller.map.shards if len(s.replicas) == 2 and s.id not in busy]
         up = [name for name in controller.live() if controller.detector.state(name) == "up"]
         if warm and len(up) >= 3:
@@ -394,7 +394,7 @@ class World:
     def warm(self) -> None:
         """Read a cold shard back."""
         controller = self.controller
-        busy = {task.command.shard for task in controller.tasks.values()}
+        busy = controller.tasks.busy()
         cold = [s for s in controller.map.shards if s.is_cold and s.id not in busy]
         up = [name for name in controller.live() if controller.detector.state(name) == "up"]
         if cold and up:

@@ -98,8 +98,7 @@ class ShardDriver:
         """Begin to bring a cold shard to memory unless something happens to it already."""
         controller = self._controller
         shard = controller.shard(number)
-        busy = {task.command.shard for task in controller.tasks.values()}
-        if shard is None or not shard.is_cold or number in busy:
+        if shard is None or not shard.is_cold or number in controller.tasks.busy():
             return
         targets = controller.targets.warm_targets(controller.map, controller.weights)
         controller.warm(shard, targets, time.monotonic())
@@ -214,7 +213,7 @@ class ShardDriver:
                 ok = True
         except (OSError, RefusedError, StoreError):
             pass  # the controller plans anew from what is left
-        self._controller.finished(command.task, time.monotonic(), ok=ok, moved_bytes=moved)
+        self._controller.finished(command.task, ok=ok, moved_bytes=moved)
 
     def _message(self, command: ShardCommand) -> Any:
         """Return what a node is asked for a command; None when its shard is gone."""
@@ -266,7 +265,7 @@ class ShardDriver:
             "lost": [shard.id for shard in shards if controller.targets.why_lost(shard)],
             "under_way": [
                 f"{task.command.kind} of shard {task.command.shard} to {task.command.target}"
-                for task in controller.tasks.values()
+                for task in controller.tasks
             ],
             "classes": {
                 name: int((self._planner.loads.classes == kind).sum())

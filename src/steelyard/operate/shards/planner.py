@@ -126,17 +126,13 @@ class Planner:
                 copies = min(max(copies, needed), policy.most_replicas)
             self._copies[number] = copies
 
-    def _busy(self) -> set[int]:
-        """Return the shards that something happens to."""
-        return {task.command.shard for task in self._controller.tasks.values()}
-
     def _freeze(self, now_s: float) -> None:
         """Begin to code one cold shard, where there are nodes enough for its fragments."""
         controller = self._controller
         cold = {
             n for n, kind in zip(self.loads.ids, self.loads.classes, strict=True) if kind == COLD
         }
-        busy, wanted = self._busy(), sum(controller.policy.code)
+        busy, wanted = self._controller.tasks.busy(), sum(controller.policy.code)
         up = {name: 1.0 for name in controller.live() if controller.detector.state(name) == "up"}
         for shard in controller.map.shards:
             is_ready = shard.replicas and not shard.is_cold and not shard.sealed
@@ -146,7 +142,7 @@ class Planner:
 
     def _drop_copies(self, now_s: float) -> None:
         """Take away one copy that no load asks for any more, from its fullest holder."""
-        controller, busy = self._controller, self._busy()
+        controller, busy = self._controller, self._controller.tasks.busy()
         loads = controller.targets.loads(controller.map, controller.weights)
         for shard in controller.map.shards:
             # One fewer than wished first: a load at the edge would make and drop a copy by turns.
@@ -159,7 +155,7 @@ class Planner:
     def _split(self, middles: Mapping[int, int]) -> None:
         """Split the heaviest shard where one copy of it is too much for a node."""
         controller = self._controller
-        weights, busy = controller.weights, self._busy()
+        weights, busy = controller.weights, self._controller.tasks.busy()
         mean = sum(weights.values()) / max(1, len(controller.live()))
         for shard in sorted(controller.map.shards, key=lambda item: -weights[item.id])[:_TRIES]:
             middle = middles.get(shard.id, 0)
@@ -189,14 +185,14 @@ class Planner:
             for name in shard.replicas:
                 held.get(name, []).append(shard)
         proposed: set[tuple[int, str]] = set()
-        busy = self._busy()
+        busy = self._controller.tasks.busy()
         for _ in range(_TRIES):
             giver, taker = max(up, key=loads.__getitem__), min(up, key=loads.__getitem__)
             is_even = (
                 loads[giver] <= (1 + policy.eps) * mean
                 and loads[taker] >= (1 - 2 * policy.eps) * mean
             )
-            free = controller.targets.is_free(taker, controller.tasks)
+            free = controller.targets.is_free(taker)
             if is_even or not mean or not free:
                 break
             found = self._best(held[giver], busy, loads, giver, taker, mean)
@@ -209,7 +205,7 @@ class Planner:
             proposed.add((found.id, giver))
             # It has to pay in two windows, one after the other, before anything moves.
             if (found.id, giver) in self._proposed:
-                source = controller.targets.source_of(found, controller.tasks)
+                source = controller.targets.source_of(found)
                 if source:
                     controller.copy(found, taker, now_s, source=source, replaces=giver)
         self._proposed = proposed

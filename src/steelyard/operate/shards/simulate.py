@@ -201,7 +201,7 @@ class _ShardRun:
         """End a command; it fails when one of its nodes died."""
         ok = all(self.boots[name] for name in (command.target, command.source) if name)
         moved = int(size) if ok and command.kind != "reconcile" else 0
-        self.controller.finished(command.task, self.loop.now_s, ok=ok, moved_bytes=moved)
+        self.controller.finished(command.task, ok=ok, moved_bytes=moved)
 
     def bytes_of(self, command: ShardCommand) -> float:
         """Return the bytes that a command copies; nothing differs when replicas are compared."""
@@ -248,7 +248,7 @@ class _ShardRun:
     def warm_used(self, counts: dict[int, float]) -> None:
         """Bring cold shards back that are used."""
         controller = self.controller
-        busy = {task.command.shard for task in controller.tasks.values()}
+        busy = controller.tasks.busy()
         used = [s for s in controller.map.shards if s.is_cold and counts[s.id] >= 1]
         for shard in used:
             if shard.id not in busy:
