@@ -127,7 +127,7 @@ class World:
                 spoken_s=self.loop.now_s,
                 map_version=held.version if held else 0,
                 rows=self.held(node),
-                fragments=frozenset((shard, number) for shard, _, number in node.fragments),
+                fragments=frozenset(node.fragments),
                 recovered=node.recovered,
             )
 
@@ -166,9 +166,8 @@ class World:
             if node.name not in shard.holders:
                 for key in range(shard.first, min(shard.last, NUM_KEYS - 1) + 1):
                     node.rows.pop(key, None)
-            for number in [item for item in node.fragments if item[0] == shard.id]:
-                if shard.fragments[number[2] : number[2] + 1] != (node.name,):
-                    del node.fragments[number]
+        for block in [item for item in node.fragments if not node.custody.keeps_block(*item)]:
+            del node.fragments[block]
 
     def tick(self) -> None:
         """Let the controller decide."""

@@ -9,7 +9,6 @@ __all__ = [
     "Answer",
     "Apply",
     "Done",
-    "DropFragment",
     "FragmentBytes",
     "Freeze",
     "Get",
@@ -142,12 +141,6 @@ class GetFragment(_Message, frozen=True):
     number: int
 
 
-class DropFragment(_Message, frozen=True):
-    """Remove all coded blocks of a shard."""
-
-    shard: int
-
-
 class RebuildFragment(_Message, frozen=True):
     """Make a lost coded block again from others' and keep it."""
 
@@ -176,7 +169,7 @@ class Ack(_Message, frozen=True):
         reads: rows read by shard of the map, int64.
         writes: rows written by shard of the map, int64.
         rows: rows held by shard of the map, int64.
-        fragments: numbers of the cold shards of which a coded block is kept, int64.
+        fragments: shard, version and number of every coded block that is kept, int64.
         recovered: whether all that was acknowledged before a restart was read back.
         middle: the median key of the shard that was read most.
     """
@@ -248,7 +241,6 @@ Request = (
     | Freeze
     | KeepFragment
     | GetFragment
-    | DropFragment
     | RebuildFragment
     | WarmShard
 )

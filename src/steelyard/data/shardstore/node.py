@@ -94,7 +94,6 @@ class ShardNode:
         self._scrub()
         shard_map = self.custody.map
         counts = self.load.tell(self.table) if shard_map else (b"", b"", b"", 0)
-        blocks = [(shard, number) for shard, _, number in self.fragments.held()]
         return messages.Ack(
             boot=self.boot,
             now_s=self._clock(),
@@ -102,7 +101,7 @@ class ShardNode:
             reads=counts[0],
             writes=counts[1],
             rows=counts[2],
-            fragments=np.array(blocks, np.int64).tobytes(),
+            fragments=np.array(self.fragments.held(), np.int64).tobytes(),
             recovered=self.recovered,
             is_full=self.log.is_full,
             num_bytes=self.table.num_bytes,
@@ -119,14 +118,9 @@ class ShardNode:
             if rows and self.config.name not in shard.holders:
                 self.table.drop(shard.first, shard.last)
                 self.load.is_stale = True
-        for number, _, place in self.fragments.held():
-            kept = (
-                next((item for item in shard_map.shards if item.id == number), None)
-                if (shard_map)
-                else None
-            )
-            if kept is None or kept.fragments[place : place + 1] != (self.config.name,):
-                self.fragments.drop(number)
+        for block in self.fragments.held():
+            if not self.custody.keeps_block(*block):
+                self.fragments.drop(*block)
 
     def _scrub(self) -> None:
         """Check some rows, and one coded block, for damage."""

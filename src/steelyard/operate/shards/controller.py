@@ -157,10 +157,11 @@ class ShardController:
                 epoch=shard.epoch + 1, replicas=shard.learners, code=(0, 0), fragments=()
             )
             self.map = self.map.changed((warm if ok else shard).with_(learners=()))
-        elif command.kind == "rebuild" and ok:
+        elif command.kind == "rebuild":
             nodes = list(shard.fragments)
-            nodes[command.number] = command.target
-            self.map = self.map.changed(shard.with_(fragments=tuple(nodes)))
+            if ok:
+                nodes[command.number] = command.target
+            self.map = self.map.changed(shard.with_(fragments=tuple(nodes), learners=()))
 
     def _end_copy(self, task: ShardTask, shard: Shard, *, ok: bool) -> None:
         """Name a learner that has caught up a replica, in place of another where that was meant."""
@@ -250,9 +251,13 @@ class ShardController:
             if name not in shard.holders:
                 continue
             left = tuple(item for item in shard.replicas if item != name)
+            learners = tuple(item for item in shard.learners if item != name)
+            if not left:
+                # Who is giving its copy up gets every write until it has done so: it has all rows.
+                left = self.tasks.pop_retiring(shard.id)
+                learners = tuple(item for item in learners if item not in left)
             if not left and recovered:
                 left = (name,) if name in shard.replicas else ()
-            learners = tuple(item for item in shard.learners if item != name)
             epoch = shard.epoch + (left[:1] != shard.replicas[:1] or left[:1] == (name,))
             changed.append(shard.with_(replicas=left, learners=learners, epoch=epoch))
         if not changed:
@@ -297,14 +302,13 @@ class ShardController:
         """Begin to make a lost or damaged fragment again, on a node that has none of the shard."""
         for number, name in enumerate(shard.fragments):
             report = self.nodes[name].report
-            if name in live and not (report and report.lacks(shard.id, number, self.map.version)):
+            block = (shard.id, shard.epoch, number)
+            if name in live and not (report and report.lacks(block, self.map.version)):
                 continue
             free = [item for item in live if item not in shard.fragments]
             target = name if name in live else (free or [""])[0]
             if target and self.targets.is_free(target):
-                self.tasks.begin(
-                    "rebuild", shard, target, now_s, nodes=shard.fragments, number=number
-                )
+                self.rebuild(shard, number, target, now_s)
                 return
 
     def copy(
@@ -346,6 +350,17 @@ class ShardController:
         self.map = self.map.changed(shard.with_(sealed=True, fragments=nodes))
         first = shard.replicas[0]
         self.tasks.begin("freeze", shard, first, now_s, nodes=nodes, waits_for=(first, *nodes))
+
+    def rebuild(self, shard: Shard, number: int, target: str, now_s: float) -> None:
+        """Begin to make a coded block again on a node, once it knows that it will have one.
+
+        Told to prune by a message of before, it would drop a block that its map does not name.
+        """
+        self.map = self.map.changed(shard.with_(learners=(target,)))
+        nodes = shard.fragments
+        self.tasks.begin(
+            "rebuild", shard, target, now_s, nodes=nodes, number=number, waits_for=(target,)
+        )
 
     def warm(self, shard: Shard, targets: tuple[str, ...], now_s: float) -> None:
         """Begin to read a cold shard back to memory, once every node knows that it is cold.

@@ -166,13 +166,13 @@ class ShardDriver:
         )
         if is_same:
             self._count(ack)
-        blocks = np.frombuffer(ack.fragments, np.int64).reshape(-1, 2)
+        blocks = np.frombuffer(ack.fragments, np.int64).reshape(-1, 3)
         report = NodeReport(
             boot=ack.boot,
             spoken_s=ack.now_s,
             map_version=ack.map_version,
             rows=held,
-            fragments=frozenset((int(shard), int(number)) for shard, number in blocks),
+            fragments=frozenset((int(one), int(two), int(three)) for one, two, three in blocks),
             recovered=ack.recovered,
             is_full=ack.is_full,
         )

@@ -135,6 +135,7 @@ class _ShardRun:
         self.planner = Planner(self.controller)
         for name in self.names:
             self.controller.add(name, name)
+        self.blocks: dict[str, set[tuple[int, int, int]]] = {name: set() for name in self.boots}
         self.loads = np.full((len(trace.rates), len(self.columns)), np.nan)
         self.failed, self.memory, self.disk = 0.0, 0.0, 0.0
         self.broken_at_s: list[float] = []
@@ -156,6 +157,7 @@ class _ShardRun:
         """Kill a node, or start one, which holds nothing."""
         if fault.kind == "kill":
             self.boots[fault.target] = 0
+            self.blocks[fault.target].clear()
             self.broken_at_s.append(self.loop.now_s)
         elif fault.kind == "restart":
             self.boots[fault.target] = int(self.loop.num_events) + 2
@@ -170,6 +172,7 @@ class _ShardRun:
                 boot=self.boots[name],
                 spoken_s=self.loop.now_s,
                 map_version=self.controller.map.version,
+                fragments=frozenset(self.blocks[name]),
             )
             self.controller.heard(name, report, self.loop.now_s)
         else:
@@ -200,8 +203,21 @@ class _ShardRun:
     def end(self, command: ShardCommand, size: float) -> None:
         """End a command; it fails when one of its nodes died."""
         ok = all(self.boots[name] for name in (command.target, command.source) if name)
+        if ok and command.kind in ("freeze", "rebuild"):
+            self.keep_blocks(command)
         moved = int(size) if ok and command.kind != "reconcile" else 0
         self.controller.finished(command.task, ok=ok, moved_bytes=moved)
+
+    def keep_blocks(self, command: ShardCommand) -> None:
+        """Note which nodes have the blocks of a shard; a report without one asks for a rebuild."""
+        shard = self.controller.shard(command.shard)
+        if shard is None:
+            return
+        nodes = dict(enumerate(command.nodes))
+        if command.kind == "rebuild":
+            nodes = {command.number: command.target}
+        for number, name in nodes.items():
+            self.blocks[name].add((shard.id, shard.epoch, number))
 
     def bytes_of(self, command: ShardCommand) -> float:
         """Return the bytes that a command copies; nothing differs when replicas are compared."""

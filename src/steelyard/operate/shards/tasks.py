@@ -75,6 +75,15 @@ class TaskTable:
         ]
         return [self._tasks.pop(number) for number in found]
 
+    def pop_retiring(self, shard: int) -> tuple[str, ...]:
+        """Take out the tasks of nodes that give up a copy of a shard, and return these nodes."""
+        found = [
+            number
+            for number, task in self._tasks.items()
+            if (task.command.kind, task.command.shard) == ("retire", shard)
+        ]
+        return tuple(self._tasks.pop(number).command.target for number in found)
+
     def busy(self) -> set[int]:
         """Return the shards that something happens to."""
         return {task.command.shard for task in self._tasks.values()}
