@@ -1,6 +1,7 @@
 """A node: rows in memory, a log on disk, and the rights that its map and lease give it."""
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import Awaitable, Callable
@@ -237,11 +238,12 @@ class ShardNode:
                 buckets = await catchup.buckets_to_pull(self.table, peer, ask.first, ask.last)
                 if not len(buckets):
                     break
-                async for rows in catchup.pulls(
-                    peer, ask.first, ask.last, buckets, self.config.row_bytes
-                ):
-                    moved += rows.values.nbytes + 20 * len(rows)
-                    await self.keep(rows)
+                width = self.config.row_bytes
+                pulls = catchup.pulls(peer, ask.first, ask.last, buckets, width)
+                async with contextlib.aclosing(pulls):
+                    async for rows in pulls:
+                        moved += rows.values.nbytes + 20 * len(rows)
+                        await self.keep(rows)
         except CapacityError as error:
             return NodeRefusal(reason="full", text=str(error))
         except (OSError, RefusedError) as error:

@@ -7,6 +7,7 @@ import numpy as np
 from steelyard.data.shardstore.shardmap import Shard, ShardMap
 from steelyard.operate.shards.commands import ShardCommand, ShardTask
 from steelyard.operate.shards.detector import Detector
+from steelyard.operate.shards.outcome import shard_after
 from steelyard.operate.shards.policy import Adaptive
 from steelyard.operate.shards.targets import Targets
 from steelyard.operate.shards.tasks import TaskTable
@@ -132,59 +133,22 @@ class ShardController:
             self._conclude(task, ok=ok)
 
     def _conclude(self, task: ShardTask, *, ok: bool) -> None:
-        """Change the map as the end of a task asks."""
+        """Change the map as the end of a task asks, and begin what follows it."""
         command = task.command
         shard = self.shard(command.shard)
         if shard is None:
             return
-        if command.kind == "copy":
-            self._end_copy(task, shard, ok=ok)
-        elif command.kind == "retire":
-            learners = tuple(name for name in shard.learners if name != command.target)
-            self.map = self.map.changed(shard.with_(learners=learners))
-        elif command.kind == "freeze":
-            frozen = shard.with_(
-                sealed=False, code=self.policy.code, fragments=command.nodes, replicas=()
-            )
-            self.map = self.map.changed(frozen if ok else shard.with_(sealed=False, fragments=()))
-        elif command.kind == "warm":
-            left = shard.learners[shard.learners.index(command.target) + 1 :] if ok else ()
+        if command.kind == "warm" and ok:
+            left = shard.learners[shard.learners.index(command.target) + 1 :]
             if left:  # fragments stay until every copy is there: one node's death loses nothing
                 nodes, names = shard.fragments, shard.learners
                 self.tasks.begin("warm", shard, left[0], task.since_s, nodes=nodes, waits_for=names)
                 return
-            warm = shard.with_(
-                epoch=shard.epoch + 1, replicas=shard.learners, code=(0, 0), fragments=()
-            )
-            self.map = self.map.changed((warm if ok else shard).with_(learners=()))
-        elif command.kind == "rebuild":
-            nodes = list(shard.fragments)
-            if ok:
-                nodes[command.number] = command.target
-            self.map = self.map.changed(shard.with_(fragments=tuple(nodes), learners=()))
-
-    def _end_copy(self, task: ShardTask, shard: Shard, *, ok: bool) -> None:
-        """Name a learner that has caught up a replica, in place of another where that was meant."""
-        target = task.command.target
-        if target not in shard.learners:
-            return  # it died, or the shard was changed meanwhile
-        learners = tuple(name for name in shard.learners if name != target)
-        if not ok:
-            self.map = self.map.changed(shard.with_(learners=learners))
-            return
-        replicas = shard.replicas
-        epoch = shard.epoch
-        if task.replaces in replicas:
-            place = replicas.index(task.replaces)
-            replicas = (*replicas[:place], target, *replicas[place + 1 :])
-            epoch += place == 0  # another node writes now
-            learners = (*learners, task.replaces)
-        else:
-            replicas = (*replicas, target)
-        changed = shard.with_(learners=learners, replicas=replicas, epoch=epoch)
-        self.map = self.map.changed(changed)
-        if task.replaces in learners:
-            self._await_retired(changed, task.replaces, task.since_s)
+        after = shard_after(shard, task, ok=ok, code=self.policy.code)
+        if after is not shard:
+            self.map = self.map.changed(after)
+        if command.kind == "copy" and task.replaces in after.learners:
+            self._await_retired(after, task.replaces, task.since_s)
 
     # -- what it answers ----------------------------------------------------------------------
 
@@ -216,6 +180,14 @@ class ShardController:
             return -1, 0.0, None, False
         fresh = None if report.map_version >= self.map.version else self.map
         return report.boot, report.spoken_s, fresh, self._is_calm and fresh is None
+
+    def awaited(self) -> set[str]:
+        """Return the nodes to ping now: something waits until they have a newer map."""
+        return self.tasks.awaited(self._has_map)
+
+    def _has_map(self, name: str, version: int) -> bool:
+        report = self.nodes[name].report
+        return report is not None and report.map_version >= version
 
     # -- what it wants ------------------------------------------------------------------------
 
@@ -291,12 +263,14 @@ class ShardController:
                 self._repair_copy(shard, now_s)
 
     def _repair_copy(self, shard: Shard, now_s: float) -> None:
-        """Begin one more copy of a shard."""
-        source = self.targets.source_of(shard)
+        """Begin the copies that a shard lacks, as many at once as its source can send."""
         copies = max(1, self.wished(shard))
-        target = self.targets.target_for(shard, self.map, self.weights, copies)
-        if source and target:
-            self.copy(shard, target, now_s, source=source)
+        for _ in range(self.lacking(shard, set(self.live()))):
+            source = self.targets.source_of(shard)
+            target = self.targets.target_for(shard, self.map, self.weights, copies)
+            if not source or not target:
+                return
+            shard = self.copy(shard, target, now_s, source=source)
 
     def _repair_fragment(self, shard: Shard, live: list[str], now_s: float) -> None:
         """Begin to make a lost or damaged fragment again, on a node that has none of the shard."""
@@ -307,19 +281,25 @@ class ShardController:
                 continue
             free = [item for item in live if item not in shard.fragments]
             target = name if name in live else (free or [""])[0]
-            if target and self.targets.is_free(target):
+            if target and self.targets.can_receive(target):
                 self.rebuild(shard, number, target, now_s)
                 return
 
     def copy(
         self, shard: Shard, target: str, now_s: float, *, source: str, replaces: str = ""
-    ) -> None:
-        """Begin a copy of a shard to a node that has none, in place of another node's if wished."""
-        self.map = self.map.changed(shard.with_(learners=(*shard.learners, target)))
+    ) -> Shard:
+        """Begin a copy of a shard to a node that has none, in place of another node's if wished.
+
+        Returns:
+            The shard as it stands then.
+        """
+        changed = shard.with_(learners=(*shard.learners, target))
+        self.map = self.map.changed(changed)
         waits_for = tuple(dict.fromkeys((shard.replicas[0], target)))
         self.tasks.begin(
             "copy", shard, target, now_s, source=source, replaces=replaces, waits_for=waits_for
         )
+        return changed
 
     def retire(self, shard: Shard, name: str, now_s: float) -> None:
         """Take a copy away from a node that lives, and from a shard that has others."""
@@ -375,12 +355,7 @@ class ShardController:
 
     def _due(self) -> list[ShardCommand]:
         """Return commands whose nodes have the map they need, and mark them as sent."""
-
-        def has_map(name: str, version: int) -> bool:
-            report = self.nodes[name].report
-            return report is not None and report.map_version >= version
-
-        found = self.tasks.due(has_map)
+        found = self.tasks.due(self._has_map)
         for command in found:
             if command.kind == "retire":
                 self.finished(command.task, ok=True)

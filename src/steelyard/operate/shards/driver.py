@@ -1,6 +1,7 @@
 """The controller on the real clock: pings go out, answers come in, commands are done."""
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +22,8 @@ __all__ = ["ShardDriver"]
 
 T = TypeVar("T")
 _COMMAND_S = 55.0
+_LEAST_TICK_S = 0.01
+"""A tick looks at every shard: answers that come closer together share one."""
 
 
 class ShardDriver:
@@ -44,6 +47,8 @@ class ShardDriver:
         self._middles: dict[int, int] = {}
         self._saved_version = -1
         self._tasks: set[asyncio.Future[Any]] = set()
+        self._is_changed = asyncio.Event()
+        self._called: dict[str, asyncio.Event] = {}
 
     def start(self) -> None:
         """Start the thread."""
@@ -92,6 +97,7 @@ class ShardDriver:
             old.close()
         self._peers[name] = Peer(address, key=self._key)
         if is_new:
+            self._called[name] = asyncio.Event()
             self._keep(self._ping_forever(name))
 
     def warm(self, number: int) -> None:
@@ -106,12 +112,20 @@ class ShardDriver:
     # -- the loop -----------------------------------------------------------------------------
 
     async def _tick_forever(self) -> None:
-        """Let the controller decide, keep its map, and do its commands."""
+        """Let the controller decide, keep its map, and do its commands.
+
+        A rebuild is many short copies, each of which waits for a map and for a tick: both come when
+        they are needed and not only at their rate, which would take longer than the copies do.
+        """
+        controller = self._controller
         while True:
-            for command in self._controller.tick(time.monotonic()):
+            for command in controller.tick(time.monotonic()):
                 self._keep(self._do(command))
             self._save_changes()
-            await asyncio.sleep(self._controller.policy.ping_s / 4)
+            for name in controller.awaited():
+                self._called[name].set()
+            await asyncio.sleep(_LEAST_TICK_S)
+            await _wait(self._is_changed, controller.policy.ping_s / 4)
 
     async def _plan_forever(self) -> None:
         """Let the planner see the counts of each window."""
@@ -148,7 +162,8 @@ class ShardDriver:
                 self._hear(name, ack)
             except (OSError, RefusedError):
                 self._miss(name)
-            await asyncio.sleep(max(0.01, policy.ping_s - (time.monotonic() - begin_s)))
+            left_s = policy.ping_s - (time.monotonic() - begin_s)
+            await _wait(self._called[name], max(0.01, left_s))
 
     def _hear(self, name: str, ack: messages.Ack) -> None:
         """Hand a node's answer to the controller."""
@@ -177,6 +192,8 @@ class ShardDriver:
             is_full=ack.is_full,
         )
         self._controller.heard(name, report, time.monotonic())
+        if self._controller.tasks:
+            self._is_changed.set()
 
     def _count(self, ack: messages.Ack) -> None:
         """Add what a node has counted since its last answer."""
@@ -214,6 +231,7 @@ class ShardDriver:
         except (OSError, RefusedError, StoreError):
             pass  # the controller plans anew from what is left
         self._controller.finished(command.task, ok=ok, moved_bytes=moved)
+        self._is_changed.set()
 
     def _message(self, command: ShardCommand) -> Any:
         """Return what a node is asked for a command; None when its shard is gone."""
@@ -274,3 +292,11 @@ class ShardDriver:
             "moved_bytes": controller.moved_bytes,
             "events": [f"{at:.2f} s: {words}" for at, words in controller.events[-20:]],
         }
+
+
+async def _wait(event: asyncio.Event, timeout_s: float) -> None:
+    """Wait for an event, not longer than a time, and clear it."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    event.clear()

@@ -33,9 +33,13 @@ class Targets:
         """Return the nodes that are up or suspected, in order."""
         return sorted(name for name in self._nodes if self._detector.state(name) != "dead")
 
-    def is_free(self, name: str) -> bool:
-        """Whether a node may read or send one more copy now."""
-        return self._tasks.num_copies_of(name) < self._policy.moves_at_once
+    def can_receive(self, name: str) -> bool:
+        """Whether a node may make one more copy now."""
+        return self._tasks.num_received(name) < self._policy.moves_at_once
+
+    def _can_send(self, name: str) -> bool:
+        # Counted apart from what it receives: a link carries as much again the other way.
+        return self._tasks.num_sent(name) < self._policy.moves_at_once
 
     def source_of(self, shard: Shard) -> str:
         """Return the node to copy a shard from, the one that writes; none when it is down or busy.
@@ -45,7 +49,7 @@ class Targets:
         """
         first = shard.replicas[0]
         is_up = self._detector.state(first) == "up"
-        return first if is_up and self.is_free(first) else ""
+        return first if is_up and self._can_send(first) else ""
 
     def target_for(
         self,
@@ -90,7 +94,7 @@ class Targets:
             {name: loads[name] for name in able},
             {name: self._nodes[name].capacity for name in able},
             eps=self._policy.eps,
-            taken={*shard.holders, *(name for name in able if not self.is_free(name))},
+            taken={*shard.holders, *(name for name in able if not self.can_receive(name))},
             preferred=preferred,
             hosts={name: self._nodes[name].host for name in able if self._nodes[name].host},
         )

@@ -92,12 +92,26 @@ class TaskTable:
         """Return the numbers of tasks that began before a time."""
         return [number for number, task in self._tasks.items() if task.since_s < time_s]
 
-    def num_copies_of(self, name: str) -> int:
-        """Return how many copies a node sends or receives; comparisons move next to nothing."""
-        commands = (
-            task.command for task in self._tasks.values() if task.command.kind != "reconcile"
-        )
-        return sum(name in (command.target, command.source) for command in commands)
+    def num_received(self, name: str) -> int:
+        """Return how many copies and blocks a node makes; comparisons move next to nothing."""
+        return sum(command.target == name for command in self._copying())
+
+    def num_sent(self, name: str) -> int:
+        """Return how many copies a node sends."""
+        return sum(command.source == name for command in self._copying())
+
+    def _copying(self) -> list[ShardCommand]:
+        commands = (task.command for task in self._tasks.values())
+        return [command for command in commands if command.kind not in ("reconcile", "retire")]
+
+    def awaited(self, has_map: Callable[[str, int], bool]) -> set[str]:
+        """Return the nodes whose map is too old for something to begin; `has_map` as of `due`."""
+        return {
+            name
+            for task in self._tasks.values()
+            for name in task.waits_for
+            if not task.is_sent and not has_map(name, task.version)
+        }
 
     def due(self, has_map: Callable[[str, int], bool]) -> list[ShardCommand]:
         """Return commands whose time has come, in order, and mark them as sent.
