@@ -15,7 +15,7 @@ __all__ = ["Planner", "replicas_for_availability"]
 
 _BASE_WEIGHT = 0.05
 """Share of the load that rows make without being asked for: they are kept and repaired."""
-_SPLIT_SHARE = 0.5
+_SPLIT_SHARE = 0.25
 """A shard of which one copy carries more than this share of a node's mean load is split."""
 _TRIES = 8
 
@@ -91,6 +91,8 @@ class Planner:
         self._bytes = dict(num_bytes)
         self.loads.observe(now_s, np.array([counts.get(number, 0.0) for number in self.loads.ids]))
         self._weigh(now_s)
+        if policy.balance:
+            self._split(middles)
         self._count_copies()
         if policy.temporal:
             self._freeze(now_s)
@@ -98,7 +100,6 @@ class Planner:
             self._drop_copies(now_s)
         # Repairs come first: a move costs links that they need.
         if policy.balance and controller.is_whole():
-            self._split(middles)
             self._move(now_s)
 
     def _weigh(self, now_s: float) -> None:
@@ -153,24 +154,33 @@ class Planner:
                 return
 
     def _split(self, middles: Mapping[int, int]) -> None:
-        """Split the heaviest shard where one copy of it is too much for a node."""
-        controller = self._controller
-        weights, busy = controller.weights, self._controller.tasks.busy()
-        mean = sum(weights.values()) / max(1, len(controller.live()))
-        for shard in sorted(controller.map.shards, key=lambda item: -weights[item.id])[:_TRIES]:
-            middle = middles.get(shard.id, 0)
-            heavy = weights[shard.id] / max(1, len(shard.replicas)) > _SPLIT_SHARE * mean
-            fits = (
-                shard.first < middle <= shard.last and len(weights) < controller.policy.most_shards
-            )
-            if heavy and fits and shard.id not in busy and not shard.is_cold:
-                made = controller.split(shard, middle)
-                parents = {item.id: (shard.id, 0.5) for item in made}
-                self.loads.follow(parents, [item.id for item in controller.map.shards])
-                for item in made:
-                    controller.weights[item.id] = weights.get(shard.id, 0.0) / 2
-                    self._copies[item.id] = self._wished(shard)
+        """Split the heaviest shards, of which as few copies as any has are too much for a node.
+
+        A split moves no bytes, and what is copied and moved afterwards is smaller. It comes before
+        further copies are wished: those of a whole shard cost what the few keys asked for do not.
+        """
+        controller, policy = self._controller, self._controller.policy
+        mean = sum(controller.weights.values()) / max(1, len(controller.live()))
+        limit, busy = _SPLIT_SHARE * mean * policy.replicas, controller.tasks.busy()
+        for shard in sorted(controller.map.shards, key=lambda item: -controller.weights[item.id]):
+            if controller.weights[shard.id] <= limit or len(self.loads.ids) >= policy.most_shards:
                 return
+            middle = middles.get(shard.id, 0)
+            if middle and shard.first < shard.last and shard.id not in busy and not shard.is_cold:
+                # One key that has more than half of the load is cut off from both sides in turn.
+                self._cut(shard, min(max(middle, shard.first + 1), shard.last))
+
+    def _cut(self, shard: Shard, middle: int) -> None:
+        """Split a shard in two, and share its load among them until it is counted anew."""
+        made = self._controller.split(shard, middle)
+        self.loads.follow(
+            {item.id: (shard.id, 0.5) for item in made},
+            [item.id for item in self._controller.map.shards],
+        )
+        for item in made:
+            self._controller.weights[item.id] = self._controller.weights[shard.id] / 2
+            self._bytes[item.id] = self._bytes.get(shard.id, 0.0) / 2
+        del self._controller.weights[shard.id]
 
     def _move(self, now_s: float) -> None:
         """Begin the moves from the fullest to the emptiest nodes that pay most for their bytes."""
@@ -192,7 +202,7 @@ class Planner:
                 loads[giver] <= (1 + policy.eps) * mean
                 and loads[taker] >= (1 - 2 * policy.eps) * mean
             )
-            free = controller.targets.is_free(taker)
+            free = controller.targets.can_receive(taker)
             if is_even or not mean or not free:
                 break
             found = self._best(held[giver], busy, loads, giver, taker, mean)
@@ -230,7 +240,8 @@ class Planner:
             before = (loads[giver] - mean) ** 2 + (loads[taker] - mean) ** 2
             after = (loads[giver] - part - mean) ** 2 + (loads[taker] + part - mean) ** 2
             gain = (before - after) / mean**2
-            gain -= controller.policy.move_cost * self._bytes.get(shard.id, 0.0) / max(total, 1.0)
-            if gain > best_gain:
-                best, best_gain = shard, gain
+            cost = controller.policy.move_cost * self._bytes.get(shard.id, 0.0) / max(total, 1.0)
+            # Most for its bytes: a few shards that are much asked for, not many that are not.
+            if gain > cost and gain / max(cost, 1e-9) > best_gain:
+                best, best_gain = shard, gain / max(cost, 1e-9)
         return best

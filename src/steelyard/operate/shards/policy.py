@@ -29,8 +29,9 @@ class Adaptive:
         period_s: seconds of a daily cycle, in this store's time.
         num_bins: windows of the profile over a period.
         horizon_s: how far ahead the load is forecast.
-        move_cost: what moving all bytes of a mean node weighs, in squared mean loads.
-        moves_at_once: copies that a node sends or receives at a time.
+        move_cost: what moving all bytes of a mean node weighs, in squared mean loads; a move is
+            made when it takes more than its cost off the squared deviations from the mean load.
+        moves_at_once: copies that a node sends, and that it receives, at a time.
         most_shards: no shard is split beyond so many shards.
         lease_s: seconds for which a node that was heard may serve.
         ping_s: seconds between pings.
@@ -56,7 +57,7 @@ class Adaptive:
     period_s: float = 120.0
     num_bins: int = 24
     horizon_s: float = 5.0
-    move_cost: float = 0.05
+    move_cost: float = 2.0
     moves_at_once: int = 2
     most_shards: int = 4096
     lease_s: float = 1.5
