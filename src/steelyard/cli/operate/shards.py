@@ -93,7 +93,7 @@ def _show(status: dict[str, Any], *, json: bool) -> None:
     if json:
         print_json(status)
         return
-    heads = ("node", "state", "writes", "replicas", "fragments", "rows", "memory, MiB")
+    heads = ("node", "state", "writes", "replicas", "fragments", "rows", "memory, MiB", "up, %")
     table = Table(
         columns=[Column(head, align="right" if head != "node" else "left") for head in heads],
         rows=[
@@ -105,6 +105,7 @@ def _show(status: dict[str, Any], *, json: bool) -> None:
                 str(node["fragments"]),
                 str(node["rows"]),
                 f"{node['memory_bytes'] / 2**20:.1f}",
+                f"{100 * node['availability']:.2f}",
             ]
             for name, node in status["nodes"].items()
         ],

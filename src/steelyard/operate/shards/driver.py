@@ -270,6 +270,7 @@ class ShardDriver:
                 "rows": sum(view.report.rows.values()) if view.report else 0,
                 "memory_bytes": ack.num_bytes if ack else 0,
                 "repaired_rows": ack.num_repairs if ack else 0,
+                "availability": self._planner.availability.share(name),
                 "is_full": bool(ack and ack.is_full),
             }
         live = set(controller.live())

@@ -1,43 +1,24 @@
 """The planner: copies, moves, splits and coding of shards, as the load of now and later asks."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
 from steelyard.data.shardstore.shardmap import Shard
+from steelyard.operate.shards.availability import Availability
 from steelyard.operate.shards.controller import ShardController
 from steelyard.operate.shards.loads import COLD, HOT, ShardLoads
 from steelyard.operate.shards.placement import rank
 from steelyard.train.group import LeaseTable
 
-__all__ = ["Planner", "replicas_for_availability"]
+__all__ = ["Planner"]
 
 _BASE_WEIGHT = 0.05
 """Share of the load that rows make without being asked for: they are kept and repaired."""
 _SPLIT_SHARE = 0.25
 """A shard of which one copy carries more than this share of a node's mean load is split."""
 _TRIES = 8
-
-
-def replicas_for_availability(availabilities: Sequence[float], target: float) -> int:
-    """Return the fewest copies of which one is up with the wished probability.
-
-    Args:
-        availabilities: share of time that each node is up, 0 to 1; the worst are taken first.
-        target: probability, below 1.
-
-    Returns:
-        Copies, at least 1; as many as there are nodes where even these do not reach it.
-
-    Source: arXiv 2405.00004 (self-replicating nodes); independent failures.
-    """
-    down = 1.0
-    for number, share in enumerate(sorted(availabilities), 1):
-        down *= 1 - share
-        if down <= 1 - target:
-            return number
-    return max(1, len(availabilities))
 
 
 class Planner:
@@ -49,6 +30,7 @@ class Planner:
 
     Attributes:
         loads: what shards are asked.
+        availability: how often nodes were up, window by window.
     """
 
     def __init__(self, controller: ShardController, *, name: str = "planner") -> None:
@@ -61,6 +43,7 @@ class Planner:
         self._controller, self._name = controller, name
         self._leases = LeaseTable()
         self.loads = ShardLoads([shard.id for shard in controller.map.shards], controller.policy)
+        self.availability = Availability()
         self._proposed: set[tuple[int, str]] = set()
         self._bytes: dict[int, float] = {}
         controller.wished = self._wished
@@ -90,6 +73,7 @@ class Planner:
             return
         self._bytes = dict(num_bytes)
         self.loads.observe(now_s, np.array([counts.get(number, 0.0) for number in self.loads.ids]))
+        self._watch()
         self._weigh(now_s)
         if policy.balance:
             self._split(middles)
@@ -101,6 +85,13 @@ class Planner:
         # Repairs come first: a move costs links that they need.
         if policy.balance and controller.is_whole():
             self._move(now_s)
+
+    def _watch(self) -> None:
+        """Note which of the nodes that have ever answered are up."""
+        controller = self._controller
+        heard = [name for name, view in controller.nodes.items() if view.report]
+        is_up = {name: controller.detector.state(name) == "up" for name in heard}
+        self.availability.observe(is_up, controller.policy.window_s)
 
     def _weigh(self, now_s: float) -> None:
         """Set the weight of each shard: what it is asked, now or ahead, and what it holds."""
@@ -115,17 +106,20 @@ class Planner:
         self._controller.weights = dict(zip(self.loads.ids, weight.tolist(), strict=True))
 
     def _count_copies(self) -> None:
-        """Set the wished copies of each shard by its class and its load."""
+        """Set the wished copies of each shard by its class, its load and its nodes."""
         policy, controller = self._controller.policy, self._controller
         mean = sum(controller.weights.values()) / max(1, len(controller.live()))
+        worst = self.availability.worst_first(controller.live())
         self._copies = {}
-        for number, kind in zip(self.loads.ids, self.loads.classes.tolist(), strict=True):
+        shards = zip(controller.map.shards, self.loads.classes.tolist(), strict=True)
+        for shard, kind in shards:
             copies = policy.hot_replicas if policy.temporal and kind == HOT else policy.replicas
             if policy.replicate:
                 # One copy should not take more than half of what a mean node carries.
-                needed = math.ceil(controller.weights[number] / (0.5 * mean)) if mean else 1
-                copies = min(max(copies, needed), policy.most_replicas)
-            self._copies[number] = copies
+                needed = math.ceil(controller.weights[shard.id] / (0.5 * mean)) if mean else 1
+                enough = self.availability.copies(shard.replicas, worst, policy.availability)
+                copies = min(max(copies, needed, enough), policy.most_replicas)
+            self._copies[shard.id] = copies
 
     def _freeze(self, now_s: float) -> None:
         """Begin to code one cold shard, where there are nodes enough for its fragments."""

@@ -13,14 +13,16 @@ class Adaptive:
 
     Attributes:
         temporal: keep classes of shards by their use: cold ones are coded and leave memory.
-        replicate: give hot shards as many replicas as their load needs.
+        replicate: give shards as many replicas as their load, and the measured availability of
+            their nodes, need.
         regenerate: all survivors rebuild a share of what a lost node held; off, one of them
             rebuilds everything.
         predict: move by the load of one horizon ahead, not only by that of now.
         balance: move, split and merge shards by load at all.
         replicas: fewest copies of a shard in memory, at least 1.
         hot_replicas: copies of a hot shard, at least `replicas`.
-        most_replicas: most copies that load may ask for.
+        most_replicas: most copies that load or availability may ask for.
+        availability: share of time that some copy of a shard has to be up, in [0, 1).
         code: fragments of data and parity of a cold shard.
         eps: a node may have so much more than the mean load, above 0.
         window_s: seconds over which rates are taken.
@@ -49,6 +51,7 @@ class Adaptive:
     replicas: int = 2
     hot_replicas: int = 3
     most_replicas: int = 8
+    availability: float = 0.999
     code: tuple[int, int] = (4, 2)
     eps: float = 0.25
     window_s: float = 1.0
@@ -71,6 +74,7 @@ class Adaptive:
             self,
             replicas=(self.replicas >= 1, "at least 1"),
             hot_replicas=(is_ordered, most),
+            availability=(0 <= self.availability < 1, "in [0, 1)"),
             code=(min(self.code) >= 1, "two counts of at least 1"),
             eps=(self.eps > 0, "above 0"),
             window_s=(self.window_s > 0, "above 0"),
