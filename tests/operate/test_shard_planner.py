@@ -55,16 +55,16 @@ def planner_of(policy, names="abcd", replicas=("a", "b"), count=1, keys=64):
 
 def test_shards_of_nodes_that_are_often_down_get_another_copy():
     policy = Adaptive(window_s=600.0, temporal=False, balance=False, availability=0.9999)
-    controller, planner = planner_of(policy)
-    number = controller.map.shards[0].id
-    planner.plan(0.0, {number: 1.0}, {number: 1.0}, {})
+    controller, planner = planner_of(policy, count=8)
+    even = {shard.id: 1.0 for shard in controller.map.shards}
+    planner.plan(0.0, even, even, {})
     assert controller.wished(controller.map.shards[0]) == 2
     for window in range(24):  # four hours, half of which "b" is down
         if window % 2:
             controller.missed("b", 0.0)
         else:
             controller.heard("b", NodeReport(1, 0.0, 0), 0.0)
-        planner.plan(600.0 * window, {number: 1.0}, {number: 1.0}, {})
+        planner.plan(600.0 * window, even, even, {})
     assert planner.availability.share("b") < 0.7
     assert controller.wished(controller.map.shards[0]) == 3
 
