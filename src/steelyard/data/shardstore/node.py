@@ -324,7 +324,7 @@ class ShardNode:
             await self._disk.take(size)
 
     def close(self) -> None:
-        """Give memory and files back."""
+        """Release memory and files."""
         for peer in self._peers.values():
             peer.close()
         self._arena.close()

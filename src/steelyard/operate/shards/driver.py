@@ -166,7 +166,7 @@ class ShardDriver:
             await _wait(self._called[name], max(0.01, left_s))
 
     def _hear(self, name: str, ack: messages.Ack) -> None:
-        """Hand a node's answer to the controller."""
+        """Tell the controller what a node has answered."""
         self._acks[name] = ack
         shards = self._controller.map.shards
         counts = np.frombuffer(ack.rows, np.int64)
