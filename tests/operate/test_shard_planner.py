@@ -99,6 +99,17 @@ def test_a_drifting_load_is_kept_even_with_few_bytes():
     assert 0 < ours.moved_bytes < 0.1 * 2 * grains * trace.grain_bytes
 
 
+def test_a_node_that_joins_gets_its_part():
+    draw = np.random.default_rng(0).uniform(0.9, 1.1, (120, 256))
+    joins = [ChaosFault(10.0, "new", "restart")]
+    trace = LoadTrace(rates=10.0 * draw, grain_bytes=1e5, faults=joins)
+    policy = Adaptive(ping_s=1.0, lease_s=4.0, temporal=False)
+    found = simulate(trace, nodes=8, policy=policy)
+    last = found.loads[-1]
+    assert last[-1] > 0.4 * last.mean()
+    assert found.moved_bytes < 1.15 * 2 * 256 * 1e5 / 9
+
+
 def test_a_simulated_cold_shard_is_coded_once():
     rates = np.zeros((60, 64))
     rates[:, :8] = 100.0

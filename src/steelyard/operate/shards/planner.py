@@ -24,9 +24,10 @@ _TRIES = 8
 class Planner:
     """Acts on a controller once a window, under one lease.
 
-    Moves are those whose gain, the fall of the summed squared excess over the mean load, is above
-    their cost in two windows one after the other; hysteresis and few moves at a time keep it from
-    chasing noise.
+    A full node moves the shard that gains most for its bytes, when the gain (the fall of the summed
+    squared deviations from the mean load), added up over the time since the node was even, is as
+    much as the move costs: a heavy load is moved at once, a light one that stays in the end, and
+    one that passes never.
 
     Attributes:
         loads: what shards are asked.
@@ -44,7 +45,7 @@ class Planner:
         self._leases = LeaseTable()
         self.loads = ShardLoads([shard.id for shard in controller.map.shards], controller.policy)
         self.availability = Availability()
-        self._proposed: set[tuple[int, str]] = set()
+        self._owed: dict[str, float] = {}
         self._bytes: dict[int, float] = {}
         controller.wished = self._wished
         self._copies: dict[int, int] = {}
@@ -154,13 +155,17 @@ class Planner:
         further copies are wished: those of a whole shard cost what the few keys asked for do not.
         """
         controller, policy = self._controller, self._controller.policy
-        mean = sum(controller.weights.values()) / max(1, len(controller.live()))
+        live = controller.live()
+        if len(live) <= policy.replicas:
+            return  # every node has every shard
+        mean = sum(controller.weights.values()) / len(live)
         limit, busy = _SPLIT_SHARE * mean * policy.replicas, controller.tasks.busy()
         for shard in sorted(controller.map.shards, key=lambda item: -controller.weights[item.id]):
             if controller.weights[shard.id] <= limit or len(self.loads.ids) >= policy.most_shards:
                 return
-            middle = middles.get(shard.id, 0)
-            if middle and shard.first < shard.last and shard.id not in busy and not shard.is_cold:
+            middle = middles.get(shard.id, -1)
+            is_known = shard.first <= middle <= shard.last + 1 and shard.first < shard.last
+            if is_known and shard.id not in busy and not shard.is_cold:
                 # One key that has more than half of the load is cut off from both sides in turn.
                 self._cut(shard, min(max(middle, shard.first + 1), shard.last))
 
@@ -177,42 +182,41 @@ class Planner:
         del self._controller.weights[shard.id]
 
     def _move(self, now_s: float) -> None:
-        """Begin the moves from the fullest to the emptiest nodes that pay most for their bytes."""
+        """Begin the moves from the fullest to the emptiest nodes that have paid for their bytes."""
         controller, policy = self._controller, self._controller.policy
         loads = controller.targets.loads(controller.map, controller.weights)
         up = [name for name in loads if controller.detector.state(name) == "up"]
-        if len(up) < 2:
-            return
-        mean = sum(loads.values()) / len(loads)
+        mean = sum(loads.values()) / max(1, len(loads))
         held: dict[str, list[Shard]] = {name: [] for name in loads}
         for shard in controller.map.shards:
             for name in shard.replicas:
                 held.get(name, []).append(shard)
-        proposed: set[tuple[int, str]] = set()
-        busy = self._controller.tasks.busy()
+        owed: dict[str, float] = {}
+        givers, busy = set(up), self._controller.tasks.busy()
         for _ in range(_TRIES):
-            giver, taker = max(up, key=loads.__getitem__), min(up, key=loads.__getitem__)
+            if len(up) < 2 or not givers or not mean:
+                break
+            giver, taker = max(givers, key=loads.__getitem__), min(up, key=loads.__getitem__)
             is_even = (
                 loads[giver] <= (1 + policy.eps) * mean
                 and loads[taker] >= (1 - 2 * policy.eps) * mean
             )
-            free = controller.targets.can_receive(taker)
-            if is_even or not mean or not free:
+            if is_even or not controller.targets.can_receive(taker):
                 break
-            found = self._best(held[giver], busy, loads, giver, taker, mean)
-            if found is None:
-                break
+            found, gain, cost = self._best(held[giver], busy, loads, giver, taker, mean)
+            owed[giver] = owed.get(giver, self._owed.get(giver, 0.0)) + gain * policy.window_s
+            source = controller.targets.source_of(found) if found else ""
+            # It has to be uneven in two windows, one after the other, before anything moves.
+            if not found or not source or giver not in self._owed or owed[giver] < cost:
+                givers.discard(giver)
+                continue
+            owed[giver] -= cost
             part = controller.weights[found.id] / len(found.replicas)
             loads[giver] -= part
             loads[taker] += part
             busy.add(found.id)
-            proposed.add((found.id, giver))
-            # It has to pay in two windows, one after the other, before anything moves.
-            if (found.id, giver) in self._proposed:
-                source = controller.targets.source_of(found)
-                if source:
-                    controller.copy(found, taker, now_s, source=source, replaces=giver)
-        self._proposed = proposed
+            controller.copy(found, taker, now_s, source=source, replaces=giver)
+        self._owed = owed
 
     def _best(
         self,
@@ -222,20 +226,18 @@ class Planner:
         giver: str,
         taker: str,
         mean: float,
-    ) -> Shard | None:
-        """Return the shard whose move gains most above its cost, or None."""
+    ) -> tuple[Shard | None, float, float]:
+        """Return the shard whose move gains most for its bytes, with gain and cost, or None."""
         controller = self._controller
         total = sum(self._bytes.values()) * controller.policy.replicas / max(1, len(loads))
-        best, best_gain = None, 0.0
+        best, best_gain, best_cost = None, 0.0, 1.0
         for shard in shards:
             if shard.id in busy or taker in shard.holders or shard.sealed or shard.is_cold:
                 continue
             part = controller.weights[shard.id] / len(shard.replicas)
-            before = (loads[giver] - mean) ** 2 + (loads[taker] - mean) ** 2
-            after = (loads[giver] - part - mean) ** 2 + (loads[taker] + part - mean) ** 2
-            gain = (before - after) / mean**2
+            # The fall of the squared deviations of both: (g - m)^2 + (t - m)^2.
+            gain = 2 * part * (loads[giver] - loads[taker] - part) / mean**2
             cost = controller.policy.move_cost * self._bytes.get(shard.id, 0.0) / max(total, 1.0)
-            # Most for its bytes: a few shards that are much asked for, not many that are not.
-            if gain > cost and gain / max(cost, 1e-9) > best_gain:
-                best, best_gain = shard, gain / max(cost, 1e-9)
-        return best
+            if gain * best_cost > best_gain * cost:
+                best, best_gain, best_cost = shard, gain, cost
+        return best, best_gain, best_cost

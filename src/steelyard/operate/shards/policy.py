@@ -31,8 +31,8 @@ class Adaptive:
         period_s: seconds of a daily cycle, in this store's time.
         num_bins: windows of the profile over a period.
         horizon_s: how far ahead the load is forecast.
-        move_cost: what moving all bytes of a mean node weighs, in squared mean loads; a move is
-            made when it takes more than its cost off the squared deviations from the mean load.
+        move_cost: what moving all bytes of a mean node costs, in squared mean loads times seconds:
+            a move is made when the unevenness that it would have taken away adds up to its cost.
         moves_at_once: copies that a node sends, and that it receives, at a time.
         most_shards: no shard is split beyond so many shards.
         lease_s: seconds for which a node that was heard may serve.
@@ -60,7 +60,7 @@ class Adaptive:
     period_s: float = 120.0
     num_bins: int = 24
     horizon_s: float = 5.0
-    move_cost: float = 2.0
+    move_cost: float = 40.0
     moves_at_once: int = 2
     most_shards: int = 4096
     lease_s: float = 1.5
