@@ -182,8 +182,12 @@ class ShardController:
         return report.boot, report.spoken_s, fresh, self._is_calm and fresh is None
 
     def awaited(self) -> set[str]:
-        """Return the nodes to ping now: something waits until they have a newer map."""
-        return self.tasks.awaited(self._has_map)
+        """Return the nodes to ping now: something waits until they have a newer map.
+
+        Those that miss pings are left to the detector, which asks others with every miss.
+        """
+        names = self.tasks.awaited(self._has_map)
+        return {name for name in names if self.detector.state(name) == "up"}
 
     def _has_map(self, name: str, version: int) -> bool:
         report = self.nodes[name].report

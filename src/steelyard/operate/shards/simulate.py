@@ -205,7 +205,7 @@ class _ShardRun:
         awaited = self.controller.awaited()
         for name in sorted(awaited):
             self.loop.after(_ROUND_TRIP_S, lambda name=name: self.ping(name))
-        if any(self.boots[name] for name in awaited):
+        if awaited:
             self.tick_soon()
         is_whole = self.controller.is_whole() and not self.controller.tasks
         if self.broken_at_s and is_whole and self.is_noticed():
