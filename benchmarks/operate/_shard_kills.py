@@ -1,33 +1,27 @@
 """Real nodes that are killed under load, and rebuilds over shaped links.
 
-What a full run measures is kept beside the results, so that it can be measured while nothing else
-runs: `python -m benchmarks.operate._shard_kills kills rebuilds batches`. It is measured anew when
-the sources of the store have changed since.
+`python -m benchmarks.operate._shard_kills kills rebuilds batches` measures what takes time, while
+nothing else runs; a full run of the benchmark then finds it.
 """
 
-import hashlib
 import shutil
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
 import numpy as np
-from benchmarks.machine import machine
+from benchmarks.operate._shard_cells import kept
 
-import steelyard
 from steelyard.errors import StoreError
-from steelyard.files import read_json, write_json
 from steelyard.operate.shards.cluster import ShardCluster, StoreOptions
 from steelyard.operate.shards.policy import Adaptive
 
 WIDTH = 128
 KILLS, MEGABYTES = 20, 100.0
-_KEPT = Path(__file__).parents[1] / "results" / "cells"
-_SOURCES = ("operate/shards", "data/shardstore", "data/arena", "data/erasure")
 _READ_LIMIT_S = 1.0
 """A read that takes longer counts as failed."""
 
@@ -203,13 +197,8 @@ def batch_rates() -> dict[int, float]:
     return found
 
 
-def _measure(part: str) -> dict[str, float]:
-    """Measure one part in full."""
-    if part == "kills":
-        return kill_under_load(KILLS)
-    if part == "batches":
-        return {str(rows): rate for rows, rate in batch_rates().items()}
-    # Both in one run, one after the other: their ratio is what is asked for.
+def rebuilds() -> dict[str, float]:
+    """Rebuild to one spare, then to all survivors, in one run: their ratio is asked for."""
     spare = rebuild_s(False, megabytes=MEGABYTES)
     shared = rebuild_s(True, megabytes=MEGABYTES)
     return {
@@ -220,37 +209,14 @@ def _measure(part: str) -> dict[str, float]:
     }
 
 
-def _state() -> str:
-    """Return a hash of the store's sources and of the machine."""
-    digest = hashlib.sha256(msgspec.json.encode(machine(), order="sorted"))
-    root = Path(steelyard.__file__).parent
-    for name in _SOURCES:
-        places = [root / f"{name}.py", *sorted((root / name).glob("*.py"))]
-        for path in places:
-            if path.exists():
-                digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-def kept_or_measured(part: str) -> dict[str, float]:
-    """Return what was measured of a part of these sources on this machine, or measure it.
-
-    Args:
-        part: "kills", "rebuilds" or "batches".
-
-    Returns:
-        Figures by name.
-    """
-    path = _KEPT / f"self_healing_sharding-{part}.json"
-    if path.exists():
-        found = msgspec.convert(read_json(path), dict[str, str | dict[str, float]])
-        if found["state"] == _state() and isinstance(found["figures"], dict):
-            return found["figures"]
-    figures = _measure(part)
-    write_json(path, {"state": _state(), "figures": figures})
-    return figures
+PARTS: dict[str, Callable[[], dict[str, float]]] = {
+    "kills": lambda: kill_under_load(KILLS),
+    "rebuilds": rebuilds,
+    "batches": lambda: {str(rows): rate for rows, rate in batch_rates().items()},
+}
+"""What takes time, by name: each is measured while nothing else runs."""
 
 
 if __name__ == "__main__":
     for name in sys.argv[1:]:
-        print(name, kept_or_measured(name), flush=True)
+        print(name, kept(name, PARTS[name]), flush=True)

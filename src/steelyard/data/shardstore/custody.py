@@ -71,6 +71,9 @@ class Custody:
             shard: number of the shard.
             version: epoch that it was coded in.
             number: number of the block in the code.
+
+        Returns:
+            False for a block of a coding before the newest.
         """
         found = self._by_id.get(shard)
         if found is None or version < found.epoch:

@@ -294,6 +294,13 @@ class ShardController:
     ) -> Shard:
         """Begin a copy of a shard to a node that has none, in place of another node's if wished.
 
+        Args:
+            shard: what is copied.
+            target: node that gets it.
+            now_s: the time.
+            source: node to read from.
+            replaces: node that gives its copy up then.
+
         Returns:
             The shard as it stands then.
         """
