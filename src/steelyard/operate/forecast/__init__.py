@@ -9,7 +9,11 @@ from steelyard.operate.forecast.evaluation import ForecastReport, SeriesScore, e
 from steelyard.operate.forecast.forecaster import Forecaster
 from steelyard.operate.forecast.levels import Levels
 from steelyard.operate.forecast.sample_forecast import CRPS_LEVELS, SampleForecast, pinball
-from steelyard.operate.forecast.simple import RecentQuantiles, SeasonalNaive
+from steelyard.operate.forecast.simple import (
+    RecentQuantiles,
+    SeasonalNaive,
+    SeasonalProfile,
+)
 
 __all__ = [
     "CRPS_LEVELS",
@@ -20,6 +24,7 @@ __all__ = [
     "RecentQuantiles",
     "SampleForecast",
     "SeasonalNaive",
+    "SeasonalProfile",
     "SeriesScore",
     "evaluate",
     "pinball",
