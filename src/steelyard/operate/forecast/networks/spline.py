@@ -37,7 +37,8 @@ def _knots(numbers: Tensor) -> _Knots:
         places.append(F.pad(F.pad(inner, (1, 0), value=-_REACH), (0, 1), value=_REACH))
     inner = _LEAST + (1 - _LEAST) * F.softplus(slopes + _UNIT_SLOPE)
     # A slope of 1 at both ends joins the identity of the tails without a kink.
-    return _Knots(*places, F.pad(inner, (1, 1), value=1.0))
+    x, y = places
+    return _Knots(x, y, F.pad(inner, (1, 1), value=1.0))
 
 
 class _Piece(NamedTuple):
