@@ -235,7 +235,7 @@ def test_a_model_is_used_only_where_it_beat_the_best_rule():
     model.name = "Oracle"
     chosen = ChosenForecaster([model], horizon=48)
     chosen.fit(series)
-    assert chosen.windows == 12
+    assert chosen.windows == 15
     assert chosen.choices["wave"].used == "Oracle"
     # The model is bad there, so it has no weight in the blend either.
     noise = chosen.choices["noise"]
