@@ -75,7 +75,8 @@ def _reports(
     models: list[Forecaster] = [MaskedEncoderForecaster.shipped(), DampedETS()]
     own: list[Forecaster] = [DLinearForecaster(), GRUForecaster()]
     rules: list[Forecaster] = [RecentQuantiles(), SeasonalNaive()]
-    blend = BlendedForecaster([*models, *rules, RecentQuantiles(288)], horizon=_HORIZON)
+    parts = [*models, *rules, RecentQuantiles(288)]
+    blend = BlendedForecaster(parts, horizon=_HORIZON, stride=_HORIZON // 2)
     rivals: list[Forecaster] = [default, blend, *models, *own, *rules]
     for item in rivals:
         if item not in models:

@@ -48,7 +48,7 @@ def forecast(
     counter: bool | None = None,
     models: Annotated[tuple[ModelName, ...], _MANY] = ("masked-encoder", "ets"),
     checkpoint: Path | None = None,
-    windows: int = 12,
+    windows: int = 24,
     store: str = "",
     no_keep: Switch = False,
     report: Path | None = None,
@@ -75,7 +75,8 @@ def forecast(
         models: models to try beside the rules; dlinear and gru are trained on the series first.
         checkpoint: file of a masked encoder that `operate pretrain` made; the shipped one unless
             given.
-        windows: most past windows a series to try them on.
+        windows: most past windows a series to try them on, end to end; they are tried half a window
+            apart.
         store: folder of the run store; the user's own when left out.
         no_keep: neither keep the forecast nor check earlier ones.
         report: HTML file of the page.
@@ -115,7 +116,7 @@ def _answer(
 ) -> _ForecastAnswer:
     """Try, choose, forecast, settle what was forecast before, and keep what is forecast now."""
     from steelyard.operate.forecast.bookkeeping import held_share, remember, settle
-    from steelyard.operate.forecast.choosing import ChosenForecaster
+    from steelyard.operate.forecast.choosing import ChosenForecaster, half_horizon
     from steelyard.operate.forecast.conformal import AdaptiveConformal
     from steelyard.runs.store import RunStore
 
@@ -127,7 +128,13 @@ def _answer(
         before = series.before(min(windows, past) * horizon)
         if item.name in ("DLinear", "GRU"):
             item.fit(before)
-    chosen = ChosenForecaster(made, horizon=horizon, windows=windows, deadline_s=_DEADLINE_S)
+    chosen = ChosenForecaster(
+        made,
+        horizon=horizon,
+        windows=windows,
+        stride=half_horizon(horizon),
+        deadline_s=_DEADLINE_S,
+    )
     chosen.fit(series)
     corrected = AdaptiveConformal(chosen)
     held = corrected.learn(series, horizon, chosen.windows) if chosen.windows else {}
@@ -180,9 +187,9 @@ def _page(answer: _ForecastAnswer, file: str, *, with_charts: bool) -> Report:
     ]
     rows = [_row(answer, name) for name in series.ids]
     note = (
-        f"CRPS over {chosen.windows} past windows of {answer.forecasts[0].horizon} steps, relative "
-        "to the size of the series; lower is better. A model is used only where it beat the best "
-        "rule there."
+        f"CRPS over the last {chosen.windows} times {answer.forecasts[0].horizon} steps, forecast "
+        "half a window apart and relative to the size of the series; lower is better. A model is "
+        "used only where it beat the best rule there."
         if chosen.windows
         else "The series are too short to try anything on their own past: at least four horizons "
         "are needed. The plainest rule is used."

@@ -11,16 +11,32 @@ from steelyard.operate.forecast.quantile_weights import learned_weights
 from steelyard.operate.forecast.sample_forecast import SampleForecast
 from steelyard.operate.series import SeriesSet
 
-__all__ = ["BlendedForecaster", "past_windows"]
+__all__ = ["BlendedForecaster", "cut_windows", "past_windows"]
 
 _LEAD = 0.7
 _PULL = 0.1
-_RELEARNED = 2
+_RELEARNED = 4
+"""Windows with the same weights, in a rehearsal."""
 
 
 def past_windows(series: SeriesSet, horizon: int, most: int) -> int:
     """Return how many windows of the past may be forecast: half of the shortest series at most."""
     return min(most, int(min(series.lengths, default=0)) // 2 // horizon)
+
+
+def cut_windows(series: SeriesSet, horizon: int, windows: int, stride: int) -> PastWindows:
+    """Return the windows that forecasters are tried on.
+
+    Args:
+        series: the past.
+        horizon: steps of a window.
+        windows: windows end to end that fill what they are cut from.
+        stride: steps from one to the next; below a horizon they overlap and are more.
+
+    Returns:
+        The windows.
+    """
+    return PastWindows.of(series, horizon, (windows - 1) * horizon // stride + 1, stride)
 
 
 class BlendedForecaster:
@@ -42,7 +58,12 @@ class BlendedForecaster:
     """
 
     def __init__(
-        self, parts: Sequence[Forecaster], *, horizon: int = 48, windows: int = 24
+        self,
+        parts: Sequence[Forecaster],
+        *,
+        horizon: int = 48,
+        windows: int = 24,
+        stride: int = 0,
     ) -> None:
         """Set what is joined.
 
@@ -50,7 +71,9 @@ class BlendedForecaster:
             parts: two or more forecasters that answer with quantiles at the same levels, the one to
                 be trusted most first.
             horizon: steps of the windows that weigh them.
-            windows: most past windows of each series.
+            windows: most past windows of each series, end to end.
+            stride: steps from one window to the next; 0 for a horizon. Those that overlap tell more
+                of a short past.
 
         Raises:
             ConfigError: there is nothing to join.
@@ -64,6 +87,7 @@ class BlendedForecaster:
         self._prior[0] = _LEAD
         self._horizon = horizon
         self._windows = windows
+        self._stride = stride or horizon
 
     def fit(self, series: SeriesSet) -> None:
         """Weigh the parts by their forecasts of the last windows of series.
@@ -73,7 +97,7 @@ class BlendedForecaster:
         """
         windows = past_windows(series, self._horizon, self._windows)
         if windows:
-            past = PastWindows.of(series, self._horizon, windows, self._horizon)
+            past = cut_windows(series, self._horizon, windows, self._stride)
             said = [part.predict(past.context, self._horizon) for part in self.parts]
             self.learn(series, past, said)
 
@@ -94,17 +118,22 @@ class BlendedForecaster:
         blended = np.empty(values.shape[1:])
         for row, name in enumerate(series.ids):
             own = past.rows == row
-            blended[own], self.weights[name] = self._rehearsed(values[:, own], past.actual[own])
+            blended[own], self.weights[name] = self._rehearsed(
+                values[:, own], past.actual[own], past.overlap
+            )
         levels = said[0][0].levels
         pairs = zip(blended, past.context.ids, strict=True)
         return [SampleForecast(item, levels, self.name, name) for item, name in pairs]
 
-    def _rehearsed(self, said: np.ndarray, actual: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _rehearsed(
+        self, said: np.ndarray, actual: np.ndarray, overlap: int
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return the blend of a series' windows, each from those before, and the last weights."""
         blended, weights = np.empty(said.shape[1:]), self._prior
         for first in range(0, len(actual), _RELEARNED):
-            if first:
-                weights = learned_weights(said[:, :first], actual[:first], self._prior, _PULL)
+            seen = slice(max(first - overlap, 0))  # a window that reaches into this one is not over
+            if seen.stop:
+                weights = learned_weights(said[:, seen], actual[seen], self._prior, _PULL)
             part = slice(first, first + _RELEARNED)
             blended[part] = _mean(weights[:, None], said[:, part])
         return blended, learned_weights(said, actual, self._prior, _PULL)

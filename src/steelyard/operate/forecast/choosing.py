@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from steelyard.errors import TraceError
-from steelyard.operate.forecast.blending import BlendedForecaster, past_windows
+from steelyard.operate.forecast.blending import BlendedForecaster, cut_windows, past_windows
 from steelyard.operate.forecast.evaluation import (
     ForecastReport,
-    PastWindows,
     SeriesScore,
     scored,
 )
@@ -17,7 +16,13 @@ from steelyard.operate.forecast.sample_forecast import SampleForecast
 from steelyard.operate.forecast.simple import RecentQuantiles, SeasonalNaive
 from steelyard.operate.series import SeriesSet
 
-__all__ = ["ChosenForecaster", "SeriesChoice", "default_forecaster", "simple_rules"]
+__all__ = [
+    "ChosenForecaster",
+    "SeriesChoice",
+    "default_forecaster",
+    "half_horizon",
+    "simple_rules",
+]
 
 _MOST_WINDOWS = 24
 _LONG = 288
@@ -41,7 +46,13 @@ def default_forecaster(horizon: int = 48) -> "ChosenForecaster":
     from steelyard.operate.forecast.ets import DampedETS
     from steelyard.operate.forecast.networks.forecaster import MaskedEncoderForecaster
 
-    return ChosenForecaster([MaskedEncoderForecaster.shipped(), DampedETS()], horizon=horizon)
+    models: list[Forecaster] = [MaskedEncoderForecaster.shipped(), DampedETS()]
+    return ChosenForecaster(models, horizon=horizon, stride=half_horizon(horizon))
+
+
+def half_horizon(horizon: int) -> int:
+    """Return the steps between windows that overlap by half: a short past tells more by them."""
+    return -(-horizon // 2)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,7 +84,8 @@ class ChosenForecaster:
         choices: what is used for each series that `fit` saw, by id.
         reports: what each forecaster scored on the past windows, by name; what the blend says of a
             window is learned from the windows before it.
-        windows: past windows a series that were scored; 0 where the series are too short.
+        windows: past windows a series, end to end, that were scored; 0 where the series are too
+            short.
     """
 
     def __init__(
@@ -82,6 +94,7 @@ class ChosenForecaster:
         *,
         horizon: int = 48,
         windows: int = _MOST_WINDOWS,
+        stride: int = 0,
         deadline_s: float = 0.0,
     ) -> None:
         """Say what is tried: the rules, the models, and a blend of all of them.
@@ -90,7 +103,8 @@ class ChosenForecaster:
             models: tried beside the simple rules, the one to be trusted most first; a model that
                 learns has been fitted.
             horizon: steps of the windows that it is tried on.
-            windows: most past windows of each series.
+            windows: most past windows of each series, end to end.
+            stride: steps from one window to the next; 0 for a horizon.
             deadline_s: seconds that a forecast may take before a rule stands in; 0 for no limit.
         """
         self.name = "Chosen"
@@ -105,10 +119,13 @@ class ChosenForecaster:
         self._parts = [*self._models, *self._rules, RecentQuantiles(_LONG)]
         self._blend = None
         if models:
-            self._blend = BlendedForecaster(self._parts, horizon=horizon, windows=windows)
+            self._blend = BlendedForecaster(
+                self._parts, horizon=horizon, windows=windows, stride=stride
+            )
             self._models.append(GuardedForecaster(self._blend))
         self._horizon = horizon
         self._most = windows
+        self._stride = stride or horizon
 
     def fit(self, series: SeriesSet) -> None:
         """Score rules and models on the last windows of the series, and choose for each.
@@ -119,7 +136,7 @@ class ChosenForecaster:
         self.windows = past_windows(series, self._horizon, self._most)
         self.reports = {}
         if self.windows:
-            past = PastWindows.of(series, self._horizon, self.windows, self._horizon)
+            past = cut_windows(series, self._horizon, self.windows, self._stride)
             said = [part.predict(past.context, self._horizon) for part in self._parts]
             tried = zip([part.name for part in self._parts], said, strict=True)
             self.reports = {name: scored(name, made, series, past) for name, made in tried}

@@ -83,11 +83,18 @@ class PastWindows:
         context: what was known, a row a window; the windows of a series follow one another.
         rows: the series of each window, int64 [n].
         actual: what came in each, [n, horizon]; NaN where nothing was observed.
+        stride: steps from one window of a series to the next.
     """
 
     context: SeriesSet
     rows: np.ndarray
     actual: np.ndarray
+    stride: int
+
+    @property
+    def overlap(self) -> int:
+        """How many windows of a series before one still hold steps of it."""
+        return -(-self.actual.shape[1] // self.stride) - 1
 
     @classmethod
     def of(
@@ -124,7 +131,8 @@ class PastWindows:
         starts = ends - context_steps if context_steps else np.zeros_like(ends)
         pairs = zip(rows, ends, strict=True)
         actual = np.array([series.row(row)[end : end + horizon] for row, end in pairs], np.float64)
-        return cls(series.cut(rows, starts, ends), rows, actual.reshape(len(rows), horizon))
+        context = series.cut(rows, starts, ends)
+        return cls(context, rows, actual.reshape(len(rows), horizon), stride)
 
 
 def evaluate(
