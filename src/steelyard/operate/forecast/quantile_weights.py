@@ -8,6 +8,8 @@ __all__ = ["learned_weights"]
 
 _ROUNDS = 30
 _STEP = 2.0
+_STEEPEST = 5.0
+_EXACT = 1e-3
 _CALM = 0.1
 _SCORED = slice(2, -2)
 """The levels .1 to .9, over which the CRPS is a mean."""
@@ -18,9 +20,9 @@ def learned_weights(
 ) -> np.ndarray:
     """Return the weights whose mean of quantiles had the least quantile loss, drawn to a prior.
 
-    What is minimized is the loss in units of the median part's, a mean of windows that count alike,
-    plus `pull` times the weights' divergence from the prior. So on these windows the mean loses at
-    most `pull * ln(1 / p)` of that unit against a part of prior weight p.
+    What is minimized is the loss over that of the best part, a mean of windows that count alike,
+    plus `pull` times the weights' divergence from the prior. So on these windows the weights lose
+    at most `1 + pull * ln(1 / p)` times what the best part lost, if its prior weight is p.
 
     Args:
         said: quantiles of each part at `LEVELS`, [parts, windows, K, H].
@@ -45,17 +47,20 @@ def learned_weights(
     # Windows count alike: one of ten times the level would else decide alone. The second part
     # keeps a window in which nothing happened from counting without end.
     unit = usual + _CALM * usual.mean()
-    points = np.moveaxis(errors / unit[None, :, None, None], 2, 3)[:, came]
+    best = max(float((losses / unit).mean(1).min()), _EXACT)
+    points = np.moveaxis(errors / (best * unit)[None, :, None, None], 2, 3)[:, came]
     count = points.shape[1]
     points = points.reshape(len(prior), -1)
     drawn = weights = np.log(prior)
     kept = np.zeros_like(prior)
     for turn in range(_ROUNDS):
-        shares = np.exp(weights - weights.max())
-        shares /= shares.sum()
+        shares = np.exp(weights)
         over = (shares @ points > 0).reshape(count, -1) - levels
         slope = points @ over.reshape(-1) / over.size
-        weights = (1 - _STEP * pull) * np.log(shares) + _STEP * (pull * drawn - slope)
+        # A part that erred a hundredfold would else be thrown out too far to be drawn back.
+        slope = np.clip(slope - slope @ shares, -_STEEPEST, _STEEPEST)
+        weights = (1 - _STEP * pull) * weights + _STEP * (pull * drawn - slope)
+        weights -= np.logaddexp.reduce(weights)
         # Steps of constant size circle around the minimum; the mean of the later ones is nearer.
         if turn >= _ROUNDS // 2:
             kept += shares
