@@ -1,8 +1,7 @@
 """Energy of serving: seconds, watts and joules of a step, from what the step holds."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,7 +12,6 @@ from steelyard.cost.flops import active_matrix_parameters
 from steelyard.cost.held import parameter_count
 from steelyard.cost.memory import kv_bytes_per_token
 from steelyard.cost.power.curve import PowerCurve
-from steelyard.cost.roofline import Machine
 from steelyard.cost.step_time import FEATURES, ServeStepTime, step_features
 from steelyard.errors import CatalogError, require
 
@@ -123,39 +121,10 @@ class EnergyModel:
             )
         object.__setattr__(self, "peak_flops_per_s", peak)
 
-    @classmethod
-    def from_roofline(
-        cls,
-        arch: Architecture,
-        accelerator: Accelerator,
-        *,
-        tensor_parallel: int,
-        curve: PowerCurve,
-        **options: Any,
-    ) -> "EnergyModel":
-        """Make a model from published peaks and assumed efficiencies, nothing measured.
-
-        Args:
-            arch: model that is served.
-            accelerator: record.
-            tensor_parallel: accelerators that hold one copy; their sums over links are left out.
-            curve: shares of the rating, from any accelerator; the rating is this one's.
-            **options: further attributes.
-
-        Returns:
-            The model.
-        """
-        machine = Machine.from_accelerator(accelerator)
-        whole = ServeStepTime.from_roofline(arch, machine)
-        own = replace(curve, rated_w=accelerator.tdp_w or curve.rated_w)
-        return cls(
-            arch=arch,
-            accelerator=accelerator,
-            tensor_parallel=tensor_parallel,
-            step_time=whole.scaled(1.0 / tensor_parallel),
-            curve=own,
-            **options,
-        )
+    @property
+    def weight_bytes(self) -> float:
+        """Bytes of all weights."""
+        return _counts(self.arch)[1] * self.dtype_bytes
 
     def flops(self, features: ArrayLike) -> Array:
         """Return the FLOPs of steps with features [..., 7], [...]."""
@@ -169,9 +138,10 @@ class EnergyModel:
     def read_bytes(self, features: ArrayLike) -> Array:
         """Return the bytes of weights and cache that steps with features [..., 7] move, [...]."""
         values = _by_name(features)
-        weights = _counts(self.arch)[1] * self.dtype_bytes
         kept = kv_bytes_per_token(self.arch, self.dtype_bytes)
-        return weights * values["steps"] + kept * (values["decode_kv"] + values["prefill_tokens"])
+        return self.weight_bytes * values["steps"] + kept * (
+            values["decode_kv"] + values["prefill_tokens"]
+        )
 
     def uses(self, features: ArrayLike, seconds: ArrayLike) -> tuple[Array, Array]:
         """Return how busy products and memory are during a time.
