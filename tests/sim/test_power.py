@@ -1,4 +1,4 @@
-"""A row of servers: against a plain loop, and skipped readings against the loop of `sim.control`."""
+"""A row against a plain loop, and skipped readings against the loop of `sim.control`."""
 
 import math
 

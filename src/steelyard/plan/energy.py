@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 _MEMORY_SHARE = 0.92
-_HOST_SHARE = 0.35 / 0.60
+_HOST_SHARE = 0.356 / 0.60
 """Power of a server beside its accelerators over their rating, as of `sim.power.ServerRow`."""
 
 

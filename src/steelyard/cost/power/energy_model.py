@@ -12,7 +12,7 @@ from steelyard.cost.flops import active_matrix_parameters
 from steelyard.cost.held import parameter_count
 from steelyard.cost.memory import kv_bytes_per_token
 from steelyard.cost.power.curve import PowerCurve
-from steelyard.cost.step_time import FEATURES, ServeStepTime, step_features
+from steelyard.cost.step_time import FEATURES, FIRST_TOKENS, ServeStepTime
 from steelyard.errors import CatalogError, require
 
 __all__ = ["EnergyModel", "PhaseCost", "prompt_features", "token_features"]
@@ -36,42 +36,43 @@ class PhaseCost:
     energy_j: float
 
 
-def prompt_features(prompt_tokens: float, batch: float = 1.0) -> Array:
+def prompt_features(prompt_tokens: ArrayLike, batch: float = 1.0) -> Array:
     """Return what a step holds that processes whole prompts, in the order of `cost.FEATURES`.
 
     Args:
-        prompt_tokens: length of each prompt.
+        prompt_tokens: length of each prompt, [...].
         batch: prompts.
 
     Returns:
-        float64 [7].
+        float64 [..., 7].
     """
-    return step_features(
-        sequences=batch,
-        prefill_tokens=batch * prompt_tokens,
-        prefill_kv=batch * prompt_tokens * (prompt_tokens + 1) / 2,
-        decode_tokens=0,
-        decode_kv=0,
-    )
+    size = np.asarray(prompt_tokens, float)
+    tokens = batch * size
+    return _features(batch, tokens, tokens * (size + 1) / 2, 0.0 * size, 0.0 * size)
 
 
-def token_features(context_tokens: float, batch: float = 1.0) -> Array:
+def token_features(context_tokens: ArrayLike, batch: float = 1.0) -> Array:
     """Return what a step holds that generates one token per sequence.
 
     Args:
-        context_tokens: tokens that each sequence attends.
+        context_tokens: tokens that each sequence attends, [...].
         batch: sequences.
 
     Returns:
-        float64 [7].
+        float64 [..., 7].
     """
-    return step_features(
-        sequences=batch,
-        prefill_tokens=0,
-        prefill_kv=0,
-        decode_tokens=batch,
-        decode_kv=batch * context_tokens,
-    )
+    context = np.asarray(context_tokens, float)
+    return _features(batch, 0.0 * context, 0.0 * context, batch + 0.0 * context, batch * context)
+
+
+def _features(
+    batch: float, prefill_tokens: Array, prefill_kv: Array, decode_tokens: Array, decode_kv: Array
+) -> Array:
+    """Stack features of many steps, each as `cost.step_time.step_features` makes those of one."""
+    first = np.minimum(prefill_tokens + decode_tokens, FIRST_TOKENS)
+    ones = np.ones_like(first)
+    parts = (ones, batch * ones, prefill_tokens, prefill_kv, decode_tokens, decode_kv, first)
+    return np.stack(parts, axis=-1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -160,6 +161,18 @@ class EnergyModel:
             self.read_bytes(features) / (bandwidth * spent),
         )
 
+    def time_s(self, features: ArrayLike, clock: float = 1.0) -> Array:
+        """Return the seconds of steps with features [..., 7] at a clock over the highest, [...]."""
+        parts = np.asarray(features, float) * np.array(self.step_time.coefficients)
+        prompt, rest = parts[..., _PROMPT].sum(-1), parts[..., ~_PROMPT].sum(-1)
+        longer = 1.0 / clock - 1.0
+        return prompt * (1 + longer) + rest * (1 + self.token_clocked * longer)
+
+    def power_w(self, features: ArrayLike, clock: float = 1.0) -> Array:
+        """Return the mean watts of all accelerators in steps with features [..., 7], [...]."""
+        uses = self.uses(features, self.time_s(features))
+        return self.curve.mean_w(*uses, clock) * self.tensor_parallel
+
     def step(self, features: ArrayLike, clock: float = 1.0) -> PhaseCost:
         """Return what a step takes.
 
@@ -170,17 +183,8 @@ class EnergyModel:
         Returns:
             Seconds, watts and joules of all accelerators together.
         """
-        full_s = float(self.step_time.predict(features))
-        power = self.curve.mean_w(*self.uses(features, full_s), clock)
-        watts = float(power) * self.tensor_parallel
-        seconds = full_s + self.longer_s(features, clock)
+        seconds, watts = float(self.time_s(features, clock)), float(self.power_w(features, clock))
         return PhaseCost(seconds, watts, seconds * watts)
-
-    def longer_s(self, features: ArrayLike, clock: float) -> float:
-        """Return the seconds that a lower clock adds to a step."""
-        parts = np.asarray(features, float) * np.array(self.step_time.coefficients)
-        prompt, rest = float(parts[_PROMPT].sum()), float(parts[~_PROMPT].sum())
-        return (prompt + self.token_clocked * rest) * (1.0 / clock - 1.0)
 
     def prompt(self, prompt_tokens: float, batch: float = 1.0, clock: float = 1.0) -> PhaseCost:
         """Return what the prompts of a batch take."""
@@ -190,11 +194,14 @@ class EnergyModel:
         """Return what one token for each sequence of a batch takes."""
         return self.step(token_features(context_tokens, batch), clock)
 
-    def prompt_peak_w(self, prompt_tokens: float, batch: float = 1.0, clock: float = 1.0) -> float:
-        """Return the highest power of all accelerators while prompts are processed."""
-        floor = self.token(prompt_tokens, batch).power_w / self.tensor_parallel
-        in_flight = prompt_tokens * batch / self.tensor_parallel
-        return float(self.curve.peak_w(in_flight, floor, clock)) * self.tensor_parallel
+    def prompt_peak_w(
+        self, prompt_tokens: ArrayLike, batch: float = 1.0, clock: float = 1.0
+    ) -> Array:
+        """Return the highest watts of all accelerators while prompts are processed, [...]."""
+        width = self.tensor_parallel
+        floor = self.power_w(token_features(prompt_tokens, batch)) / width
+        in_flight = np.asarray(prompt_tokens, float) * batch / width
+        return self.curve.peak_w(in_flight, floor, clock) * width
 
     def request(
         self, prompt_tokens: float, output_tokens: float, batch: float = 1.0, clock: float = 1.0

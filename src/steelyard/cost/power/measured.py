@@ -279,7 +279,7 @@ def measured_model(model: str, tensor_parallel: int) -> EnergyModel:
         known = sorted({f"{row.model} on {row.tensor_parallel}" for row in measured_rows()})
         raise FitError(
             f"{model} on {tensor_parallel} accelerators was not measured",
-            hint=f"measured are {', '.join(known)}; give an EnergyModel its own step times for others",
+            hint=f"measured are {', '.join(known)}; an EnergyModel of others needs its own times",
         )
     return EnergyModel(
         arch=catalog.architecture_by_name(model),

@@ -1,4 +1,4 @@
-"""The policy that knew the power in advance: caps no earlier, no later and no deeper than needed."""
+"""The policy that knew the power in advance, and caps when and as deep as it has to."""
 
 import math
 from dataclasses import dataclass, field

@@ -1,9 +1,7 @@
 """A row of servers behind one power budget, as a plant that a policy controls."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,7 +74,7 @@ class ServerRow:
         high_share: float,
         added: int = 0,
         accelerator_share: float = 0.60,
-        host_share: float = 0.35,
+        host_share: float = 0.356,
         slots: int = 1,
     ) -> "ServerRow":
         """Return a row whose budget was planned for a number of servers.
@@ -141,10 +139,9 @@ class ServerRow:
         Returns:
             Seconds, [requests] each; the first token comes with the prompt.
         """
-        predict = self.model.step_time.predict
-        prompts = _by_value(requests.prompt_tokens, lambda size: predict(prompt_features(size)))
-        context = requests.prompt_tokens + requests.output_tokens // 2
-        tokens = _by_value(context, lambda size: predict(token_features(size)))
+        prompts = self.model.time_s(prompt_features(requests.prompt_tokens))
+        context = requests.prompt_tokens + requests.output_tokens / 2
+        tokens = self.model.time_s(token_features(context))
         return prompts, tokens * (requests.output_tokens - 1)
 
     def high_work_share(self, requests: RowRequests) -> float:
@@ -168,10 +165,10 @@ class ServerRow:
         """Return what the compiled loop reads."""
         model = self.model
         prompt_s, work_s = self.work_s(requests)
-        sizes = requests.prompt_tokens
-        longer_s = _by_value(sizes, lambda size: model.longer_s(prompt_features(size), 0.5))
-        mean_w = _by_value(sizes, lambda size: model.prompt(size).power_w)
-        prompt_w = _by_value(sizes, model.prompt_peak_w) if self.counts_peaks else mean_w
+        held = prompt_features(requests.prompt_tokens)
+        # Half the clock doubles what is clocked.
+        clocked = model.time_s(held, 0.5) / prompt_s - 1
+        peaks_w = model.prompt_peak_w(requests.prompt_tokens)
         counts = range(1, self.slots + 1)
         watts = [model.token(self.context_tokens, count).power_w for count in counts]
         idle_w = model.curve.idle_w * model.tensor_parallel
@@ -180,8 +177,8 @@ class ServerRow:
         return RowTables(
             arrival_s=requests.arrival_s,
             prompt_s=prompt_s,
-            prompt_clocked=longer_s / prompt_s,
-            prompt_w=prompt_w,
+            prompt_clocked=clocked,
+            prompt_w=peaks_w if self.counts_peaks else model.power_w(held),
             work_s=work_s,
             order=order.astype(np.int64),
             bounds=bounds.astype(np.int64),
@@ -193,12 +190,6 @@ class ServerRow:
             token_clocked=model.token_clocked,
             budget_w=self.budget_w,
         )
-
-
-def _by_value(lengths: NDArray[np.int64], value: Callable[[int], Any]) -> Array:
-    """Return a function of lengths, evaluated once for each length there is."""
-    sizes, places = np.unique(lengths, return_inverse=True)
-    return np.array([float(value(size)) for size in sizes.tolist()])[places]
 
 
 class RowPlant:

@@ -1,4 +1,4 @@
-"""A row as it is usually asked about: how many servers, how busy, for how long, with what devices."""
+"""A row as it is usually asked about: its servers, their load, the time, and the devices."""
 
 import math
 from dataclasses import dataclass
@@ -45,9 +45,9 @@ class RowScenario:
     servers: int = 40
     added: int = 0
     days: float = 7.0
-    load: float = 0.8
-    night: float = 0.5
-    slots: int = 1
+    load: float = 0.7
+    night: float = 0.3
+    slots: int = 2
     hungrier: float = 1.0
     meter_period_s: float = 2.0
     meter_lag_s: float = 2.0
