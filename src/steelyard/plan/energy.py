@@ -248,7 +248,8 @@ def evaluate_setting(
     plant.advance(float(requests.arrival_s[-1]))
     spent_j, span_s = plant.state.totals[2], plant.state.totals[0]
     plant.advance(latest_s)
-    return _judged(plant, goal, model.tensor_parallel, capped, batch, spent_j / max(span_s, 1e-9))
+    power_w = float(spent_j / max(span_s, 1e-9))
+    return _judged(plant, goal, model.tensor_parallel, capped, batch, power_w)
 
 
 def _judged(
