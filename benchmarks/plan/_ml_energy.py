@@ -4,12 +4,15 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import nnls
 
 from steelyard import catalog
+from steelyard.cost.efficiency import Efficiencies
 from steelyard.cost.power import EnergyModel, PowerCurve, prompt_features, token_features
 from steelyard.cost.step_time import FEATURES, ServeStepTime, relative_nnls
 
 Array = NDArray[np.float64]
+_RATED_W = 700.0
 _PROMPT, _OUTPUT = 200.0, 500.0
 """Lengths of a chat; the leaderboard does not print those of each run. Halving or doubling either
 moves the errors by few per cent."""
@@ -78,12 +81,29 @@ def at_peak_s(served: Served) -> Array:
     return np.column_stack([memory, compute])
 
 
+def overheads(served: Served) -> Array:
+    """Return what could make a step longer than its roofline: layers and sequences, [rows, 2]."""
+    layers = catalog.architecture_by_name(served.model).num_layers
+    return np.column_stack([np.full(len(served.batch), layers), served.batch])
+
+
+def roofline_s(served: Served) -> Array:
+    """Return the seconds of each step at the shares of the peaks that the package assumes."""
+    typical = Efficiencies.typical(counter(served).peak_flops_per_s)
+    return at_peak_s(served) @ np.array([1 / typical.memory, 1 / typical.matmul])
+
+
 def predicted_joules(fitted: Served, other: Served) -> Array:
-    """Fit rates and power to one model and return the joules per token of another, [rows]."""
-    slower = relative_nnls(at_peak_s(fitted), fitted.step_s)
+    """Fit overheads and power to one model and return the joules per token of another, [rows].
+
+    Batch and FLOPs rise together within one model, so rates fitted to it alone would charge the
+    other's FLOPs with what each sequence costs the host: those are taken as the package assumes.
+    """
+    left = np.maximum(fitted.step_s - roofline_s(fitted), 0.0) / fitted.step_s
+    extra = nnls(overheads(fitted) / fitted.step_s[:, None], left)[0]
     uses = at_peak_s(fitted) / fitted.step_s[:, None]
     columns = np.column_stack([np.ones(len(uses)), uses])
-    shares = relative_nnls(columns, fitted.watts / (700 * fitted.width))
-    seconds = at_peak_s(other) @ slower
+    shares = relative_nnls(columns, fitted.watts / (_RATED_W * fitted.width))
+    seconds = roofline_s(other) + overheads(other) @ extra
     power = np.column_stack([np.ones(len(seconds)), at_peak_s(other) / seconds[:, None]]) @ shares
-    return np.minimum(power, 1.0) * 700 * other.width * seconds / other.batch
+    return np.minimum(power, 1.0) * _RATED_W * other.width * seconds / other.batch

@@ -107,8 +107,8 @@ def _published() -> list[Check]:
         errors = np.abs(joules / other.joules - 1)
         ratio = joules[0] / joules[2]
         print(
-            f"{other.model} from {fitted.model}: {np.round(joules, 3).tolist()} J a token, measured "
-            f"{other.joules.tolist()}; batch 8 over 128 {ratio:.1f}, measured "
+            f"{other.model} from {fitted.model}: {np.round(joules, 3).tolist()} J a token, "
+            f"measured {other.joules.tolist()}; batch 8 over 128 {ratio:.1f}, measured "
             f"{other.joules[0] / other.joules[2]:.1f}"
         )
         checks += [
@@ -191,8 +191,8 @@ def _hour(quick: bool) -> list[Check]:
     }
     for words, (setting, ran) in runs.items():
         print(
-            f"{words}: {setting.replicas} x {setting.tensor_parallel} at {setting.clock:.0%}, batch "
-            f"{setting.batch}: {setting.energy_per_token_j:.2f} J a token simulated by phases, "
+            f"{words}: {setting.replicas} x {setting.tensor_parallel} at {setting.clock:.0%}, "
+            f"batch {setting.batch}: {setting.energy_per_token_j:.2f} J a token simulated by phases, "
             f"{ran.energy_per_token_j:.2f} by the scheduler; violations {setting.violations:.2%} "
             f"and {ran.violations:.2%}"
         )

@@ -65,10 +65,10 @@ def _page(made: OversubscriptionPlan, scenario: RowScenario) -> Report:
     count = sum(item.added == made.added for item in trials)
     words = (
         f"Within the {scenario.clock_latency_s:g} s of a command the power of the planned row "
-        f"rises by up to {made.rise:.1%} of the budget, so T2 is {made.t2:.0%} and T1 {made.t1:.0%}. "
-        f"What binds: {made.binding}. None of {count} trials of {scenario.days:g} days braked; a "
-        f"chance of {made.brake_chance:.0%} of a brake in such a time would still show that in one "
-        "of five cases."
+        f"rises by up to {made.rise:.1%} of the budget, so T2 is {made.t2:.0%} and T1 "
+        f"{made.t1:.0%}. What binds: {made.binding}. None of {count} trials of "
+        f"{scenario.days:g} days braked; a chance of {made.brake_chance:.0%} of a brake in such a "
+        "time would still show that in one of five cases."
     )
     return Report(
         f"{made.added} servers more than {made.servers} ({made.share:+.0%})",

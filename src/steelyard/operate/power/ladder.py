@@ -109,11 +109,16 @@ class CapLadder:
 
     def quiet(self, now_s: float) -> tuple[float, float, float]:
         """Return the readings in watts that change nothing, and until when."""
-        if self._is_braked or now_s < self._settled_s:
+        if self._is_braked:
             return _NEVER
         low = self.steps[self._level - 1].below if self._level else -math.inf
-        high = self.steps[self._level].above if self._level < len(self.steps) else 1.0
-        return low * self.budget_w, high * self.budget_w, self._repeat_at_s
+        if now_s >= self._settled_s:
+            high = self.steps[self._level].above if self._level < len(self.steps) else 1.0
+            return low * self.budget_w, high * self.budget_w, self._repeat_at_s
+        # Until the last change has landed nothing is taken back, and no step of its threshold taken.
+        own = self.steps[self._level - 1].above if self._level else 0.0
+        high = next((step.above for step in self.steps[self._level :] if step.above > own), 1.0)
+        return -math.inf, high * self.budget_w, min(self._settled_s, self._repeat_at_s)
 
     def _climb(self, now_s: float, share: float) -> str:
         """Go up, or down by one step; return why, empty where nothing changes."""

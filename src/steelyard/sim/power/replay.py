@@ -152,13 +152,15 @@ class _Replay:
     def turn(self, tick: int) -> int:
         """Go to the next decision that may matter and take it; return the tick after it."""
         low_w, high_w, until_s = self.policy.quiet(tick * self.meter.period_s)
-        # Commands under way land between ticks, which the scan does not see.
-        is_quiet = tick > 0 and low_w <= high_w and not self.control.under_way
+        self.control.loop.run(until_s=tick * self.meter.period_s)
+        is_quiet = tick > 0 and low_w <= high_w
         last = tick + 1
         if is_quiet:
-            bound = min(until_s / self.meter.period_s, self.ticks)
-            last = max(min(math.ceil(bound) + 1, self.ticks), tick + 1)
-        self.control.loop.run(until_s=tick * self.meter.period_s)
+            # What lands between two ticks has to land before the second one is read.
+            bound = min(until_s, self.control.loop.next_s) / self.meter.period_s
+            last = max(min(math.ceil(min(bound, self.ticks)) + 1, self.ticks), tick + 1)
+            if self.control.loop.next_s <= (last - 1) * self.meter.period_s:
+                last = max(last - 1, tick + 1)
         found = scan(
             self.plant.tables,
             self.plant.state,
