@@ -192,7 +192,7 @@ def _hour(quick: bool) -> list[Check]:
     for words, (setting, ran) in runs.items():
         print(
             f"{words}: {setting.replicas} x {setting.tensor_parallel} at {setting.clock:.0%}, "
-            f"batch {setting.batch}: {setting.energy_per_token_j:.2f} J a token simulated by phases, "
+            f"batch {setting.batch}: {setting.energy_per_token_j:.2f} J a token by phases, "
             f"{ran.energy_per_token_j:.2f} by the scheduler; violations {setting.violations:.2%} "
             f"and {ran.violations:.2%}"
         )

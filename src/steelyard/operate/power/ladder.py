@@ -115,7 +115,7 @@ class CapLadder:
         if now_s >= self._settled_s:
             high = self.steps[self._level].above if self._level < len(self.steps) else 1.0
             return low * self.budget_w, high * self.budget_w, self._repeat_at_s
-        # Until the last change has landed nothing is taken back, and no step of its threshold taken.
+        # Until the last change has landed nothing is taken back, nor a step of its threshold taken.
         own = self.steps[self._level - 1].above if self._level else 0.0
         high = next((step.above for step in self.steps[self._level :] if step.above > own), 1.0)
         return -math.inf, high * self.budget_w, min(self._settled_s, self._repeat_at_s)

@@ -7,7 +7,7 @@ import numpy as np
 
 from steelyard.jit import njit
 
-__all__ = ["RowState", "RowTables", "advance", "bring", "refresh", "scan"]
+__all__ = ["RowState", "RowTables", "advance", "scan", "set_clock"]
 
 NOW, POWER_W, METER_J, OVER_SINCE, OVER_S, LONGEST_S = range(6)
 _NONE = -1
@@ -118,14 +118,14 @@ def advance(tables: RowTables, state: RowState, until_s: float) -> None:
         if from_class == _NONE:
             _end(tables, state, server)
             _take(tables, state, server)
-            refresh(tables, state, server)
+            _refresh(tables, state, server)
         else:
             state.arrived[from_class] += 1
             server = _free_server(tables, state, from_class)
             if server != _NONE:
-                bring(state, server, first_s)
+                _bring(state, server, first_s)
                 _take(tables, state, server)
-                refresh(tables, state, server)
+                _refresh(tables, state, server)
     _pass_to(state, until_s, tables.budget_w)
 
 
@@ -145,7 +145,7 @@ def _pass_to(state: RowState, time_s: float, budget_w: float) -> None:
 
 
 @njit(error_model="numpy")
-def bring(state: RowState, server: int, time_s: float) -> None:
+def _bring(state: RowState, server: int, time_s: float) -> None:
     """Bring one server up to a time between its events.
 
     Args:
@@ -167,7 +167,7 @@ def bring(state: RowState, server: int, time_s: float) -> None:
 def _end(tables: RowTables, state: RowState, server: int) -> None:
     """End what a server's next event ends: a prompt, or the tokens of some requests."""
     now_s = state.totals[NOW]
-    bring(state, server, now_s)
+    _bring(state, server, now_s)
     request = state.prompt[server]
     if request != _NONE:
         state.prompt[server] = _NONE
@@ -223,7 +223,24 @@ def _free_server(tables: RowTables, state: RowState, priority: int) -> int:
 
 
 @njit(error_model="numpy")
-def refresh(tables: RowTables, state: RowState, server: int) -> None:
+def set_clock(tables: RowTables, state: RowState, priority: int, clock: float) -> None:
+    """Let a clock take effect on the servers of a priority now.
+
+    Args:
+        tables: what does not change.
+        state: what does; it stands at the present.
+        priority: of the servers.
+        clock: over the highest, in (0, 1].
+    """
+    state.clock[priority] = clock
+    for server in range(len(tables.priority)):
+        if tables.priority[server] == priority:
+            _bring(state, server, state.totals[NOW])
+            _refresh(tables, state, server)
+
+
+@njit(error_model="numpy")
+def _refresh(tables: RowTables, state: RowState, server: int) -> None:
     """Set a server's power, speed and next event from its state and clock.
 
     Args:

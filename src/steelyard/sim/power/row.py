@@ -10,7 +10,7 @@ from steelyard.cost.power import EnergyModel, prompt_features, token_features
 from steelyard.errors import ConfigError, require
 from steelyard.sim.control import Command, Outcome
 from steelyard.sim.loop import EventLoop
-from steelyard.sim.power.kernel import RowState, RowTables, advance, bring, refresh
+from steelyard.sim.power.kernel import RowState, RowTables, advance, set_clock
 from steelyard.sim.power.requests import HIGH, LOW, RowRequests
 
 __all__ = ["BRAKE", "CLOCKS", "METER", "RowPlant", "ServerRow"]
@@ -227,8 +227,8 @@ class RowPlant:
         self.num_brakes = 0
         self._wanted = [1.0, 1.0]
         self._is_braked = False
-        for server in range(row.servers):
-            refresh(self.tables, self.state, server)
+        for priority in (HIGH, LOW):
+            set_clock(self.tables, self.state, priority, 1.0)
 
     def start(self, loop: EventLoop) -> None:
         """Schedule nothing: requests are events of the compiled loop."""
@@ -310,18 +310,6 @@ class RowPlant:
             for priority, name in enumerate(_NAMES)
         }
         return found | {"idle_j": float(spent[:, 1].sum())}
-
-
-def set_clock(tables: RowTables, state: RowState, priority: int, clock: float) -> None:
-    """Let a clock take effect on the servers of a priority now."""
-    if state.clock[priority] == clock:
-        return
-    now_s = float(state.totals[0])
-    for server in np.flatnonzero(tables.priority == priority).tolist():
-        bring(state, server, now_s)
-    state.clock[priority] = clock
-    for server in np.flatnonzero(tables.priority == priority).tolist():
-        refresh(tables, state, server)
 
 
 def _start(row: ServerRow, tables: RowTables) -> RowState:
