@@ -1,6 +1,6 @@
 """A day of a row in one picture: its power with the thresholds, and the clocks of its servers."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -14,7 +14,7 @@ from steelyard.sim.power import BRAKE, CLOCKS, RowReplay
 
 __all__ = ["highest_day", "row_day"]
 
-_DAY_S, _STEP_S = 86_400.0, 60.0
+_DAY_S, _STEP_S, _CLOCK_STEP_S = 86_400.0, 60.0, 600.0
 _PRIORITIES = ("high priority", "low priority")
 
 
@@ -39,9 +39,13 @@ def row_day(
     """
     series = {} if free is None else {"without caps": _minutes(free, day)}
     series |= {"with caps": _minutes(replay, day)}
-    power = _power(series, thresholds, replay.report.name, day)
-    clocks = _clocks(_landed(replay.report.landed, day))
-    return finish(alt.vconcat(power, clocks, spacing=14).resolve_scale(color="independent"))
+    landed = replay.report.landed
+    panels = alt.vconcat(_power(series, thresholds), _clocks(landed, day), spacing=14)
+    heading = alt.TitleParams(
+        f"Day {day + 1} of a row under {replay.report.name!r}",
+        subtitle="power over the budget, highest of each minute",
+    )
+    return finish(panels.resolve_scale(color="independent").properties(title=heading))
 
 
 def _minutes(replay: RowReplay, day: int) -> np.ndarray:
@@ -70,10 +74,8 @@ def _colours(names: list[str], first: int = 0) -> Any:
     return alt.Color("name:N", title=None, sort=names, scale=scale)
 
 
-def _power(
-    series: Mapping[str, np.ndarray], thresholds: Mapping[str, float], name: str, day: int
-) -> Any:
-    """Draw lines of power, and thresholds with their names at the left."""
+def _power(series: Mapping[str, np.ndarray], thresholds: Mapping[str, float]) -> Any:
+    """Draw lines of power, and thresholds with their names beside the right end."""
     rows = [
         {"hour": minute * _STEP_S / 3600, "value": float(value), "name": key}
         for key, values in series.items()
@@ -93,41 +95,26 @@ def _power(
         .mark_line(strokeWidth=1.1, opacity=0.9)
         .encode(x=_hours(), y=y, color=_colours(list(series), 5 if len(series) == 1 else 0))
     )
-    marks = [{"value": level, "name": words, "hour": 0.0} for words, level in thresholds.items()]
-    marks.append({"value": 1.0, "name": "budget, brake", "hour": 0.0})
+    marks = [{"value": level, "name": words, "hour": 24.0} for words, level in thresholds.items()]
+    marks.append({"value": 1.0, "name": "budget", "hour": 24.0})
     base = alt.Chart(layers.values(marks))
     rules = base.mark_rule(strokeDash=[4, 3], color=LIGHT["bad"]).encode(y="value:Q")
-    words = base.mark_text(align="left", dx=4, dy=-6, color=LIGHT["bad"], fontSize=11).encode(
+    words = base.mark_text(align="left", dx=5, color=LIGHT["bad"], fontSize=11).encode(
         x=_hours(), y="value:Q", text="name:N"
     )
-    heading = alt.TitleParams(
-        f"Power of the row under {name!r}",
-        subtitle=f"day {day + 1}, highest of each minute",
-        frame="group",
-    )
-    return alt.layer(lines, rules, words).properties(width=PLOT_WIDTH, height=230, title=heading)
+    return alt.layer(lines, rules, words).properties(width=PLOT_WIDTH, height=230)
 
 
-def _landed(landings: tuple[Landing, ...], day: int) -> list[dict[str, Any]]:
-    """Return the settings of a day as steps, from what was in force at its start."""
-    start, end = day * _DAY_S, (day + 1) * _DAY_S
-    rows: list[dict[str, Any]] = []
-    for target, name in zip(CLOCKS, _PRIORITIES, strict=True):
-        own = [(item.time_s, item.command.value) for item in landings if _is(item, target)]
-        before = [value for time_s, value in own if time_s < start]
-        value = before[-1] if before else 1.0
-        steps = [(start, value), *(item for item in own if start <= item[0] < end)]
-        steps.append((end, steps[-1][1]))
-        rows += [
-            {"hour": (time_s - start) / 3600, "value": clock, "name": name}
-            for time_s, clock in steps
-        ]
-    brakes = [item for item in landings if _is(item, BRAKE) and item.command.value]
-    return rows + [
-        {"hour": (item.time_s - start) / 3600, "value": 0.2, "name": "brake"}
-        for item in brakes
-        if start <= item.time_s < end
-    ]
+def _mean_clocks(landings: Sequence[Landing], target: str, start_s: float) -> np.ndarray:
+    """Return the mean clock of each ten minutes of a day: single steps would blacken it."""
+    own = [(item.time_s, item.command.value) for item in landings if _is(item, target)]
+    times = np.array([0.0, *(time_s for time_s, _ in own)])
+    values = np.array([1.0, *(value for _, value in own)])
+    edges = start_s + np.arange(0.0, _DAY_S + 1, _CLOCK_STEP_S)
+    points = np.unique(np.concatenate([edges, times[(times > edges[0]) & (times < edges[-1])]]))
+    held = values[np.searchsorted(times, points[:-1], side="right") - 1]
+    area = np.concatenate([[0.0], np.cumsum(held * np.diff(points))])
+    return np.diff(np.interp(edges, points, area)) / _CLOCK_STEP_S
 
 
 def _is(item: Landing, target: str) -> bool:
@@ -135,25 +122,37 @@ def _is(item: Landing, target: str) -> bool:
     return item.command.target == target
 
 
-def _clocks(rows: list[dict[str, Any]]) -> Any:
-    """Draw clocks as steps, and brakes as points."""
+def _clocks(landings: Sequence[Landing], day: int) -> Any:
+    """Draw mean clocks, and brakes as points."""
+    start_s = day * _DAY_S
+    rows = [
+        {"hour": place * _CLOCK_STEP_S / 3600, "value": float(value), "name": name}
+        for target, name in zip(CLOCKS, _PRIORITIES, strict=True)
+        for place, value in enumerate(_mean_clocks(landings, target, start_s))
+    ]
+    low = min(row["value"] for row in rows) - 0.03
     y = alt.Y(
         "value:Q",
-        title="Clock",
-        scale=alt.Scale(domain=[0.15, 1.05], nice=False),
+        title="Mean clock",
+        scale=alt.Scale(domain=[low, 1.02], nice=False),
         axis=alt.Axis(format="%"),
     )
-    steps = [row for row in rows if row["name"] != "brake"]
     lines = (
-        alt.Chart(layers.values(steps))
-        .mark_line(interpolate="step-after", strokeWidth=1.6)
+        alt.Chart(layers.values(rows))
+        .mark_line(interpolate="step-after", strokeWidth=1.8)
         .encode(x=_hours(), y=y, color=_colours(list(_PRIORITIES), 2))
     )
-    points = [row for row in rows if row["name"] == "brake"]
-    brakes = (
-        alt.Chart(layers.values(points or steps[:1]))
-        .mark_point(color=LIGHT["bad"], shape="triangle-down", opacity=1.0 if points else 0.0)
+    brakes = [
+        {"hour": (item.time_s - start_s) / 3600, "value": low + 0.01}
+        for item in landings
+        if _is(item, BRAKE) and item.command.value and 0 <= item.time_s - start_s < _DAY_S
+    ]
+    marks = (
+        alt.Chart(layers.values(brakes or rows[:1]))
+        .mark_point(color=LIGHT["bad"], shape="triangle-down", opacity=1.0 if brakes else 0.0)
         .encode(x=_hours(), y=y)
     )
-    heading = alt.TitleParams("Clock over the highest; triangles are brakes", frame="group")
-    return alt.layer(lines, brakes).properties(width=PLOT_WIDTH, height=95, title=heading)
+    told = alt.TitleParams(
+        "Clock over the highest, mean of ten minutes", subtitle="triangles: brakes", frame="group"
+    )
+    return alt.layer(lines, marks).properties(width=PLOT_WIDTH, height=120, title=told)
