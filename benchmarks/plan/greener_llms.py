@@ -12,19 +12,20 @@ import numpy as np
 from benchmarks.common import Check
 from benchmarks.laws._shared import shared
 from benchmarks.plan import _ml_energy
+from benchmarks.plan._held_out import CHIP, held_out
 from benchmarks.plan._scheduled_energy import Scheduled, scheduled
 
 from steelyard import catalog
-from steelyard.cost.power import EnergyModel, fit_curve, fit_times, measured_model, measured_rows
+from steelyard.cost.power import EnergyModel, measured_model
 from steelyard.plan.energy import (
     EnergyGoal,
     KnobPlan,
     Knobs,
     KnobSetting,
-    energy_models,
     evaluate_setting,
     plan_knobs,
 )
+from steelyard.plan.energy_models import energy_models
 from steelyard.serve.traces import TraceRow, load_rows
 from steelyard.sim.power import HIGH, RowRequests
 
@@ -34,7 +35,6 @@ _ACCELERATORS = 32
 _GOAL = EnergyGoal(ttft_s=5.0, tpot_s=0.1, violations=0.005)
 """A tenth of a second per token is the follow-up's; its goals of the first token are per class of
 prompt. Half of the violations that are allowed are kept for what the fast simulation leaves out."""
-_CHIP = "A100-SXM4-80GB"
 
 
 def run(quick: bool) -> list[Check]:
@@ -44,30 +44,16 @@ def run(quick: bool) -> list[Check]:
 
 def _fits() -> list[Check]:
     """Fit half of the settings and predict the energy of the others, both ways round."""
-    chip = catalog.accelerator(_CHIP)
-    settings = sorted({row.setting for row in measured_rows()})
     found = []
     for parity in (0, 1):
-        chosen = set(settings[parity::2])
-        fitted = [row for row in measured_rows() if row.setting in chosen]
         errors = []
-        for kind in sorted({setting[:2] for setting in settings}):
-            model = EnergyModel(
-                arch=catalog.architecture_by_name(kind[0]),
-                accelerator=chip,
-                tensor_parallel=kind[1],
-                step_time=fit_times([row for row in fitted if row.setting[:2] == kind]),
-                curve=fit_curve(fitted, chip),
-            )
-            for row in measured_rows():
-                if row.setting not in chosen and row.setting[:2] == kind:
-                    joules = row.mean * chip.tdp_w * kind[1] * row.request_s
-                    cost = model.request(row.prompt_tokens, row.output_tokens, row.batch)
-                    errors.append(cost.energy_j / joules - 1)
+        for row, model in held_out(parity):
+            joules = row.mean * model.curve.rated_w * row.tensor_parallel * row.request_s
+            cost = model.request(row.prompt_tokens, row.output_tokens, row.batch)
+            errors.append(cost.energy_j / joules - 1)
         found.append(float(np.abs(errors).mean()))
-        print(
-            f"energy per request, half {parity}: {found[-1]:.1%}, worst {np.abs(errors).max():.0%}"
-        )
+        worst = np.abs(errors).max()
+        print(f"energy per request, half {parity}: {found[-1]:.1%}, worst {worst:.0%}")
     return [Check("1 mean error of energy per request, worse half", max(found), 0.08, "lower")]
 
 
@@ -135,7 +121,7 @@ def _hour_rows(quick: bool) -> list[TraceRow]:
 
 def _brute_force() -> list[Check]:
     """Compare the search with all settings on small instances."""
-    models = energy_models("llama-2-70b", catalog.accelerator(_CHIP), (2, 4, 8))
+    models = energy_models("llama-2-70b", catalog.accelerator(CHIP), (2, 4, 8))
     knobs = Knobs(clocks=(1.0, 0.8, 0.6), batches=(2, 8))
     unequal = 0
     for seed in range(6):
@@ -177,7 +163,7 @@ def _all(
 def _hour(quick: bool) -> list[Check]:
     """Plan for the hour, and run plan and baseline by the engine's scheduler."""
     rows = _hour_rows(quick)
-    models = energy_models("llama-2-70b", catalog.accelerator(_CHIP), (2, 4, 8))
+    models = energy_models("llama-2-70b", catalog.accelerator(CHIP), (2, 4, 8))
     knobs = Knobs(batches=(4, 8, 16, 32))
     made = plan_knobs(models, _stream(rows), _GOAL, accelerators=_ACCELERATORS, knobs=knobs)
     assert made.fastest is not None

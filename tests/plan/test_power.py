@@ -9,7 +9,8 @@ import pytest
 from steelyard import catalog
 from steelyard.cli.main import main
 from steelyard.errors import ConfigError, InfeasibleError
-from steelyard.plan.energy import EnergyGoal, Knobs, energy_models, evaluate_setting, plan_knobs
+from steelyard.plan.energy import EnergyGoal, Knobs, evaluate_setting, plan_knobs
+from steelyard.plan.energy_models import energy_models
 from steelyard.plan.power import LatencyLimits, plan_row, second_threshold
 from steelyard.sim.power import RowRequests, RowScenario
 
@@ -101,13 +102,13 @@ def test_rows_in_training_and_rows_that_are_full_are_refused():
 
 def test_the_verbs_answer_in_json(capsys):
     calls = (
-        ["plan", "energy", "--rate", "1", "--requests", "100", "--count", "8", "--json"],
-        ["plan", "power", "--servers", "10", "--days", "0.05", "--seeds", "1", "--json"]
-        + ["--low-p50", "0.2", "--high-p50", "0.2", "--high-p99", "0.2"],
+        "plan energy --rate 1 --requests 100 --count 8 --json",
+        "plan power --servers 10 --days 0.05 --seeds 1 --json --low-p50 0.2 --high-p50 0.2 "
+        "--high-p99 0.2",
     )
     for words in calls:
         with pytest.raises(SystemExit) as done:
-            main(words)
+            main(words.split())
         assert done.value.code == 0
     energy, power = capsys.readouterr().out.split("\n}\n{\n")
     assert json.loads(energy + "}")["best"]["tensor_parallel"] in (2, 4, 8)

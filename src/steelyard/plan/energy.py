@@ -2,22 +2,15 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.catalog.architecture import Architecture
-from steelyard.catalog.hardware import Accelerator
-from steelyard.cost.memory import kv_bytes_per_token
-from steelyard.cost.power import EnergyModel, measured_model, measured_rows
-from steelyard.cost.roofline import Machine
-from steelyard.cost.step_time import ServeStepTime
-from steelyard.errors import FitError, InfeasibleError, require
-from steelyard.plan.concurrency import tensor_parallel_step_time
-from steelyard.plan.machines import nodes_of
-from steelyard.plan.shapes import model_of
+from steelyard.cost.power import EnergyModel
+from steelyard.errors import InfeasibleError, require
+from steelyard.plan.energy_models import most_batch
 from steelyard.sim.power import RowPlant, RowRequests, ServerRow
 
 __all__ = [
@@ -25,12 +18,10 @@ __all__ = [
     "KnobPlan",
     "KnobSetting",
     "Knobs",
-    "energy_models",
     "evaluate_setting",
     "plan_knobs",
 ]
 
-_MEMORY_SHARE = 0.92
 _HOST_SHARE = 0.356 / 0.60
 """Power of a server beside its accelerators over their rating, as of `sim.power.ServerRow`."""
 
@@ -143,68 +134,6 @@ class KnobPlan:
         return 1 - self.best.energy_per_token_j / self.fastest.energy_per_token_j
 
 
-def energy_models(
-    name: str, accelerator: Accelerator, widths: Sequence[int]
-) -> dict[int, EnergyModel]:
-    """Return energy models of a model by the accelerators of a copy.
-
-    Times and power are those measured where the model was; else times are those of the roofline
-    and power has the shares of the rating that A100s were measured to have.
-
-    Args:
-        name: catalog name of the model, or its size.
-        accelerator: record.
-        widths: accelerators of a copy.
-
-    Returns:
-        Models by width; widths whose memory does not hold the weights are left out.
-
-    Raises:
-        InfeasibleError: no width holds them.
-    """
-    arch, _ = model_of(name)
-    found: dict[int, EnergyModel] = {}
-    for width in sorted(set(widths)):
-        try:
-            if accelerator.name != "A100-SXM4-80GB":
-                raise FitError("not measured")
-            made = measured_model(arch.name, width)
-        except FitError:
-            made = _roofline_model(arch, accelerator, width)
-        if _most_batch(made, 1.0) >= 1:
-            found[width] = made
-    if not found:
-        raise InfeasibleError(
-            f"{arch.name} does not fit {max(widths)} x {accelerator.name}",
-            hint="allow more accelerators per copy",
-        )
-    return found
-
-
-def _roofline_model(arch: Architecture, accelerator: Accelerator, width: int) -> EnergyModel:
-    """Make a model from the datasheet, with the power shares of the chip that was measured."""
-    machine = Machine.from_accelerator(accelerator, cluster=nodes_of(accelerator, width))
-    alone = ServeStepTime.from_roofline(arch, machine)
-    first = measured_rows()[0]
-    curve = measured_model(first.model, first.tensor_parallel).curve
-    idle = accelerator.idle_w / accelerator.tdp_w if accelerator.idle_w else curve.idle
-    return EnergyModel(
-        arch=arch,
-        accelerator=accelerator,
-        tensor_parallel=width,
-        step_time=tensor_parallel_step_time(alone, arch, machine, width),
-        curve=replace(curve, rated_w=accelerator.tdp_w or curve.rated_w, idle=idle),
-    )
-
-
-def _most_batch(model: EnergyModel, tokens: float) -> int:
-    """Return the requests of some tokens that the memory of a copy holds beside the weights."""
-    room = _MEMORY_SHARE * model.accelerator.memory_bytes * model.tensor_parallel
-    return int(
-        (room - model.weight_bytes) / (kv_bytes_per_token(model.arch, model.dtype_bytes) * tokens)
-    )
-
-
 def evaluate_setting(
     model: EnergyModel,
     requests: RowRequests,
@@ -301,7 +230,7 @@ def plan_knobs(
 
     Args:
         models: energy models by the accelerators of a copy.
-        requests: all of one priority.
+        requests: all of high priority, which is the only one that copies serve here.
         goal: what requests must get.
         accelerators: accelerators at hand; those that no copy needs are off.
         knobs: what may be set.
@@ -358,7 +287,7 @@ class _Search:
         found: list[KnobSetting] = []
         longest: NDArray[np.int64] = self.requests.prompt_tokens + self.requests.output_tokens
         for width, model in self.models.items():
-            most = _most_batch(model, float(np.mean(longest)))
+            most = most_batch(model, float(np.mean(longest)))
             batches = [size for size in self.knobs.batches if size <= most]
             counts = range(1, self.accelerators // width + 1)
             for replicas, batch in itertools.product(counts, sorted(batches, reverse=True)):
