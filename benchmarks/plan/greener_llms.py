@@ -31,7 +31,7 @@ from steelyard.sim.power import HIGH, RowRequests
 
 PAPER = ["07-greener-llms"]
 
-_ACCELERATORS = 32
+_ACCELERATORS = 64
 _GOAL = EnergyGoal(ttft_s=5.0, tpot_s=0.1, violations=0.005)
 """A tenth of a second per token is the follow-up's; its goals of the first token are per class of
 prompt. Half of the violations that are allowed are kept for what the fast simulation leaves out."""
