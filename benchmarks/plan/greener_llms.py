@@ -107,8 +107,8 @@ def _published() -> list[Check]:
 
 def _stream(rows: list[TraceRow]) -> RowRequests:
     """Return requests of one priority."""
-    columns = np.array([(row.arrival_s, row.input_tokens, row.output_tokens) for row in rows]).T
-    return RowRequests.of(*columns, np.full(len(rows), HIGH))
+    columns = np.array([(row.arrival_s, row.input_tokens, row.output_tokens) for row in rows])
+    return RowRequests.of(columns[:, 0], columns[:, 1], columns[:, 2], np.full(len(rows), HIGH))
 
 
 def _hour_rows(quick: bool) -> list[TraceRow]:

@@ -17,9 +17,9 @@ from steelyard.plan.energy import (
     KnobPlan,
     Knobs,
     KnobSetting,
-    energy_models,
     plan_knobs,
 )
+from steelyard.plan.energy_models import energy_models
 from steelyard.runs.report import Cell, Column, Report, Section, Table, Text
 from steelyard.serve.traces import TraceRow, load_rows, synthetic_rows
 from steelyard.sim.power import HIGH, RowRequests

@@ -107,5 +107,7 @@ def _day(answer: RowAnswer) -> dict[str, Any]:
     from steelyard.operate.power.pictures import highest_day, row_day
 
     first = next(iter(answer.replays.values()))
-    names = dict(zip(("T1", "T2"), answer.thresholds, strict=True))
-    return row_day(first, day=highest_day(answer.free), thresholds=names, free=answer.free)
+    t1, t2 = answer.thresholds
+    return row_day(
+        first, day=highest_day(answer.free), thresholds={"T1": t1, "T2": t2}, free=answer.free
+    )

@@ -126,8 +126,20 @@ def _row(path: Path, number: int, item: dict[str, str]) -> PowerRow:
             hint="drop the row",
         )
     model = _NAMES.get(item["model"], item["model"])
-    peak, mean, *times = values
-    return PowerRow(model, *counts, peak, mean, *(value / 1e3 for value in times))
+    width, prompt, batch, output = counts
+    peak, mean, prompt_ms, token_ms, request_ms = values
+    return PowerRow(
+        model,
+        width,
+        prompt,
+        batch,
+        output,
+        peak,
+        mean,
+        prompt_ms / 1e3,
+        token_ms / 1e3,
+        request_ms / 1e3,
+    )
 
 
 @cache

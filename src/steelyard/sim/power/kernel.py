@@ -103,13 +103,13 @@ def advance(tables: RowTables, state: RowState, until_s: float) -> None:
         until_s: seconds, not before the state's own time.
     """
     while True:
-        server = np.argmin(state.next_s)
-        first_s = state.next_s[server]
+        server = int(np.argmin(state.next_s))
+        first_s = float(state.next_s[server])
         from_class = _NONE
         for priority in range(len(state.arrived)):
             place = state.arrived[priority]
             if place < tables.bounds[priority + 1]:
-                time_s = tables.arrival_s[tables.order[place]]
+                time_s = float(tables.arrival_s[tables.order[place]])
                 if time_s < first_s:
                     first_s, from_class = time_s, priority
         if first_s > until_s:
