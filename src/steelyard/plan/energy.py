@@ -243,7 +243,7 @@ def plan_knobs(
 
     Source: arXiv 2403.20306 (the knobs and what they do).
     """
-    search = _Search(models, requests, goal, accelerators, knobs or Knobs())
+    search = _KnobSearch(models, requests, goal, accelerators, knobs or Knobs())
     kept = sorted(search.run(), key=lambda item: (item.energy_per_token_j, item.accelerators))
     if not kept:
         best = search.nearest
@@ -264,7 +264,7 @@ def plan_knobs(
     )
 
 
-class _Search:
+class _KnobSearch:
     """State of one search."""
 
     def __init__(

@@ -184,50 +184,75 @@ def plan_row(
     )
     t2 = second_threshold(rise, margin)
     t1 = t2 - 0.09
-    make = policy or (lambda budget_w, low, high: polca(budget_w, t1=low, t2=high))
-    trials: list[RowTrial] = []
-    binding = ""
-
-    def is_good(added: int) -> bool:
-        nonlocal binding
-        for seed in seeds:
-            made = _trial(replace(scenario, added=added, seed=seed), t1, t2, make)
-            trials.append(made)
-            fault = made.fault(chosen)
-            told(f"{added} more servers, seed {seed}: {fault or 'good'}")
-            if fault:
-                binding = f"{added} more: {fault}"
-                return False
-        return True
-
-    low, high = -1, int(most_added * scenario.servers) + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if is_good(middle) else (low, middle)
-    if low < 0:
-        raise InfeasibleError(
-            f"the row does not carry the {scenario.servers} servers it was planned for: {binding}",
-            hint="lower the load, or raise the budget",
-        )
+    search = _Halving(
+        scenario, seeds, chosen, lambda budget_w: (policy or _polca)(budget_w, t1, t2), told
+    )
+    added = search.most(int(most_added * scenario.servers))
     return OversubscriptionPlan(
         servers=scenario.servers,
-        added=low,
+        added=added,
         rise=rise,
         t1=t1,
         t2=t2,
-        trials=tuple(trials),
-        binding=binding or f"none up to {most_added:.0%} more",
+        trials=tuple(search.trials),
+        binding=search.binding or f"none up to {most_added:.0%} more",
         brake_chance=1 - 0.2 ** (1 / len(seeds)),
     )
 
 
-def _trial(
-    scenario: RowScenario, t1: float, t2: float, make: Callable[[float, float, float], CapLadder]
-) -> RowTrial:
+def _polca(budget_w: float, t1: float, t2: float) -> CapLadder:
+    """Return the policy of the paper with two thresholds."""
+    return polca(budget_w, t1=t1, t2=t2)
+
+
+class _Halving:
+    """The search for the most servers in whose trials nothing goes wrong."""
+
+    def __init__(
+        self,
+        scenario: RowScenario,
+        seeds: Sequence[int],
+        limits: LatencyLimits,
+        make: Callable[[float], CapLadder],
+        told: Callable[[str], None],
+    ) -> None:
+        self.scenario, self.seeds, self.limits = scenario, seeds, limits
+        self.make, self.told = make, told
+        self.trials: list[RowTrial] = []
+        self.binding = ""
+
+    def most(self, bound: int) -> int:
+        """Return the most servers that can be added, at most a bound."""
+        low, high = -1, bound + 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._is_good(middle) else (low, middle)
+        if low < 0:
+            raise InfeasibleError(
+                f"the row does not carry the {self.scenario.servers} servers it was planned for: "
+                f"{self.binding}",
+                hint="lower the load, or raise the budget",
+            )
+        return low
+
+    def _is_good(self, added: int) -> bool:
+        """Run the trials of one number until one of them goes wrong."""
+        for seed in self.seeds:
+            made = _trial(replace(self.scenario, added=added, seed=seed), self.make)
+            self.trials.append(made)
+            fault = made.fault(self.limits)
+            self.told(f"{added} more servers, seed {seed}: {fault or 'good'}")
+            if fault:
+                self.binding = f"{added} more: {fault}"
+                return False
+        return True
+
+
+def _trial(scenario: RowScenario, make: Callable[[float], CapLadder]) -> RowTrial:
     """Replay one row without and with the policy."""
     requests = scenario.requests()
     free = replay_scenario(scenario, uncapped(), requests=requests)
-    policy = make(free.plant.row.budget_w, t1, t2)
+    policy = make(free.plant.row.budget_w)
     capped = replay_scenario(scenario, policy, requests=requests)
     details = capped.report.outcome.details
     return RowTrial(

@@ -123,14 +123,14 @@ def replay_row(
             f"{METER!r}, and the time finite and no shorter than its period"
         )
     plant = RowPlant(row, requests)
-    run = _Replay(policy, plant, meter, actuators, duration_s, np.random.default_rng(seed))
+    run = _RowReplaying(policy, plant, meter, actuators, duration_s, np.random.default_rng(seed))
     tick = 0
     while tick < run.ticks:
         tick = run.turn(tick)
     return RowReplay(run.control.end(duration_s, name), plant, meter.period_s, run.truth_w)
 
 
-class _Replay:
+class _RowReplaying:
     """State of one replay."""
 
     def __init__(
