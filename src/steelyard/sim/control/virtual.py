@@ -53,10 +53,7 @@ def simulate(
         )
     run = VirtualControl(policy, plant, actuators, np.random.default_rng(seed))
     plant.start(run.loop)
-    # Meters of one period are read in one event, in their order: there may be a million of them.
-    for every_s in dict.fromkeys(meter.period_s for meter in meters):
-        alike = [meter for meter in meters if meter.period_s == every_s]
-        run.every(every_s, duration_s, lambda items=alike: run.sample(items), _SAMPLE)
+    run.read(meters, duration_s)
     run.every(period_s, duration_s, run.decide, _DECIDE)
     return run.end(duration_s, name)
 
@@ -110,6 +107,13 @@ class VirtualControl:
             num_failed=self.num_failed,
             duration_s=duration_s,
         )
+
+    def read(self, meters: Sequence[Meter], duration_s: float) -> None:
+        """Read each meter at 0 and each of its periods."""
+        # Those of one period are read in one event, in their order: there may be a million of them.
+        for every_s in dict.fromkeys(meter.period_s for meter in meters):
+            alike = [meter for meter in meters if meter.period_s == every_s]
+            self.every(every_s, duration_s, partial(self.sample, alike), _SAMPLE)
 
     def every(
         self,
