@@ -1,0 +1,259 @@
+"""DistServe: the simulator on published curves, the placement search, and the loop's speed.
+
+1. OPT-13B, -66B and -175B on ShareGPT-like requests: attainment of DistServe's placements and of
+   vLLM, from the published fits of step times, beside figure 8. Fits of 175B are not published and
+   scaled from 66B's. Each point is the mean over draws of 100 requests per accelerator.
+2. The placement search on the paper's five rows: goodput of the paper's placement over the best
+   found, and the time of all five.
+3. The same simulator, colocated, against this package's own engine on this machine: a share of its
+   steps is fitted, the rest and all requests' times are forecast.
+4. Speed of the compiled loop: requests per minute of one instance, and virtual over wall time of
+   64 instances.
+5. Many answers and a tight limit per token: prefill and decode apart against both together, with
+   whole prompts and with chunks.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from benchmarks.common import Check
+from benchmarks.plan._distserve_engine import engine_checks
+from benchmarks.plan._distserve_paper import (
+    ROWS,
+    CurvePoint,
+    PaperRow,
+    curve_points,
+    drawn_lengths,
+    published_options,
+    transfer_s_per_token,
+)
+
+from steelyard import catalog
+from steelyard.plan.service.goodput import goodput
+from steelyard.plan.service.load import ServiceLoad
+from steelyard.plan.service.options import EngineOption
+from steelyard.plan.service.planned import explained
+from steelyard.plan.service.search import Arrangement, ServiceLimits, ServiceSearch
+from steelyard.serve.client.summary import Slo
+from steelyard.sim.fleet.instance import ReplicaGroup, simulate_fleet
+
+PAPER = ["80-distserve"]
+
+_PER_DEVICE = 100
+"""Requests per accelerator of one run; the paper has 100 to 300."""
+_SHARE = 0.9
+_RATIOS = {"opt-13b": 4.6, "opt-66b": 2.75, "opt-175b": 1.99}
+"""Goodput of DistServe over vLLM's, per accelerator, as the paper's artifact prints it."""
+
+
+def run(quick: bool) -> list[Check]:
+    """Run all parts.
+
+    Args:
+        quick: few draws, requests and rows, and no engine.
+    """
+    checks = _curves(5 if quick else 60)
+    checks += _placements(400 if quick else 2000)
+    if not quick:
+        checks += engine_checks()
+    checks += _speed(20_000 if quick else 200_000)
+    checks += _decode_heavy(500 if quick else 2000)
+    return checks
+
+
+def _option(options: Sequence[EngineOption], split: tuple[int, int]) -> EngineOption:
+    """Return the option of a split."""
+    return next(item for item in options if (item.tensor, item.pipeline) == split)
+
+
+def _search(row: PaperRow, engine: str, load: ServiceLoad) -> ServiceSearch:
+    """Return the search of a row with the paper's machines: 4 nodes of 8 A100."""
+    arch = catalog.architecture_by_name(row.model)
+    return ServiceSearch(
+        load=load,
+        slo=Slo(ttft_s=row.ttft_s, tpot_s=row.tpot_s),
+        share=_SHARE,
+        options=tuple(published_options(row.model, engine)),
+        limits=ServiceLimits(
+            nodes=4, node_transfer_s_per_token=transfer_s_per_token(arch), max_num_seqs=256
+        ),
+    )
+
+
+def _systems(row: PaperRow, load: ServiceLoad) -> dict[str, Arrangement]:
+    """Return DistServe's placement and vLLM's engine."""
+    ours, theirs = (_search(row, engine, load) for engine in ("distserve", "vllm"))
+    return {
+        "DistServe": ours.apart(
+            _option(ours.options, row.prefill), _option(ours.options, row.decode)
+        ),
+        "vLLM": theirs.colocated(_option(theirs.options, (row.vllm_tensor, 1)), whole=True),
+    }
+
+
+def _load(name: str, count: int, seed: int) -> ServiceLoad:
+    """Draw requests of a data set, Poisson."""
+    return ServiceLoad.drawn(*drawn_lengths(name), np.random.default_rng(seed), count=count)
+
+
+def _curves(draws: int) -> list[Check]:
+    """Compare attainment with figure 8."""
+    prompts, outputs = drawn_lengths("sharegpt")
+    print(f"ShareGPT-like: mean prompt {prompts.mean():.1f}, mean output {outputs.mean():.1f}")
+    points = curve_points()
+    checks, errors = [], {}
+    for row in ROWS[:3]:
+        systems = _systems(row, _load("sharegpt", 100, 0))
+        own = [point for point in points if point.model == row.model]
+        simulated = [_percent(systems[point.system], row, point, draws) for point in own]
+        errors[row.model] = _compare(row.model, own, simulated)
+        checks.append(_ratio(row, systems))
+    fitted = np.concatenate([errors["opt-13b"], errors["opt-66b"]])
+    for name, values in (("OPT-13B and 66B", fitted), ("OPT-175B, scaled", errors["opt-175b"])):
+        mean = float(np.abs(values).mean())
+        checks.insert(0, Check(f"1 mean error of attainment, {name}, points", mean, 5.0, "lower"))
+    return checks
+
+
+def _percent(arrangement: Arrangement, row: PaperRow, point: CurvePoint, draws: int) -> float:
+    """Simulate one point: the mean over draws of runs as long as the paper's."""
+    devices = arrangement.num_devices
+    kept = []
+    for seed in range(draws):
+        load = _load(row.lengths, _PER_DEVICE * devices, seed)
+        run = simulate_fleet(
+            arrangement.groups,
+            load.arrival_s(point.rate_per_device * devices),
+            load.input_tokens,
+            load.output_tokens,
+        )
+        within = run.timeline.within(point.scale * row.ttft_s, point.scale * row.tpot_s)
+        kept.append(within.mean())
+    return 100 * float(np.mean(kept))
+
+
+def _compare(model: str, points: Sequence[CurvePoint], simulated: Sequence[float]) -> np.ndarray:
+    """Print published and simulated points; return their differences."""
+    print(f"{model:9s} {'system':10s} {'axis':13s} {'x':>8s} {'published':>9s} {'simulated':>9s}")
+    for point, value in zip(points, simulated, strict=True):
+        x = point.scale if point.axis == "slo_scale" else point.rate_per_device
+        print(
+            f"{model:9s} {point.system:10s} {point.axis:13s} {x:8.4g} {point.percent:9.1f} "
+            f"{value:9.1f}"
+        )
+    off = np.array(simulated) - np.array([point.percent for point in points])
+    for system in ("DistServe", "vLLM"):
+        mine = off[[point.system == system for point in points]]
+        print(f"{model} {system}: mean {mine.mean():+.1f}, mean absolute {np.abs(mine).mean():.1f}")
+    return off
+
+
+def _ratio(row: PaperRow, systems: dict[str, Arrangement]) -> Check:
+    """Compare the goodput of DistServe over vLLM's with the paper's."""
+    load, slo = _load(row.lengths, 4000, 1), Slo(ttft_s=row.ttft_s, tpot_s=row.tpot_s)
+    rates = {
+        name: goodput(item.groups, load, slo, _SHARE).rate_per_s / item.num_devices
+        for name, item in systems.items()
+    }
+    ratio = rates["DistServe"] / rates["vLLM"] if rates["vLLM"] else np.inf
+    print(f"{row.model}: goodput per accelerator {rates}, ratio {ratio:.2f}")
+    error = abs(ratio / _RATIOS[row.model] - 1)
+    return Check(f"1 error of the goodput ratio, {row.model}", float(error), 0.25, "lower")
+
+
+def _placements(count: int) -> list[Check]:
+    """Search the paper's five rows."""
+    checks, start = [], time.perf_counter()
+    for row in ROWS:
+        search = _search(row, "distserve", _load(row.lengths, count, 0))
+        found = [item for item in search.search_in_node() if item.goodput]
+        paper = search.apart(
+            _option(search.options, row.prefill), _option(search.options, row.decode)
+        )
+        reached = search.carried(paper).rate_per_s / paper.num_devices
+        best = max(found, key=lambda item: item.per_device)
+        print(
+            f"{row.model} {row.lengths}: best {best.arrangement.words} {best.per_device:.3f}, "
+            f"paper's {paper.words} {reached:.3f} requests/s per accelerator; "
+            f"{len(found)} pairs simulated"
+        )
+        share = reached / best.per_device if best.per_device else 0.0
+        name = f"2 paper's placement over the best, {row.model} {row.lengths}"
+        checks.append(Check(name, share, 0.97, "higher"))
+    spent = (time.perf_counter() - start) / 60
+    return [*checks, Check("2 time of the five searches, of a minute", spent, 1.0, "lower")]
+
+
+def _speed(count: int) -> list[Check]:
+    """Time the compiled loop on one instance, and on 64."""
+    row = ROWS[0]
+    groups = _systems(row, _load(row.lengths, 100, 0))["DistServe"].groups
+    one = _timed(groups, row, count, 5.0)[0]
+    fleet = tuple(replace(group, count=64) for group in groups)
+    ahead = _timed(fleet, row, count, 64 * 5.0)[1]
+    return [
+        Check("4 requests per minute of one instance, millions", one / 1e6, 1.0, "higher"),
+        Check("4 virtual over wall time, 64 instances", ahead, 50.0, "higher"),
+    ]
+
+
+def _timed(
+    groups: Sequence[ReplicaGroup], row: PaperRow, count: int, rate: float
+) -> tuple[float, float]:
+    """Return requests per minute of wall time, and virtual over wall time; the best of three."""
+    load = _load(row.lengths, count, 0)
+    best = np.inf
+    for _ in range(4):  # the first one compiles
+        start = time.perf_counter()
+        run = simulate_fleet(groups, load.arrival_s(rate), load.input_tokens, load.output_tokens)
+        best = min(best, time.perf_counter() - start)
+    virtual = float(run.timeline.last_token_s.max())
+    print(
+        f"{sum(group.count for group in groups)} replicas: {count / best * 60:,.0f} requests/min, "
+        f"{run.num_steps / best:,.0f} steps/s, {virtual / best:,.0f} times real time"
+    )
+    return count / best * 60, virtual / best
+
+
+def _decode_heavy(count: int) -> list[Check]:
+    """Compare arrangements on many answers with a tight limit per token, OPT-13B."""
+    generator = np.random.default_rng(0)
+    lengths = (
+        np.clip(np.rint(generator.lognormal(np.log(256), 0.6, count)), 16, 1024),
+        np.clip(np.rint(generator.lognormal(np.log(384), 0.5, count)), 32, 1000),
+    )
+    load = ServiceLoad.drawn(
+        *(values.astype(np.int64) for values in lengths), generator, count=count
+    )
+    row = replace(ROWS[0], ttft_s=0.4, tpot_s=0.035)
+    tight = _best_kinds(_search(row, "distserve", load))
+    loose = _best_kinds(_search(replace(row, ttft_s=4.0, tpot_s=0.3), "distserve", load))
+    return [
+        Check(
+            "5 apart over colocated with whole prompts, tight limits",
+            tight["apart"] / tight["whole"] if tight["whole"] else np.inf,
+            1.3,
+            "higher",
+        ),
+        Check(
+            "5 colocated with chunks over apart, loose limits",
+            loose["chunked"] / loose["apart"],
+            1.0,
+            "higher",
+        ),
+    ]
+
+
+def _best_kinds(search: ServiceSearch) -> dict[str, float]:
+    """Return the goodput per accelerator of the best arrangement of each kind."""
+    best = {"whole": 0.0, "chunked": 0.0, "apart": 0.0}
+    found = search.run(1.0)
+    for item in found:
+        kind = next(name for name in best if name in item.arrangement.kind)
+        if item.goodput and item.per_device > best[kind]:
+            best[kind] = item.per_device
+            print(f"{item.arrangement.kind}: {item.arrangement.words}, {item.per_device:.3f}")
+    print(f"first: {found[0].arrangement.kind}; second: {explained(found, search)[1].reason}")
+    return best
