@@ -125,9 +125,7 @@ def _percent(arrangement: Arrangement, row: PaperRow, point: CurvePoint, draws: 
         load = _load(row.lengths, _PER_DEVICE * devices, seed)
         run = simulate_fleet(
             arrangement.groups,
-            load.arrival_s(point.rate_per_device * devices),
-            load.input_tokens,
-            load.output_tokens,
+            *load.lasting(point.rate_per_device * devices, 0.0),
         )
         within = run.timeline.within(point.scale * row.ttft_s, point.scale * row.tpot_s)
         kept.append(within.mean())
@@ -207,7 +205,7 @@ def _timed(
     best = np.inf
     for _ in range(4):  # the first one compiles
         start = time.perf_counter()
-        run = simulate_fleet(groups, load.arrival_s(rate), load.input_tokens, load.output_tokens)
+        run = simulate_fleet(groups, *load.lasting(rate, 0.0))
         best = min(best, time.perf_counter() - start)
     virtual = float(run.timeline.last_token_s.max())
     print(

@@ -11,11 +11,16 @@ from steelyard.serve.client.summary import Slo
 from steelyard.sim.fleet.instance import ReplicaGroup, simulate_fleet
 from steelyard.sim.timeline import Timeline
 
-__all__ = ["Attained", "Goodput", "attained", "goodput", "unloaded"]
+__all__ = ["Attained", "Goodput", "attained", "capacity", "goodput", "unloaded"]
 
 _WARM_UP = 0.1
 """Share of the requests that come before the fleet is as full as it stays."""
-_MOST_DOUBLINGS = 40
+_LEAST_SPAN = 4.0
+"""Shortest run over the time that a request may take: in a shorter one queues have no time to grow,
+and a rate that no fleet sustains would seem to be carried."""
+_MOST_TRIES = 12
+_ALONE = 300
+"""Requests that are simulated without load: one after the other they take many steps."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,7 +84,11 @@ def attained(
     Raises:
         CapacityError: a request is larger than the room for its keys and values.
     """
-    run = simulate_fleet(groups, load.arrival_s(rate_per_s), load.input_tokens, load.output_tokens)
+    # Limits that are not set say nothing of how long a request takes.
+    first_s = slo.ttft_s if np.isfinite(slo.ttft_s) else 0.0
+    each_s = slo.tpot_s if np.isfinite(slo.tpot_s) else 0.0
+    allowed_s = first_s + each_s * float(load.output_tokens.mean())
+    run = simulate_fleet(groups, *load.lasting(rate_per_s, _LEAST_SPAN * allowed_s))
     return _judge(run.timeline, rate_per_s, slo, share, run.num_preemptions)
 
 
@@ -104,10 +113,18 @@ def _judge(
     )
 
 
+def capacity(groups: Sequence[ReplicaGroup], load: ServiceLoad) -> float:
+    """Return the requests per second when all of them wait from the beginning."""
+    lanes = sum(group.count * group.num_lanes * group.max_num_seqs for group in groups)
+    times, *lengths = load.lasting(1.0, 2.0 * lanes)
+    run = simulate_fleet(groups, np.zeros_like(times), *lengths)
+    return len(times) / float(run.timeline.last_token_s.max())
+
+
 def unloaded(groups: Sequence[ReplicaGroup], load: ServiceLoad, slo: Slo, share: float) -> Attained:
     """Simulate requests that each have the instance to themselves."""
     # A day between arrivals is more than any request takes.
-    return attained(groups, load, 1 / 86_400, slo, share)
+    return attained(groups, load.head(_ALONE), 1 / 86_400, slo, share)
 
 
 def goodput(
@@ -116,14 +133,14 @@ def goodput(
     slo: Slo,
     share: float,
     *,
-    tolerance: float = 0.01,
+    tolerance: float = 0.015,
 ) -> Goodput:
     """Search for the highest rate at which enough requests keep both limits.
 
     Args:
         groups: the instance.
         load: requests; the same at all rates, so that attainment hardly wavers.
-        slo: limits, finite.
+        slo: limits, finite for what the groups do.
         share: share of the requests that has to keep both.
         tolerance: relative width at which the bisection ends.
 
@@ -132,32 +149,35 @@ def goodput(
 
     Raises:
         CapacityError: a request is larger than the room for its keys and values.
+        ConfigError: no rate breaks the limits.
 
     Source: Zhong et al. 2024 (arXiv 2401.09670), section 4.1.
     """
-    low = unloaded(groups, load, slo, share)
-    if low.both < share:
-        return Goodput(rate_per_s=0.0, at=low, beyond=low)
+    alone = unloaded(groups, load, slo, share)
+    if alone.both < share:
+        return Goodput(rate_per_s=0.0, at=alone, beyond=alone)
 
     def at(rate_per_s: float) -> Attained:
         return attained(groups, load, rate_per_s, slo, share)
 
-    low, high = _bracket(at, share)
+    low, high = _bracket(at, capacity(groups, load), share)
     while high.rate_per_s > low.rate_per_s * (1 + tolerance):
         middle = at((low.rate_per_s * high.rate_per_s) ** 0.5)
         low, high = (middle, high) if middle.both >= share else (low, middle)
     return Goodput(rate_per_s=low.rate_per_s, at=low, beyond=high)
 
 
-def _bracket(at: Callable[[float], Attained], share: float) -> tuple[Attained, Attained]:
-    """Return a rate that holds and its double, which does not."""
-    tried = at(1.0)
-    holds = tried.both >= share
-    for _ in range(_MOST_DOUBLINGS):
-        after = at(tried.rate_per_s * (2.0 if holds else 0.5))
+def _bracket(
+    at: Callable[[float], Attained], start_per_s: float, share: float
+) -> tuple[Attained, Attained]:
+    """Return a rate that holds and a higher one that does not, in ever wider steps."""
+    tried = at(start_per_s)
+    holds, step = tried.both >= share, 1.2
+    for _ in range(_MOST_TRIES):
+        after = at(tried.rate_per_s * (step if holds else 1 / step))
         if (after.both >= share) != holds:
             return (tried, after) if holds else (after, tried)
-        tried = after
+        tried, step = after, min(step**2, 8.0)
     raise ConfigError(
         f"at {tried.rate_per_s:g} requests per second the limits still "
         f"{'hold' if holds else 'break'}",

@@ -1,7 +1,8 @@
 """The requests that a service is planned for, at any rate."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,6 +105,29 @@ class ServiceLoad:
         """Tokens of the longest request, prompt and output."""
         return int((self.input_tokens + self.output_tokens).max())
 
-    def arrival_s(self, rate_per_s: float) -> NDArray[np.float64]:
-        """Return the arrivals at a rate, [R] seconds."""
-        return self.unit_arrival_s / rate_per_s
+    def head(self, count: int) -> "ServiceLoad":
+        """Return the first `count` requests, or all where there are fewer."""
+        return replace(
+            self,
+            input_tokens=self.input_tokens[:count],
+            output_tokens=self.output_tokens[:count],
+            unit_arrival_s=self.unit_arrival_s[:count],
+        )
+
+    def lasting(
+        self, rate_per_s: float, span_s: float
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+        """Return the requests at a rate, again and again until they span a time.
+
+        Args:
+            rate_per_s: requests per second.
+            span_s: least time from the first to the last arrival, seconds.
+
+        Returns:
+            Arrivals [n], prompt tokens [n] and output tokens [n]; all requests at least once.
+        """
+        size = len(self.unit_arrival_s)
+        rounds = max(math.ceil(span_s * rate_per_s / size), 1)
+        starts = np.repeat(np.arange(rounds) * float(size), size)
+        arrival_s = (np.tile(self.unit_arrival_s, rounds) + starts) / rate_per_s
+        return arrival_s, np.tile(self.input_tokens, rounds), np.tile(self.output_tokens, rounds)

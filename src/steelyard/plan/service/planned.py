@@ -81,7 +81,8 @@ def _why(item: ServiceCandidate, best: ServiceCandidate, search: ServiceSearch) 
     """Say why a candidate is not the first."""
     share = item.per_device / best.per_device
     if item.goodput is None:
-        return f"at most {share:.0%} of the goodput per accelerator, by one of its halves alone"
+        bound = "its halves alone" if len(item.arrangement.groups) > 1 else "its steps alone"
+        return f"at most {share:.0%} of the goodput per accelerator, by {bound}"
     at = item.goodput.at
     if not item.goodput.rate_per_s:
         name = "ttft" if at.ttft < at.tpot else "tpot"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from steelyard.errors import CapacityError, InfeasibleError, require
-from steelyard.plan.service.goodput import Attained, Goodput, attained, goodput, unloaded
+from steelyard.plan.service.goodput import Attained, Goodput, attained, capacity, goodput, unloaded
 from steelyard.plan.service.load import ServiceLoad
 from steelyard.plan.service.options import EngineOption
 from steelyard.serve.client.summary import Slo
@@ -18,6 +18,8 @@ __all__ = ["Arrangement", "ServiceCandidate", "ServiceLimits", "ServiceSearch"]
 Phases = Sequence[EngineOption]
 _SLACK = 1.05
 """A pair may carry a little more than its decoding half alone, as prompts come to it evened out."""
+_WIDE_SLACK = 1.25
+"""The end of a run, when fewer and fewer requests are left, makes a replica look slower."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -236,12 +238,30 @@ class ServiceSearch:
         return found
 
     def search_colocated(self) -> list[ServiceCandidate]:
-        """Try every split for replicas that do both, with chunked and with whole prompts."""
-        tried = [
-            self.colocated(option, whole=whole)
-            for option, whole in itertools.product(self.usable, (False, True))
-        ]
-        return [ServiceCandidate(arrangement=item, goodput=self.carried(item)) for item in tried]
+        """Try every split for replicas that do both, with chunked and with whole prompts.
+
+        What a replica gets through when all requests wait bounds it, as in `search_in_node`.
+        """
+        bounded = []
+        for option, whole in itertools.product(self.usable, (False, True)):
+            made = self.colocated(option, whole=whole)
+            bounded.append((_WIDE_SLACK * capacity(made.groups, self.load), made))
+        return self._from_bounds(bounded)
+
+    def _from_bounds(self, bounded: list[tuple[float, Arrangement]]) -> list[ServiceCandidate]:
+        """Simulate arrangements from the highest bound per accelerator until none can win."""
+        bounded.sort(key=lambda item: -item[0] / item[1].num_devices)
+        best, found = 0.0, []
+        for bound, arrangement in bounded:
+            is_open = bound / arrangement.num_devices > best
+            made = ServiceCandidate(
+                arrangement=arrangement,
+                goodput=self.carried(arrangement) if is_open else None,
+                bound_per_s=bound,
+            )
+            best = max(best, made.per_device if is_open else 0.0)
+            found.append(made)
+        return found
 
     def search_in_node(self) -> list[ServiceCandidate]:
         """Try pairs of splits whose stages share nodes, so that keys and values stay in a node.
@@ -259,16 +279,7 @@ class ServiceSearch:
             bound = min(first.rate_per_s, _SLACK * second.rate_per_s)
             if bound > 0 and self._in_node(prefill, decode):
                 pairs.append((bound, self.apart(prefill, decode)))
-        pairs.sort(key=lambda item: -item[0] / item[1].num_devices)
-        best, found = 0.0, []
-        for bound, pair in pairs:
-            is_open = bound / pair.num_devices > best
-            made = ServiceCandidate(
-                arrangement=pair, goodput=self.carried(pair) if is_open else None, bound_per_s=bound
-            )
-            best = max(best, made.per_device if is_open else 0.0)
-            found.append(made)
-        return found
+        return self._from_bounds(pairs)
 
     def search_apart(self, rate_per_s: float) -> list[ServiceCandidate]:
         """Take the best split of each phase by itself, and as many of each as a rate needs.
