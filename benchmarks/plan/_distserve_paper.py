@@ -9,6 +9,7 @@ from functools import cache
 import numpy as np
 from benchmarks.laws._shared import shared
 from numpy.typing import NDArray
+from scipy.optimize import minimize
 
 from steelyard import catalog
 from steelyard.catalog.architecture import Architecture
@@ -65,14 +66,19 @@ _MEANS = {"sharegpt": (755.5, 200.3), "humaneval": (171.3, 98.2), "longbench": (
 """Mean prompt and output tokens of the paper's data sets (figure 7), quoted from memory."""
 
 
+_MEAN_PAIRS = 60.0
+"""Mean question and answer pairs of a dialogue: with fewer, prompts fall further short of the
+paper's mean."""
+
+
 @cache
 def drawn_lengths(name: str, count: int = 20_000) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Draw requests like those of one of the paper's data sets.
 
     ShareGPT: a prompt is the first turns of a dialogue, the answer its next turn, together at most
-    2,048 tokens; turns are drawn from published lengths, and the mean number of turns is chosen so
-    that prompts have the paper's mean. Lengths of the other two are not public: they are lognormal
-    with the paper's means and assumed spreads.
+    2,048 tokens; turns are drawn from published lengths, and requests are then drawn with weights
+    exp(a prompt + b answer), the least change that gives both of the paper's means. Lengths of the
+    other two are not public: they are lognormal with the paper's means and assumed spreads.
 
     Args:
         name: "sharegpt", "humaneval" or "longbench".
@@ -81,14 +87,11 @@ def drawn_lengths(name: str, count: int = 20_000) -> tuple[NDArray[np.int64], ND
     Returns:
         Prompt and output tokens, int64 [count] each.
     """
-    if name == "sharegpt":
-        low, high = 1.0, 60.0
-        for _ in range(20):
-            turns = math.sqrt(low * high)
-            is_short = _dialogues(turns, count)[0].mean() < _MEANS[name][0]
-            low, high = (turns, high) if is_short else (low, turns)
-        return _dialogues(low, count)
     generator = np.random.default_rng(0)
+    if name == "sharegpt":
+        lengths = _dialogues(generator, count)
+        rows = generator.choice(count, size=count, p=_tilt(lengths, np.array(_MEANS[name])))
+        return lengths[rows, 0], lengths[rows, 1]
     spreads = {"humaneval": (0.5, 0.6), "longbench": (0.25, 0.8)}[name]
     drawn = [
         np.clip(np.rint(generator.lognormal(math.log(mean) - s**2 / 2, s, count)), 1, None)
@@ -98,22 +101,33 @@ def drawn_lengths(name: str, count: int = 20_000) -> tuple[NDArray[np.int64], ND
     return prompts.astype(np.int64), np.minimum(drawn[1], _LONGEST - prompts).astype(np.int64)
 
 
-def _dialogues(mean_pairs: float, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Cut dialogues of a mean number of question and answer pairs at a random turn."""
-    generator = np.random.default_rng(0)
+def _dialogues(generator: np.random.Generator, count: int) -> NDArray[np.int64]:
+    """Cut dialogues at random turns; prompts and answers [count, 2]."""
     pairs = np.loadtxt(
         shared("llm-traces") / "sharegpt_lengths.csv.gz", delimiter=",", skiprows=1, dtype=np.int64
     )
-    prompts, outputs = [], []
-    while len(prompts) < count:
-        length = 2 * generator.geometric(1 / mean_pairs)
+    lengths = []
+    while len(lengths) < count:
+        length = 2 * generator.geometric(1 / _MEAN_PAIRS)
         turns = pairs[generator.integers(len(pairs), size=length // 2)].ravel()
         cut = int(generator.integers(1, length))
         prompt, output = int(turns[:cut].sum()), int(turns[cut])
         if prompt >= 4 and output >= 4 and prompt + output <= _LONGEST:
-            prompts.append(prompt)
-            outputs.append(output)
-    return np.array(prompts), np.array(outputs)
+            lengths.append((prompt, output))
+    return np.array(lengths)
+
+
+def _tilt(lengths: NDArray[np.int64], means: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the weights exp(a x + b y) under which two columns have given means."""
+    scaled = lengths / means - 1.0
+
+    def log_sum(slopes: NDArray[np.float64]) -> float:
+        # Its minimum is where the weighted means of the scaled columns are 0.
+        return float(np.log(np.exp(scaled @ slopes).mean()))
+
+    slopes = minimize(log_sum, np.zeros(2)).x
+    weights = np.exp(scaled @ slopes)
+    return weights / weights.sum()
 
 
 @dataclass(frozen=True)

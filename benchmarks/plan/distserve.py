@@ -54,12 +54,12 @@ def run(quick: bool) -> list[Check]:
     Args:
         quick: few draws, requests and rows, and no engine.
     """
-    checks = _curves(5 if quick else 60)
-    checks += _placements(400 if quick else 2000)
+    checks = _curves(3 if quick else 20)
+    checks += _placements(300 if quick else 1000, large=not quick)
     if not quick:
         checks += engine_checks()
-    checks += _speed(20_000 if quick else 200_000)
-    checks += _decode_heavy(500 if quick else 2000)
+    checks += _speed(20_000 if quick else 100_000)
+    checks += _decode_heavy(300 if quick else 1000)
     return checks
 
 
@@ -150,7 +150,7 @@ def _compare(model: str, points: Sequence[CurvePoint], simulated: Sequence[float
 
 def _ratio(row: PaperRow, systems: dict[str, Arrangement]) -> Check:
     """Compare the goodput of DistServe over vLLM's with the paper's."""
-    load, slo = _load(row.lengths, 4000, 1), Slo(ttft_s=row.ttft_s, tpot_s=row.tpot_s)
+    load, slo = _load(row.lengths, 2000, 1), Slo(ttft_s=row.ttft_s, tpot_s=row.tpot_s)
     rates = {
         name: goodput(item.groups, load, slo, _SHARE).rate_per_s / item.num_devices
         for name, item in systems.items()
@@ -161,27 +161,42 @@ def _ratio(row: PaperRow, systems: dict[str, Arrangement]) -> Check:
     return Check(f"1 error of the goodput ratio, {row.model}", float(error), 0.25, "lower")
 
 
-def _placements(count: int) -> list[Check]:
-    """Search the paper's five rows."""
+def _placements(count: int, *, large: bool) -> list[Check]:
+    """Search the paper's five rows, with instances up to the size of the paper's own.
+
+    Larger ones share queues and keep more stages busy, which the simulated time of a step divided
+    by the stages makes free of charge: what they would gain is printed for the first row.
+    """
     checks, start = [], time.perf_counter()
     for row in ROWS:
-        search = _search(row, "distserve", _load(row.lengths, count, 0))
-        found = [item for item in search.search_in_node() if item.goodput]
-        paper = search.apart(
-            _option(search.options, row.prefill), _option(search.options, row.decode)
-        )
-        reached = search.carried(paper).rate_per_s / paper.num_devices
-        best = max(found, key=lambda item: item.per_device)
-        print(
-            f"{row.model} {row.lengths}: best {best.arrangement.words} {best.per_device:.3f}, "
-            f"paper's {paper.words} {reached:.3f} requests/s per accelerator; "
-            f"{len(found)} pairs simulated"
-        )
-        share = reached / best.per_device if best.per_device else 0.0
-        name = f"2 paper's placement over the best, {row.model} {row.lengths}"
+        share = _paper_share(row, count, row.num_devices)
+        name = f"2 paper's placement over the best of its size, {row.model} {row.lengths}"
         checks.append(Check(name, share, 0.97, "higher"))
     spent = (time.perf_counter() - start) / 60
-    return [*checks, Check("2 time of the five searches, of a minute", spent, 1.0, "lower")]
+    checks.append(Check("2 time of the five searches, of a minute", spent, 1.0, "lower"))
+    if large:
+        share = _paper_share(ROWS[0], count, 8)
+        name = f"2 paper's placement over the best of a node, {ROWS[0].model} sharegpt"
+        checks.append(Check(name, share, 0.97, "higher"))
+    return checks
+
+
+def _paper_share(row: PaperRow, count: int, max_devices: int) -> float:
+    """Return the goodput of the paper's placement over that of the best one found."""
+    search = _search(row, "distserve", _load(row.lengths, count, 0))
+    search = replace(search, limits=replace(search.limits, max_devices=max_devices))
+    found = [item for item in search.search_in_node() if item.goodput]
+    paper = search.apart(_option(search.options, row.prefill), _option(search.options, row.decode))
+    reached = search.carried(paper).rate_per_s / paper.num_devices
+    best = max(found, key=lambda item: item.per_device, default=None)
+    if best is None:
+        print(f"{row.model} {row.lengths}: no placement keeps the limits")
+        return 0.0
+    print(
+        f"{row.model} {row.lengths}: best {best.arrangement.words} {best.per_device:.3f}, paper's "
+        f"{paper.words} {reached:.3f} requests/s per accelerator; {len(found)} pairs simulated"
+    )
+    return reached / best.per_device if best.per_device else 0.0
 
 
 def _speed(count: int) -> list[Check]:

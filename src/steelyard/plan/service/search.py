@@ -29,6 +29,7 @@ class ServiceLimits:
     Attributes:
         per_node: accelerators of a node.
         nodes: nodes over which one instance may spread.
+        max_devices: most accelerators of an instance; 0 for those of its nodes.
         prefill_budget: tokens up to which prompts run together where a replica only runs prompts.
         token_budget: most tokens of a step where prompts are divided.
         max_num_seqs: most sequences of a micro-batch.
@@ -40,6 +41,7 @@ class ServiceLimits:
 
     per_node: int = 8
     nodes: int = 1
+    max_devices: int = 0
     prefill_budget: int = 512
     token_budget: int = 512
     max_num_seqs: int = 256
@@ -136,12 +138,19 @@ class ServiceSearch:
         """Splits that hold the longest request in each of their micro-batches."""
         return [item for item in self.options if self._lacks(item) == ""]
 
+    @property
+    def _most_devices(self) -> int:
+        """Most accelerators of an instance."""
+        return self.limits.max_devices or self.limits.per_node * self.limits.nodes
+
     def lacking(self) -> list[tuple[EngineOption, str]]:
         """Return the splits that do not, with what they lack."""
         return [(item, why) for item in self.options if (why := self._lacks(item))]
 
     def _lacks(self, option: EngineOption) -> str:
         """Say what a split lacks to serve the longest request, empty for nothing."""
+        if option.num_devices > self._most_devices:
+            return f"takes {option.num_devices} of {self._most_devices} accelerators"
         room = option.kv_tokens // option.pipeline // self.limits.block_size
         if option.reason or room * self.limits.block_size >= self.load.longest:
             return option.reason
@@ -185,9 +194,10 @@ class ServiceSearch:
 
     def _in_node(self, prefill: EngineOption, decode: EngineOption) -> bool:
         """Whether each stage of both phases finds room in one node with its counterpart."""
-        return any(
+        devices = prefill.num_devices + decode.num_devices
+        return devices <= self._most_devices and any(
             prefill.pipeline % nodes == decode.pipeline % nodes == 0
-            and (prefill.num_devices + decode.num_devices) // nodes <= self.limits.per_node
+            and devices // nodes <= self.limits.per_node
             for nodes in range(1, self.limits.nodes + 1)
         )
 
