@@ -20,7 +20,7 @@ __all__ = ["engine_checks"]
 
 _LOADS = (0.2, 0.4, 0.55, 0.7, 0.85)
 """Rates as shares of what the engine is forecast to carry at most."""
-_RUN_S = 12.0
+_RUN_S = 7.0
 _CONFIG = SchedulerConfig(
     num_blocks=1200, max_model_len=704, max_num_seqs=32, token_budget=256, prefix_caching=False
 )
@@ -42,7 +42,7 @@ def engine_checks() -> list[Check]:
     )
     with torch_threads(1):
         llm = LLM(build(arch, seed=0).eval(), _CONFIG, asynchronous=False)
-        model = profile(llm, generator=np.random.default_rng(0), limit_s=15.0).fit()
+        model = profile(llm, generator=np.random.default_rng(0), limit_s=8.0).fit()
         most = _most(model)
         pairs = [_pair(llm, model, share * most, seed) for seed, share in enumerate(_LOADS)]
     errors: dict[str, list[float]] = {}

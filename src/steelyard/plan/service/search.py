@@ -179,6 +179,9 @@ class ServiceSearch:
             prefill: split of those for prompts.
             decode: split of those that decode.
             counts: replicas of each.
+
+        Returns:
+            The pair, or the fleet.
         """
         in_node = self._in_node(prefill, decode) and counts == (1, 1)
         limits = self.limits
