@@ -1,6 +1,6 @@
 """What the compiled loop of a fleet works on, as tables of records."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,7 +109,8 @@ STEPS = np.dtype(
 )
 """One row per step, in the order of their starts."""
 
-Records = NDArray[np.void]
+Records = Any
+"""Rows of a table; the compiled loop reads and writes their fields by name."""
 
 
 class FleetState(NamedTuple):
