@@ -183,7 +183,7 @@ def _curves(search: ServiceSearch, found: list[ServiceCandidate]) -> dict[str, A
     curves = {}
     for kind, item in list(firsts.items())[:_CURVES]:
         devices = item.arrangement.num_devices
-        per_device = np.linspace(0.1, 1.6, 16) * top
+        per_device = np.linspace(0.3, 1.4, 23) * top
         seen = search.curve(item.arrangement, per_device * devices)
         curves[f"{kind}: {item.arrangement.words}"] = {
             "rate_per_accelerator": per_device.tolist(),
@@ -202,6 +202,35 @@ def _page(
     """Lay the plan out: the candidates, the forecasts, the curves."""
     from steelyard.runs.charts import loss_curves
 
+    choice = plan.choice
+    said = (
+        f"{choice['instances']} x ({choice['words']}) = {choice['accelerators']} "
+        f"{choice['accelerator']}, {choice['kind']}"
+    )
+    lines = {
+        label.partition(":")[0]: (curve["rate_per_accelerator"], curve["attainment"])
+        for label, curve in curves.items()
+    }
+    chart = loss_curves(
+        lines,
+        "Requests that keep both limits",
+        x_title="Requests per second and accelerator",
+        y_title="Share of the requests",
+    )
+    notes = [Text(f"{line}.") for line in plan.notes]
+    return Report(
+        f"Serving {name} at {pretty(rate_per_s, 'request/s')}",
+        said,
+        [
+            Section("", [_table(found), Text(f"Bound: {plan.binding_constraint}.")]),
+            Section("Forecast of one instance", [forecast_table(plan.forecasts), *notes]),
+            Section("Attainment", [Chart(chart)]),
+        ],
+    )
+
+
+def _table(found: list[ServiceCandidate]) -> Table:
+    """List the candidates, the best first."""
     heads = [
         Column("arrangement"),
         Column("split"),
@@ -219,28 +248,4 @@ def _page(
         ]
         for item in found[:_SHOWN]
     ]
-    choice = plan.choice
-    said = (
-        f"{choice['instances']} x ({choice['words']}) = {choice['accelerators']} "
-        f"{choice['accelerator']}, {choice['kind']}"
-    )
-    lines = {
-        label: (curve["rate_per_accelerator"], curve["attainment"])
-        for label, curve in curves.items()
-    }
-    chart = loss_curves(
-        lines,
-        "Requests that keep both limits",
-        x_title="Requests per second and accelerator",
-        y_title="Share of the requests",
-    )
-    notes = [Text(f"{line}.") for line in plan.notes]
-    return Report(
-        f"Serving {name} at {pretty(rate_per_s, 'request/s')}",
-        said,
-        [
-            Section("", [Table(heads, rows), Text(f"Bound: {plan.binding_constraint}.")]),
-            Section("Forecast of one instance", [forecast_table(plan.forecasts), *notes]),
-            Section("Attainment", [Chart(chart)]),
-        ],
-    )
+    return Table(heads, rows)

@@ -11,7 +11,7 @@ from steelyard.sim.loop import EventLoop
 __all__ = ["run_fleet"]
 
 
-class _Run:
+class _FleetEvents:
     """The state of one run."""
 
     def __init__(
@@ -90,7 +90,7 @@ def run_fleet(
 
     Source: Zhong et al. 2024 (arXiv 2401.09670), section 4.3 (pull, first come first served).
     """
-    run = _Run(first, second, route, route_second or route)
+    run = _FleetEvents(first, second, route, route_second or route)
     for job in jobs:
         run.loop.at(job.arrival_s, partial(run.arrive, job))
     run.loop.run()
