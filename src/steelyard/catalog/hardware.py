@@ -62,6 +62,7 @@ class Accelerator:
     vendor: str
     kind: str
     year: int
+    # By dtype and not one number: a chip's rates differ by up to 16x between its types.
     peak_flops_per_s: Mapping[str, float]
     memory_bytes: float
     memory_bytes_per_s: float
@@ -132,6 +133,7 @@ class Cluster:
     @property
     def num_accelerators(self) -> int:
         """Accelerators in all nodes."""
+        # Not the product of levels: most clusters are listed by nodes only.
         return self.num_nodes * self.accelerators_per_node
 
 

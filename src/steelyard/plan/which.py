@@ -94,6 +94,7 @@ def which_for_training(
                 _trained(arch, record, tokens, count, site, dtype, sequence_length, global_batch)
             )
         except CatalogError as error:
+            # A chip without a rate for this type stays in the table: its absence would be a riddle.
             found.append(Contender(accelerator=record.name, count=0, reason=str(error)))
     return _ranked(found, "run.cost", "train.total_time")
 
@@ -170,6 +171,7 @@ def _billed(
 
 def _ranked(found: list[Contender], money: str, time: str) -> list[Contender]:
     """Sort contenders and say of each but the first why it is not the first."""
+    # An unknown rent is infinite money here, so that such chips follow, ordered by time.
     found.sort(key=lambda item: (item.count == 0, item.value(money), item.value(time)))
     if not found or not found[0].count:
         return found

@@ -128,6 +128,7 @@ def _replica_chain(
     machine: Machine, work: Work, best: Replica, goal: ServingGoal
 ) -> list[ChainStep]:
     """Show the time of a prompt and of a further token."""
+    # The replica was chosen among these batches: its decoding costs stand in that column.
     row = int(np.flatnonzero(best.batch == BATCHES)[0])
     prompt = _pass_steps(work.prefill, machine, work.count, work.prompt_bytes, "prompt_")
     decode = _pass_steps(
@@ -166,7 +167,7 @@ def _pass_steps(
     """Show the time of a pass with the sums over its group."""
     steps = kernel_steps(table, machine, prefix=prefix)
     if count == 1:
-        return steps
+        return steps  # a chip alone sums nothing with others
     name = f"{prefix}all_reduce_time"
     steps.append(all_reduce_step(machine, size, count, name=name))
     numbers = {step.name: step.value for step in steps[-2:]}

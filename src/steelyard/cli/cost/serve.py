@@ -48,6 +48,7 @@ def serve(
     ]
     cache = kv_bytes_per_token(arch, width)
     forecasts.append(derived("serve.kv_bytes_per_token", cache, 0.0, "shape of the model"))
+    # Engines take prompts in chunks: activations of 512 tokens are held however few users decode.
     memory = serving_memory(
         arch, tokens_resident=context * batch, step_tokens=max(batch, 512), dtype_bytes=width
     )

@@ -70,6 +70,7 @@ class Subject:
         """
         from steelyard.cost import Machine
 
+        # Published chips are compared at the type that papers use; a CPU may have no bf16 products.
         if self.machine != THIS_MACHINE:
             return Machine.from_accelerator(
                 catalog.accelerator(self.machine),
@@ -138,6 +139,7 @@ class Money:
     def rows(self) -> list[list[Any]]:
         """Return the rows of the answer's parts."""
         if self.hour is None or self.usd_per_million is None:
+            # A missing price is said, with its remedy: a row left out would look like no cost.
             said = f"no rent is known for {self.record.name}; --price supplies one"
             return [["money per million tokens", said]]
         return [

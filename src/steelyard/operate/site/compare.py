@@ -148,6 +148,7 @@ def _with_storage(center: DataCenter, recipe: SiteRecipe) -> dict[str, SiteRun]:
         for name, (waits, stores, is_there) in asked.items()
         if is_there
     }
+    # Only on the best setpoints: a battery on a worse plan would not bound the plans with storage.
     if has_battery and center.drivers.steps <= _MOST_PROGRAM_STEPS:
         path, _ = best_setpoints(center, start_c=recipe.setpoint_c)
         plain = simulate_site(center, _Scripted(path), start_c=recipe.setpoint_c)
@@ -193,6 +194,7 @@ def _delayed(
     delay = round(recipe.delay_h * _STEPS_PER_HOUR)
     if not (recipe.flexible_share and delay):
         return {}
+    # The hours after the last one hold the work that was delayed: both accounts do equal work.
     drivers = windows([year], [first], [loads], steps + delay)
     moved = delayed_load(drivers.load[:, 0], recipe.flexible_share, delay)
     found = {}

@@ -40,6 +40,7 @@ def site_day(
     first = runs[name]
     steps = min(_STEPS_PER_DAY, first.rows.shape[0])
     hours = np.arange(steps) / _STEPS_PER_HOUR
+    # A part that never runs, such as a tower that stands still, would only lengthen the legend.
     shown = {
         words: first.column(column)[:steps, 0] / 1e3
         for column, words in _POWERS.items()

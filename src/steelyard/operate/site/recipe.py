@@ -26,7 +26,7 @@ class SiteRecipe:
             when empty.
         weather: CSV of hourly weather in local time (dry_bulb_c, wet_bulb_c); a generated year when
             not given.
-        carbon: CSV of hourly carbon_g_per_kwh in UTC; needed with `weather`.
+        carbon: CSV of hourly carbon_g_per_kwh in UTC; needed where weather is given.
         utc_offset_h: local standard time minus UTC.
         load: CSV with a column of hourly load: cpu_utilisation in [0, 1], or it_w in watts; shorter
             ones repeat. A generated day when not given.
