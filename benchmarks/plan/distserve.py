@@ -153,7 +153,7 @@ def _compare(model: str, points: Sequence[CurvePoint], simulated: Sequence[float
 
 
 def _ratio(row: PaperRow, systems: dict[str, Arrangement], draws: int) -> Check:
-    """Compare the goodput of DistServe over vLLM's with the paper's, in runs as short as its own."""
+    """Compare the goodput of both with the paper's, in runs as short as its own."""
     rates = {}
     for name, item in systems.items():
         low, high = 0.0, 8.0
