@@ -198,7 +198,11 @@ def published_options(model: str, engine: str) -> list[EngineOption]:
             tensor=tensor,
             pipeline=pipeline,
             step_time=PhaseStepTime.from_fits(
-                **fits[tensor], large_batch=LARGE_BATCH, source=f"fits of {engine}, {model}"
+                prefill=fits[tensor]["prefill"],
+                decode=fits[tensor]["decode"],
+                large_decode=fits[tensor]["large_decode"],
+                large_batch=LARGE_BATCH,
+                source=f"fits of {engine}, {model}",
             ),
             kv_tokens=tokens,
         )

@@ -241,13 +241,10 @@ def _timed(
 def _decode_heavy(count: int) -> list[Check]:
     """Compare arrangements on many answers with a tight limit per token, OPT-13B."""
     generator = np.random.default_rng(0)
-    lengths = (
-        np.clip(np.rint(generator.lognormal(np.log(256), 0.6, count)), 16, 1024),
-        np.clip(np.rint(generator.lognormal(np.log(384), 0.5, count)), 32, 1000),
-    )
-    load = ServiceLoad.drawn(
-        *(values.astype(np.int64) for values in lengths), generator, count=count
-    )
+    prompts = np.clip(np.rint(generator.lognormal(np.log(256), 0.6, count)), 16, 1024)
+    outputs = np.clip(np.rint(generator.lognormal(np.log(384), 0.5, count)), 32, 1000)
+    lengths = prompts.astype(np.int64), outputs.astype(np.int64)
+    load = ServiceLoad.drawn(lengths[0], lengths[1], generator, count=count)
     row = replace(ROWS[0], ttft_s=0.4, tpot_s=0.035)
     tight = _best_kinds(_search(row, "distserve", load))
     loose = _best_kinds(_search(replace(row, ttft_s=4.0, tpot_s=0.3), "distserve", load))

@@ -145,7 +145,7 @@ def run_verb(*words):
 
 def test_verb_plans_and_says_why_the_others_lost(capsys, tmp_path):
     page = tmp_path / "plan.html"
-    size = ("--per-node", "2", "--requests", "100")
+    size = ("--per-node", "2", "--requests", "100", "--prompt", "64", "--output", "32")
     assert run_verb("--rate", "40", *size, "--report", str(page), "--json") == 0
     plan = json.loads(capsys.readouterr().out)
     choice = plan["choice"]

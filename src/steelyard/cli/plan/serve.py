@@ -143,8 +143,9 @@ def _load(
             max_prompt=8 * prompt,
             max_output=8 * output,
         )
-        drawn = np.array([(row.input_tokens, row.output_tokens) for row in rows]).T
-        return ServiceLoad.drawn(*drawn, generator, count=requests), asked
+        inputs = np.array([row.input_tokens for row in rows])
+        outputs = np.array([row.output_tokens for row in rows])
+        return ServiceLoad.drawn(inputs, outputs, generator, count=requests), asked
     rows = load_rows(trace, generator)
     mean = rate_of(rows)
     if not asked and mean == float("inf"):
