@@ -35,7 +35,7 @@ from steelyard import catalog
 from steelyard.plan.service.load import ServiceLoad
 from steelyard.plan.service.options import EngineOption
 from steelyard.plan.service.planned import explained
-from steelyard.plan.service.search import Arrangement, ServiceLimits, ServiceSearch
+from steelyard.plan.service.search import FleetInstance, ServiceLimits, ServiceSearch
 from steelyard.serve.client.summary import Slo
 from steelyard.sim.fleet.instance import ReplicaGroup, simulate_fleet
 
@@ -83,7 +83,7 @@ def _search(row: PaperRow, engine: str, load: ServiceLoad) -> ServiceSearch:
     )
 
 
-def _systems(row: PaperRow, load: ServiceLoad) -> dict[str, Arrangement]:
+def _systems(row: PaperRow, load: ServiceLoad) -> dict[str, FleetInstance]:
     """Return DistServe's placement and vLLM's engine."""
     ours, theirs = (_search(row, engine, load) for engine in ("distserve", "vllm"))
     return {
@@ -118,13 +118,13 @@ def _curves(draws: int) -> list[Check]:
     return checks
 
 
-def _percent(arrangement: Arrangement, row: PaperRow, point: CurvePoint, draws: int) -> float:
+def _percent(arrangement: FleetInstance, row: PaperRow, point: CurvePoint, draws: int) -> float:
     """Simulate one point."""
     return 100 * _short_runs(arrangement, row, point.rate_per_device, draws, point.scale)
 
 
 def _short_runs(
-    arrangement: Arrangement, row: PaperRow, rate: float, draws: int, scale: float = 1.0
+    arrangement: FleetInstance, row: PaperRow, rate: float, draws: int, scale: float = 1.0
 ) -> float:
     """Return the share within the limits at a rate per accelerator, the mean over short runs."""
     kept = []
@@ -152,7 +152,7 @@ def _compare(model: str, points: Sequence[CurvePoint], simulated: Sequence[float
     return off
 
 
-def _ratio(row: PaperRow, systems: dict[str, Arrangement], draws: int) -> Check:
+def _ratio(row: PaperRow, systems: dict[str, FleetInstance], draws: int) -> Check:
     """Compare the goodput of both with the paper's, in runs as short as its own."""
     rates = {}
     for name, item in systems.items():

@@ -7,7 +7,7 @@ from typing import Any
 
 from steelyard.catalog.hardware import Accelerator
 from steelyard.plan.service.goodput import Goodput
-from steelyard.plan.service.search import Arrangement, ServiceCandidate, ServiceSearch
+from steelyard.plan.service.search import FleetInstance, ServiceCandidate, ServiceSearch
 from steelyard.plan.types import Plan, Rejected
 from steelyard.quantity import Forecast
 from steelyard.units import pretty
@@ -94,7 +94,7 @@ def _why(item: ServiceCandidate, best: ServiceCandidate, search: ServiceSearch) 
     return f"{share:.0%} of the goodput per accelerator: {late}{room}"
 
 
-def _choice(arrangement: Arrangement) -> dict[str, Any]:
+def _choice(arrangement: FleetInstance) -> dict[str, Any]:
     """Return an arrangement as plain values."""
     parts = [
         {
@@ -121,7 +121,9 @@ def _load_words(search: ServiceSearch) -> str:
     )
 
 
-def _goodput_forecast(search: ServiceSearch, arrangement: Arrangement, found: Goodput) -> Forecast:
+def _goodput_forecast(
+    search: ServiceSearch, arrangement: FleetInstance, found: Goodput
+) -> Forecast:
     """Forecast the goodput of an instance with its interval."""
     low, high = (
         _at_pace(search, arrangement, factor) for factor in (1 + _SPREAD, 1 / (1 + _SPREAD))
@@ -136,7 +138,7 @@ def _goodput_forecast(search: ServiceSearch, arrangement: Arrangement, found: Go
     )
 
 
-def _at_pace(search: ServiceSearch, arrangement: Arrangement, factor: float) -> float:
+def _at_pace(search: ServiceSearch, arrangement: FleetInstance, factor: float) -> float:
     """Return the goodput where every step takes `factor` times as long."""
     groups = tuple(
         replace(group, step_time=group.step_time.scaled(factor)) for group in arrangement.groups

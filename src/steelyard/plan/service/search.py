@@ -13,7 +13,7 @@ from steelyard.serve.client.summary import Slo
 from steelyard.sim.fleet.instance import ReplicaGroup
 from steelyard.units import pretty
 
-__all__ = ["Arrangement", "ServiceCandidate", "ServiceLimits", "ServiceSearch"]
+__all__ = ["FleetInstance", "ServiceCandidate", "ServiceLimits", "ServiceSearch"]
 
 Phases = Sequence[EngineOption]
 _SLACK = 1.05
@@ -57,7 +57,7 @@ class ServiceLimits:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Arrangement:
+class FleetInstance:
     """An instance: what is repeated until the load is carried.
 
     Attributes:
@@ -99,7 +99,7 @@ class ServiceCandidate:
         reason: why it is not the first; empty for the first.
     """
 
-    arrangement: Arrangement
+    arrangement: FleetInstance
     goodput: Goodput | None
     bound_per_s: float = float("inf")
     reason: str = ""
@@ -159,7 +159,7 @@ class ServiceSearch:
             f"micro-batches, but the longest request has {self.load.longest:,}"
         )
 
-    def colocated(self, option: EngineOption, *, whole: bool) -> Arrangement:
+    def colocated(self, option: EngineOption, *, whole: bool) -> FleetInstance:
         """Return replicas that do both, with prompts whole or in chunks."""
         group = self._group(
             option,
@@ -168,11 +168,11 @@ class ServiceSearch:
             token_budget=max(self.load.longest, 2048) if whole else self.limits.token_budget,
         )
         kind = f"colocated, {'whole' if whole else 'chunked'} prompts"
-        return Arrangement(kind=kind, options=(option,), groups=(group,))
+        return FleetInstance(kind=kind, options=(option,), groups=(group,))
 
     def apart(
         self, prefill: EngineOption, decode: EngineOption, *, counts: tuple[int, int] = (1, 1)
-    ) -> Arrangement:
+    ) -> FleetInstance:
         """Return replicas for prompts and others that decode; several of one go over the network.
 
         Args:
@@ -193,7 +193,7 @@ class ServiceSearch:
             self._group(decode, role="decode", count=counts[1], transfer_s_per_token=token_s),
         )
         kind = "apart in one node" if in_node else "apart over the network"
-        return Arrangement(kind=kind, options=(prefill, decode), groups=groups)
+        return FleetInstance(kind=kind, options=(prefill, decode), groups=groups)
 
     def _in_node(self, prefill: EngineOption, decode: EngineOption) -> bool:
         """Whether each stage of both phases finds room in one node with its counterpart."""
@@ -224,12 +224,12 @@ class ServiceSearch:
         most = min(limits.max_num_seqs, settings["token_budget"])
         return ReplicaGroup(max_num_seqs=most, **settings)
 
-    def carried(self, arrangement: Arrangement) -> Goodput:
+    def carried(self, arrangement: FleetInstance) -> Goodput:
         """Return what an arrangement carries."""
         self.progress(f"{arrangement.kind}: {arrangement.words}")
         return goodput(arrangement.groups, self.load, self.slo, self.share)
 
-    def curve(self, arrangement: Arrangement, rates_per_s: Iterable[float]) -> list[Attained]:
+    def curve(self, arrangement: FleetInstance, rates_per_s: Iterable[float]) -> list[Attained]:
         """Return what becomes of the requests at several rates."""
         return [
             attained(arrangement.groups, self.load, rate, self.slo, self.share)
@@ -261,7 +261,7 @@ class ServiceSearch:
             bounded.append((_WIDE_SLACK * capacity(made.groups, self.load), made))
         return self._from_bounds(bounded)
 
-    def _from_bounds(self, bounded: list[tuple[float, Arrangement]]) -> list[ServiceCandidate]:
+    def _from_bounds(self, bounded: list[tuple[float, FleetInstance]]) -> list[ServiceCandidate]:
         """Simulate arrangements from the highest bound per accelerator until none can win."""
         bounded.sort(key=lambda item: -item[0] / item[1].num_devices)
         best, found = 0.0, []
