@@ -2,8 +2,8 @@
 
 import numpy as np
 from benchmarks.common import Check
+from benchmarks.serve._replica import SHAPE
 
-from steelyard.catalog.architecture import Architecture
 from steelyard.cost.phase_time import PhaseStepTime
 from steelyard.cost.step_time import ServeStepTime
 from steelyard.nn.transformer import build
@@ -28,20 +28,8 @@ _CONFIG = SchedulerConfig(
 
 def engine_checks() -> list[Check]:
     """Forecast five loads from a table of step times that was measured before, then run them."""
-    arch = Architecture(
-        name="bench-llama",
-        hidden_size=512,
-        num_layers=6,
-        num_heads=8,
-        num_kv_heads=4,
-        head_dim=64,
-        intermediate_size=1408,
-        vocab_size=8192,
-        max_positions=1024,
-        tied_embeddings=False,
-    )
     with torch_threads(1):
-        llm = LLM(build(arch, seed=0).eval(), _CONFIG, asynchronous=False)
+        llm = LLM(build(SHAPE, seed=0).eval(), _CONFIG, asynchronous=False)
         model = profile(llm, generator=np.random.default_rng(0), limit_s=8.0).fit()
         most = _most(model)
         pairs = [_pair(llm, model, share * most, seed) for seed, share in enumerate(_LOADS)]
@@ -93,7 +81,7 @@ def _pair(llm: LLM, model: ServeStepTime, rate: float, seed: int) -> tuple[Timel
     """Forecast a load, then measure it."""
     rows = _rows(rate, seed, max(int(rate * _RUN_S), 60))
     generator = np.random.default_rng(seed)
-    trace = with_prompts(rows, generator, vocab_size=8192)
+    trace = with_prompts(rows, generator, vocab_size=SHAPE.vocab_size)
     requests = [make_request(item, row) for row, item in enumerate(trace)]
     forecast = _forecast(model, rows)
     measured = drive_replay(llm.driver, requests).timeline

@@ -6,8 +6,8 @@
    was chosen with a view of these very curves.
 2. The placement search on the paper's five rows: goodput of the paper's placement over the best
    found, and the time of all five.
-3. The same simulator, colocated, against this package's own engine on this machine: a share of its
-   steps is fitted, the rest and all requests' times are forecast.
+3. The same simulator, colocated, against this package's own engine on this machine, from a table of
+   step times that was measured before.
 4. Speed of the compiled loop: requests per minute of one instance, and virtual over wall time of
    64 instances.
 5. Many answers and a tight limit per token: prefill and decode apart against both together, with
