@@ -8,9 +8,12 @@ from steelyard.cost.step_time import FEATURES, ServeStepTime, step_features
 from steelyard.errors import CapacityError, ConfigError, FitError, TraceError
 from steelyard.sim.fleet.instance import ReplicaGroup, simulate_fleet
 
-FITS = {"prefill": (0.02, 1e-4, 1e-8), "decode": (0.01, 1e-6, 1e-4)}
 STEP_TIME = PhaseStepTime.from_fits(
-    **FITS, large_decode=(0.005, 1e-6, 2e-4), large_batch=8, source="made up"
+    prefill=(0.02, 1e-4, 1e-8),
+    decode=(0.01, 1e-6, 1e-4),
+    large_decode=(0.005, 1e-6, 2e-4),
+    large_batch=8,
+    source="made up",
 )
 GROUP = ReplicaGroup(step_time=STEP_TIME, blocks=100)
 
