@@ -41,6 +41,11 @@ for name, text, example in (
         "--servers 40 --days 7 --seeds 3",
     ),
     (
+        "serve",
+        "Plan the fleet that serves a load within limits: what shares machines, how split.",
+        "--model llama-3-8b --machine H100-SXM5-80GB --rate '20 request/s' --tpot '30 ms'",
+    ),
+    (
         "network",
         "Say which routing a traffic needs on a network, and what the others would take.",
         "--topology leaf-spine:16x16x16 --collective halving-doubling",
