@@ -5,7 +5,7 @@ what it was sent when it goes on, however late. Some kills take the node's memor
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -45,19 +45,28 @@ class Node:
 class World:
     """One sequence; `violations` says what went wrong, and is empty when nothing did."""
 
-    def __init__(self, seed: int, *, nodes: int = 5, shards: int = 4, horizon_s: float = 10.0):
+    def __init__(
+        self,
+        seed: int,
+        *,
+        nodes: int = 5,
+        shards: int = 4,
+        horizon_s: float = 10.0,
+        replicas: int = 2,
+    ):
         self.random = np.random.default_rng(seed)
+        self.policy = replace(POLICY, replicas=replicas, hot_replicas=replicas)
         self.loop = EventLoop()
         self.horizon_s = horizon_s
         names = [f"n{number}" for number in range(nodes)]
         self.nodes = {name: Node(name) for name in names}
         copies = distribute(
-            dict.fromkeys(range(shards), 1.0), dict.fromkeys(range(shards), 2),
+            dict.fromkeys(range(shards), 1.0), dict.fromkeys(range(shards), replicas),
             dict.fromkeys(names, 1.0), eps=0.25,
         )  # fmt: skip
         made = even_shards(shards, keys=NUM_KEYS)
         placed = tuple(shard.with_(replicas=copies[shard.id]) for shard in made)
-        self.controller = ShardController(placed, POLICY, generator=self.random)
+        self.controller = ShardController(placed, self.policy, generator=self.random)
         for name in names:
             self.controller.add(name, name)
         self.client_map = self.controller.map
@@ -127,7 +136,7 @@ class World:
                 spoken_s=self.loop.now_s,
                 map_version=held.version if held else 0,
                 rows=self.held(node),
-                fragments=frozenset((shard, number) for shard, _, number in node.fragments),
+                fragments=frozenset(node.fragments),
                 recovered=node.recovered,
             )
 
@@ -166,9 +175,8 @@ class World:
             if node.name not in shard.holders:
                 for key in range(shard.first, min(shard.last, NUM_KEYS - 1) + 1):
                     node.rows.pop(key, None)
-            for number in [item for item in node.fragments if item[0] == shard.id]:
-                if shard.fragments[number[2] : number[2] + 1] != (node.name,):
-                    del node.fragments[number]
+        for block in [item for item in node.fragments if not node.custody.keeps_block(*item)]:
+            del node.fragments[block]
 
     def tick(self) -> None:
         """Let the controller decide."""
@@ -202,7 +210,7 @@ class World:
         target = self.nodes[command.target]
 
         def end(ok: bool) -> None:
-            self.later(lambda: self.controller.finished(command.task, self.loop.now_s, ok=ok))
+            self.later(lambda: self.controller.finished(command.task, ok=ok))
 
         if shard is None or not target.is_up:
             end(False)
@@ -363,7 +371,7 @@ class World:
     def move(self) -> None:
         """Move a copy to another node, or take one away."""
         controller = self.controller
-        busy = {task.command.shard for task in controller.tasks.values()}
+        busy = controller.tasks.busy()
         able = [s for s in controller.map.shards if len(s.replicas) > 1 and s.id not in busy]
         if not able:
             return
@@ -383,8 +391,9 @@ class World:
     def freeze(self) -> None:
         """Code a shard that is whole and quiet."""
         controller = self.controller
-        busy = {task.command.shard for task in controller.tasks.values()}
-        warm = [s for s in controller.map.shards if len(s.replicas) == 2 and s.id not in busy]
+        busy = controller.tasks.busy()
+        copies = self.policy.replicas
+        warm = [s for s in controller.map.shards if len(s.replicas) == copies and s.id not in busy]
         up = [name for name in controller.live() if controller.detector.state(name) == "up"]
         if warm and len(up) >= 3:
             shard = warm[int(self.random.integers(len(warm)))]
@@ -394,11 +403,11 @@ class World:
     def warm(self) -> None:
         """Read a cold shard back."""
         controller = self.controller
-        busy = {task.command.shard for task in controller.tasks.values()}
+        busy = controller.tasks.busy()
         cold = [s for s in controller.map.shards if s.is_cold and s.id not in busy]
         up = [name for name in controller.live() if controller.detector.state(name) == "up"]
         if cold and up:
-            targets = self.random.choice(up, min(len(up), POLICY.replicas), replace=False)
+            targets = self.random.choice(up, min(len(up), self.policy.replicas), replace=False)
             controller.warm(cold[0], tuple(map(str, targets)), self.loop.now_s)
 
     # -- faults -------------------------------------------------------------------------------

@@ -1,19 +1,27 @@
-"""Real nodes that are killed under load, and rebuilds over shaped links."""
+"""Real nodes that are killed under load, and rebuilds over shaped links.
+
+`python -m benchmarks.operate._shard_kills kills rebuilds batches` measures what takes time, while
+nothing else runs; a full run of the benchmark then finds it.
+"""
 
 import shutil
+import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from benchmarks.operate._shard_cells import kept
 
 from steelyard.errors import StoreError
 from steelyard.operate.shards.cluster import ShardCluster, StoreOptions
 from steelyard.operate.shards.policy import Adaptive
 
 WIDTH = 128
+KILLS, MEGABYTES = 20, 100.0
 _READ_LIMIT_S = 1.0
 """A read that takes longer counts as failed."""
 
@@ -187,3 +195,28 @@ def batch_rates() -> dict[int, float]:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return found
+
+
+def rebuilds() -> dict[str, float]:
+    """Rebuild to one spare, then to all survivors, in one run: their ratio is asked for."""
+    spare = rebuild_s(False, megabytes=MEGABYTES)
+    shared = rebuild_s(True, megabytes=MEGABYTES)
+    return {
+        "spare_s": spare[0],
+        "spare_known_s": spare[1],
+        "shared_s": shared[0],
+        "shared_known_s": shared[1],
+    }
+
+
+PARTS: dict[str, Callable[[], dict[str, float]]] = {
+    "kills": lambda: kill_under_load(KILLS),
+    "rebuilds": rebuilds,
+    "batches": lambda: {str(rows): rate for rows, rate in batch_rates().items()},
+}
+"""What takes time, by name: each is measured while nothing else runs."""
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        print(name, kept(name, PARTS[name]), flush=True)

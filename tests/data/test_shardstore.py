@@ -158,6 +158,9 @@ def test_damaged_fragments_count_as_none(tmp_path):
     store.keep(3, 1, 0, FragmentBytes(content=b"abc", size=10))
     assert store.read(3, 1, 0) == FragmentBytes(content=b"abc", size=10)
     assert store.held() == [(3, 1, 0)]
+    store.keep(3, 2, 1, FragmentBytes(content=b"abc", size=10))
+    store.drop(3, 2, 1)  # another block of the shard stays
+    assert store.held() == [(3, 1, 0)]
     flip_bit(tmp_path / "3-1-0.block", np.random.default_rng(0))
     assert store.read(3, 1, 0) is None
     assert store.held() == []
@@ -215,3 +218,16 @@ def test_rights_follow_map_and_lease():
     first.extend(5.0, 1.0)
     assert first.refuse_write(keys, 5.5) == "sealed"
     assert first.refuse_read(keys, 5.5) == ""
+
+
+def test_a_node_keeps_the_blocks_that_its_map_gives_it_now_or_soon():
+    shard = even_shards(1)[0].with_(epoch=4, code=(2, 1), fragments=("a", "b", "c"))
+    custody = Custody("b")
+    assert not custody.keeps_block(0, 4, 1)
+    custody.install(ShardMap(version=1, shards=(shard,), addresses={}))
+    assert custody.keeps_block(0, 4, 1)
+    assert not custody.keeps_block(0, 4, 0)
+    assert not custody.keeps_block(0, 3, 1)  # of rows before the shard was warm again
+    assert not custody.keeps_block(7, 4, 1)
+    custody.install(ShardMap(version=2, shards=(shard.with_(learners=("b",)),), addresses={}))
+    assert custody.keeps_block(0, 4, 0)

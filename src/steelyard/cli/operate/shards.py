@@ -42,6 +42,7 @@ def up(
     """
     from steelyard.operate.shards.cluster import ShardCluster, StoreOptions
 
+    # Many more shards than nodes: what a dead node held is then spread evenly over the others.
     options = StoreOptions(shards=16 * nodes, keys=max(rows, 16 * nodes))
     with ShardCluster(nodes=nodes, store=store, options=options) as cluster:
         _fill(cluster, rows)
@@ -52,6 +53,7 @@ def up(
         moments = [("before", cluster.map)]
         begin_s = time.monotonic()
         cluster.kill(kill)
+        # Until it is known to be dead nothing is missing, and the store counts as whole.
         cluster.wait_dead(kill)
         moments.append((f"{kill} is dead", cluster.map))
         cluster.wait_whole()
@@ -72,6 +74,7 @@ def _fill(cluster: "ShardCluster", rows: int) -> None:
     if rows < 1:
         raise ConfigError(f"--rows is {rows}, but must be at least 1", hint="raise --rows")
     keys = np.arange(rows, dtype=np.uint64)
+    # One row tells: a folder that was filled before is left as it is.
     if int(cluster.get(keys[:1])[0][0]) >= 0:
         return
     values = np.random.default_rng(0).integers(0, 256, (rows, 128)).astype(np.uint8)
@@ -93,7 +96,7 @@ def _show(status: dict[str, Any], *, json: bool) -> None:
     if json:
         print_json(status)
         return
-    heads = ("node", "state", "writes", "replicas", "fragments", "rows", "memory, MiB")
+    heads = ("node", "state", "writes", "replicas", "fragments", "rows", "memory, MiB", "up, %")
     table = Table(
         columns=[Column(head, align="right" if head != "node" else "left") for head in heads],
         rows=[
@@ -105,6 +108,7 @@ def _show(status: dict[str, Any], *, json: bool) -> None:
                 str(node["fragments"]),
                 str(node["rows"]),
                 f"{node['memory_bytes'] / 2**20:.1f}",
+                f"{100 * node['availability']:.2f}",
             ]
             for name, node in status["nodes"].items()
         ],

@@ -1,6 +1,7 @@
 """Catching up: a node finds by hashes what it lacks of a range, and reads just that."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncGenerator
 
 import numpy as np
 
@@ -52,8 +53,11 @@ async def buckets_to_pull(table: RowTable, peer: Peer, first: int, last: int) ->
 
 async def pulls(
     peer: Peer, first: int, last: int, buckets: np.ndarray, row_bytes: int
-) -> AsyncIterator[Rows]:
+) -> AsyncGenerator[Rows]:
     """Read buckets of a peer, a few at a time, so that others pass in between.
+
+    The next ones are on their way while those before are kept: neither link nor disk waits for the
+    other.
 
     Args:
         peer: the node to read.
@@ -66,14 +70,23 @@ async def pulls(
         Rows.
     """
     start, width = 0, 16
-    while start < len(buckets):
+
+    def ask() -> asyncio.Task[RowBatch]:
         part = buckets[start : start + width]
-        answer: RowBatch = await peer.ask(
-            Pull(first=first, last=last, buckets=part.tobytes()), 30.0
-        )
-        rows = rows_from_bytes(answer.rows)
-        yield rows
-        start += width
-        # As many buckets as gave the wished bytes last time; at most twice as many as then.
-        size = max(len(rows), 1) * (row_bytes + 20) / len(part)
-        width = max(1, min(2 * width, int(_PULL_BYTES / size)))
+        message = Pull(first=first, last=last, buckets=part.tobytes())
+        return asyncio.create_task(peer.ask(message, 30.0))
+
+    asked = ask() if len(buckets) else None
+    try:
+        while asked is not None:
+            rows = rows_from_bytes((await asked).rows)
+            count = min(width, len(buckets) - start)
+            start += count
+            # As many buckets as gave the wished bytes last time; at most twice as many as then.
+            size = max(len(rows), 1) * (row_bytes + 20) / count
+            width = max(1, min(2 * width, int(_PULL_BYTES / size)))
+            asked = ask() if start < len(buckets) else None
+            yield rows
+    finally:
+        if asked is not None:
+            asked.cancel()

@@ -290,7 +290,7 @@ class StoreClient:
             pause_s = min(0.05, pause_s * 2 or 0.002)
 
     def _explain(self, keys: np.ndarray) -> None:
-        """WarmShard the cold shards among some keys, and refuse those that are lost."""
+        """Have the cold shards among some keys warmed, and refuse those that are lost."""
         shard_map = self._find_map()
         for place in np.unique(shard_map.route(keys)).tolist():
             shard = shard_map.shards[place]

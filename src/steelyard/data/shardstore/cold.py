@@ -6,7 +6,6 @@ from steelyard.data.erasure import ErasureCode
 from steelyard.data.shardstore.fragments import gather_fragments
 from steelyard.data.shardstore.messages import (
     Done,
-    DropFragment,
     FragmentBytes,
     Freeze,
     GetFragment,
@@ -48,12 +47,9 @@ async def answer_cold(node: ShardNode, ask: Any) -> Any:
             fragment = FragmentBytes(content=ask.content, size=ask.size)
             node.fragments.keep(ask.shard, ask.version, ask.number, fragment)
             return Done()
-        if isinstance(ask, GetFragment):
-            found = node.fragments.read(ask.shard, ask.version, ask.number)
-            return found or NodeRefusal(reason="moved", text="no such block")
-        assert isinstance(ask, DropFragment)
-        node.fragments.drop(ask.shard)
-        return Done()
+        assert isinstance(ask, GetFragment)
+        found = node.fragments.read(ask.shard, ask.version, ask.number)
+        return found or NodeRefusal(reason="moved", text="no such block")
     except CapacityError as error:
         return NodeRefusal(reason="full", text=str(error))
     except DataLostError as error:

@@ -32,6 +32,7 @@ class Custody:
 
     def _columns(self, shard_map: ShardMap | None) -> None:
         shards = shard_map.shards if shard_map else ()
+        self._by_id = {shard.id: shard for shard in shards}
         self._serves = np.array([self.name in shard.replicas for shard in shards], bool)
         self._leads = np.array([shard.replicas[:1] == (self.name,) for shard in shards], bool)
         self._holds = np.array([self.name in shard.holders for shard in shards], bool)
@@ -62,6 +63,22 @@ class Custody:
         if self.map is None or now_s >= self.lease_end_s:
             return "lease"
         return "" if self._serves[self.map.route(keys)].all() else "moved"
+
+    def keeps_block(self, shard: int, version: int, number: int) -> bool:
+        """Whether the map gives this node a coded block, or says that it will get one.
+
+        Args:
+            shard: number of the shard.
+            version: epoch that it was coded in.
+            number: number of the block in the code.
+
+        Returns:
+            False for a block of a coding before the newest.
+        """
+        found = self._by_id.get(shard)
+        if found is None or version < found.epoch:
+            return False  # split since, or coded anew from later rows
+        return self.name in found.learners or found.fragments[number : number + 1] == (self.name,)
 
     def refuse_write(self, keys: np.ndarray, now_s: float) -> str:
         """Return why keys may not be written here: "lease", "moved", "sealed", or ""."""

@@ -57,10 +57,9 @@ class FragmentStore:
         size = int.from_bytes(bodies[0][:_HEAD_BYTES], "little")
         return FragmentBytes(content=bodies[0][_HEAD_BYTES:], size=size)
 
-    def drop(self, shard: int) -> None:
-        """Remove all blocks of a shard."""
-        for path in self._folder.glob(f"{shard}-*.block"):
-            path.unlink(missing_ok=True)
+    def drop(self, shard: int, version: int, number: int) -> None:
+        """Remove one block; others of its shard stay, such as those of a later coding."""
+        self._path(shard, version, number).unlink(missing_ok=True)
 
     def held(self) -> list[tuple[int, int, int]]:
         """Return shard, version and number of every block, in order."""

@@ -9,7 +9,6 @@ __all__ = [
     "Answer",
     "Apply",
     "Done",
-    "DropFragment",
     "FragmentBytes",
     "Freeze",
     "Get",
@@ -34,7 +33,35 @@ __all__ = [
 class _Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
     """A message; `id` pairs an answer with its request."""
 
+    # A tag is the name of its class and fields go by their place: all nodes of a store, and whoever
+    # talks to them, have to run the same version.
     id: int = 0
+
+
+class _OfRange(_Message, frozen=True):
+    """A message about the keys from `first` to `last`, both included."""
+
+    first: int
+    last: int
+
+
+class _OfBlock(_Message, frozen=True):
+    """A message about one coded block of a shard; `version` is the epoch that it was coded in."""
+
+    shard: int
+    version: int
+    number: int
+
+
+class _OfCode(_Message, frozen=True):
+    """A message about all coded blocks of a shard, which stand at `addresses` in their order."""
+
+    # The receiver asks these and not those of its own map, which may be older than the command.
+    shard: int
+    version: int
+    data: int
+    parity: int
+    addresses: tuple[str, ...]
 
 
 class Ping(_Message, frozen=True):
@@ -75,11 +102,9 @@ class Put(_Message, frozen=True):
     rows: bytes
 
 
-class Scan(_Message, frozen=True):
-    """Read at most `limit` rows from key `first` to `last`, included, in order."""
+class Scan(_OfRange, frozen=True):
+    """Read at most `limit` rows of a range in order."""
 
-    first: int
-    last: int
     limit: int
 
 
@@ -89,84 +114,49 @@ class Apply(_Message, frozen=True):
     rows: bytes
 
 
-class TreeLevel(_Message, frozen=True):
+class TreeLevel(_OfRange, frozen=True):
     """Return the hashes of some nodes (int64) of one level of the tree over a range."""
 
-    first: int
-    last: int
     level: int
     nodes: bytes
 
 
-class Pull(_Message, frozen=True):
+class Pull(_OfRange, frozen=True):
     """Return the rows of some buckets (int64) of a range."""
 
-    first: int
-    last: int
     buckets: bytes
 
 
-class Sync(_Message, frozen=True):
+class Sync(_OfRange, frozen=True):
     """Catch up on a range from another node, or read its whole content where nothing is here."""
 
-    first: int
-    last: int
     address: str
 
 
-class Freeze(_Message, frozen=True):
-    """Code a shard and send its fragments to addresses, in their order."""
-
-    shard: int
-    version: int
-    data: int
-    parity: int
-    addresses: tuple[str, ...]
+class Freeze(_OfCode, frozen=True):
+    """Code a shard and send its blocks to the addresses."""
 
 
-class KeepFragment(_Message, frozen=True):
-    """Keep one coded block of a shard on disk; `version` is the epoch that it was coded in."""
+class KeepFragment(_OfBlock, frozen=True):
+    """Keep a coded block on disk; `size` is that of the shard's whole content."""
 
-    shard: int
-    version: int
-    number: int
+    # A block is padded to an equal share of the content: only the size says where that ends.
     size: int
     content: bytes
 
 
-class GetFragment(_Message, frozen=True):
+class GetFragment(_OfBlock, frozen=True):
     """Return a coded block that is kept here."""
 
-    shard: int
-    version: int
-    number: int
 
-
-class DropFragment(_Message, frozen=True):
-    """Remove all coded blocks of a shard."""
-
-    shard: int
-
-
-class RebuildFragment(_Message, frozen=True):
+class RebuildFragment(_OfCode, frozen=True):
     """Make a lost coded block again from others' and keep it."""
 
-    shard: int
-    version: int
     number: int
-    data: int
-    parity: int
-    addresses: tuple[str, ...]
 
 
-class WarmShard(_Message, frozen=True):
-    """Read a cold shard's fragments, decode them and keep the rows in memory."""
-
-    shard: int
-    version: int
-    data: int
-    parity: int
-    addresses: tuple[str, ...]
+class WarmShard(_OfCode, frozen=True):
+    """Read a cold shard's blocks, decode them and keep the rows in memory."""
 
 
 class Ack(_Message, frozen=True):
@@ -176,12 +166,13 @@ class Ack(_Message, frozen=True):
         reads: rows read by shard of the map, int64.
         writes: rows written by shard of the map, int64.
         rows: rows held by shard of the map, int64.
-        fragments: numbers of the cold shards of which a coded block is kept, int64.
+        fragments: shard, version and number of every coded block that is kept, int64.
         recovered: whether all that was acknowledged before a restart was read back.
         middle: the median key of the shard that was read most.
     """
 
     boot: int
+    # The node's own clock: a lease counted from here cannot outlive the controller's count of it.
     now_s: float
     map_version: int
     reads: bytes
@@ -248,7 +239,6 @@ Request = (
     | Freeze
     | KeepFragment
     | GetFragment
-    | DropFragment
     | RebuildFragment
     | WarmShard
 )

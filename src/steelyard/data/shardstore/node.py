@@ -1,6 +1,7 @@
 """A node: rows in memory, a log on disk, and the rights that its map and lease give it."""
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import Awaitable, Callable
@@ -94,7 +95,6 @@ class ShardNode:
         self._scrub()
         shard_map = self.custody.map
         counts = self.load.tell(self.table) if shard_map else (b"", b"", b"", 0)
-        blocks = [(shard, number) for shard, _, number in self.fragments.held()]
         return messages.Ack(
             boot=self.boot,
             now_s=self._clock(),
@@ -102,7 +102,7 @@ class ShardNode:
             reads=counts[0],
             writes=counts[1],
             rows=counts[2],
-            fragments=np.array(blocks, np.int64).tobytes(),
+            fragments=np.array(self.fragments.held(), np.int64).tobytes(),
             recovered=self.recovered,
             is_full=self.log.is_full,
             num_bytes=self.table.num_bytes,
@@ -119,14 +119,9 @@ class ShardNode:
             if rows and self.config.name not in shard.holders:
                 self.table.drop(shard.first, shard.last)
                 self.load.is_stale = True
-        for number, _, place in self.fragments.held():
-            kept = (
-                next((item for item in shard_map.shards if item.id == number), None)
-                if (shard_map)
-                else None
-            )
-            if kept is None or kept.fragments[place : place + 1] != (self.config.name,):
-                self.fragments.drop(number)
+        for block in self.fragments.held():
+            if not self.custody.keeps_block(*block):
+                self.fragments.drop(*block)
 
     def _scrub(self) -> None:
         """Check some rows, and one coded block, for damage."""
@@ -243,11 +238,12 @@ class ShardNode:
                 buckets = await catchup.buckets_to_pull(self.table, peer, ask.first, ask.last)
                 if not len(buckets):
                     break
-                async for rows in catchup.pulls(
-                    peer, ask.first, ask.last, buckets, self.config.row_bytes
-                ):
-                    moved += rows.values.nbytes + 20 * len(rows)
-                    await self.keep(rows)
+                width = self.config.row_bytes
+                pulls = catchup.pulls(peer, ask.first, ask.last, buckets, width)
+                async with contextlib.aclosing(pulls):
+                    async for rows in pulls:
+                        moved += rows.values.nbytes + 20 * len(rows)
+                        await self.keep(rows)
         except CapacityError as error:
             return NodeRefusal(reason="full", text=str(error))
         except (OSError, RefusedError) as error:
@@ -328,7 +324,7 @@ class ShardNode:
             await self._disk.take(size)
 
     def close(self) -> None:
-        """Give memory and files back."""
+        """Release memory and files."""
         for peer in self._peers.values():
             peer.close()
         self._arena.close()

@@ -61,7 +61,9 @@ class NodeServer:
             if connection.family != socket.AF_UNIX:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 connection.settimeout(_AGREE_S)
+                # Blocking reads: in the loop, a stranger that says nothing would stop the node.
                 keys = await loop.run_in_executor(None, session_keys, connection, self._key)
+            # A socket with a time-out is a blocking one to the loop.
             connection.setblocking(False)
             reader, writer = await asyncio.open_connection(sock=connection)
         except (OSError, SteelyardError):
@@ -117,6 +119,7 @@ class NodeServer:
             if isinstance(ask, messages.TreeLevel):
                 return node.hashes(ask)
         except SteelyardError as error:
+            # One bad request ends neither its connection nor the node.
             return NodeRefusal(reason="input", text=str(error))
         slow = {
             messages.Put: node.put,
@@ -130,6 +133,7 @@ class NodeServer:
 
     async def _probe(self, ask: messages.ProbeNode) -> Done | NodeRefusal:
         """Say whether another node answers."""
+        # A connection of its own: one that is open already may hang in a peer that is stopped.
         other = Peer(ask.address, key=self._key)
         try:
             empty = messages.Get(keys=b"")

@@ -71,6 +71,7 @@ class ShardMap(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def route(self, keys: np.ndarray) -> np.ndarray:
         """Return the place in `shards` of each key, int64 [N]."""
+        # Ranges leave no gap, so that the last one that begins at or before a key holds it.
         return np.searchsorted(self.starts, keys, side="right") - 1
 
     def changed(self, *shards: Shard, addresses: dict[str, str] | None = None) -> "ShardMap":
@@ -94,6 +95,7 @@ class ShardMap(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         Raises:
             ConfigError: it names the first wrong place.
         """
+        # Python's integers: uint64 would wrap at the end of the last range and hide a gap.
         expected = 0
         for shard in self.shards:
             if shard.first != expected or shard.last < shard.first:

@@ -14,6 +14,7 @@ __all__ = [
     "forecast_each",
     "known_values",
     "quantiles_of_rows",
+    "reach",
     "within_reach",
 ]
 
@@ -83,6 +84,20 @@ def quantiles_of_rows(values: np.ndarray, levels: np.ndarray = LEVELS) -> np.nda
     low = np.take_along_axis(ordered, below, 1)
     high = np.take_along_axis(ordered, np.minimum(below + 1, most), 1)
     return low + (place - below) * (high - low)
+
+
+def reach(context: np.ndarray) -> tuple[float, float]:
+    """Return the range of a context, widened by its width on either side.
+
+    Args:
+        context: values of the past [T]; NaN where nothing was observed.
+
+    Returns:
+        The lowest and the highest value that a forecast may have.
+    """
+    low, high = np.nanmin(context), np.nanmax(context)
+    width = high - low  # infinite where the range of floats is left: then nothing is cut off
+    return low - width, high + width
 
 
 def forecast_all(

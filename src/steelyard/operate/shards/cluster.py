@@ -181,7 +181,7 @@ class ShardCluster:
         self._call(lambda: self._driver.add(name, made.address))
 
     def _place(self) -> None:
-        """Give shards that have never had a holder their first ones."""
+        """Place shards that have never had a holder on their first ones."""
         new = {s.id: 1.0 for s in self._controller.map.shards if not s.replicas and not s.is_cold}
         copies = dict.fromkeys(new, self.policy.replicas)
         nodes = {name: view.capacity for name, view in self._controller.nodes.items()}

@@ -5,10 +5,12 @@ from collections.abc import Callable
 import numpy as np
 
 from steelyard.data.shardstore.shardmap import Shard, ShardMap
-from steelyard.operate.shards.commands import ShardCommand, ShardTask, TaskKind
+from steelyard.operate.shards.commands import ShardCommand, ShardTask
 from steelyard.operate.shards.detector import Detector
+from steelyard.operate.shards.outcome import shard_after
 from steelyard.operate.shards.policy import Adaptive
 from steelyard.operate.shards.targets import Targets
+from steelyard.operate.shards.tasks import TaskTable
 from steelyard.operate.shards.views import NodeReport, NodeView
 from steelyard.train.group import MemberGroup
 
@@ -31,7 +33,7 @@ class ShardController:
     Attributes:
         map: the newest map.
         nodes: by name.
-        tasks: changes under way, by number.
+        tasks: changes under way.
         targets: chooses nodes to read from and to copy to.
         wished: returns how many copies a shard should have.
         weights: load by shard; 1 for those not named.
@@ -63,13 +65,13 @@ class ShardController:
         self.detector = Detector(
             ping_s=policy.ping_s, suspicion=policy.suspicion, generator=generator
         )
-        self.tasks: dict[int, ShardTask] = {}
+        self.tasks = TaskTable(lambda: self.map.version)
         self.events: list[tuple[float, str]] = []
         self.wished: Callable[[Shard], int] = lambda shard: policy.replicas
         self.weights: dict[int, float] = {}
         self.moved_bytes = 0
-        self._next_task = self._next_shard = 0
-        self.targets = Targets(self.nodes, self.detector, policy)
+        self._next_shard = 0
+        self.targets = Targets(self.nodes, self.detector, self.tasks, policy)
         self._is_calm = False
 
     # -- what it is told ----------------------------------------------------------------------
@@ -117,73 +119,36 @@ class ShardController:
             self.events.append((now_s, f"{name} is suspected"))
         return self.detector.missed(name, now_s)
 
-    def finished(self, number: int, now_s: float, *, ok: bool, moved_bytes: int = 0) -> None:
+    def finished(self, number: int, *, ok: bool, moved_bytes: int = 0) -> None:
         """Take the end of a command.
 
         Args:
-            number: of its task.
-            now_s: the time.
+            number: its task.
             ok: whether it was done.
             moved_bytes: bytes that went over the network for it.
         """
-        task = self.tasks.pop(number, None)
+        task = self.tasks.pop(number)
         self.moved_bytes += moved_bytes
         if task is not None:
             self._conclude(task, ok=ok)
 
     def _conclude(self, task: ShardTask, *, ok: bool) -> None:
-        """Change the map as the end of a task asks."""
+        """Change the map as the end of a task asks, and begin what follows it."""
         command = task.command
         shard = self.shard(command.shard)
         if shard is None:
             return
-        if command.kind == "copy":
-            self._end_copy(task, shard, ok=ok)
-        elif command.kind == "retire":
-            learners = tuple(name for name in shard.learners if name != command.target)
-            self.map = self.map.changed(shard.with_(learners=learners))
-        elif command.kind == "freeze":
-            frozen = shard.with_(
-                sealed=False, code=self.policy.code, fragments=command.nodes, replicas=()
-            )
-            self.map = self.map.changed(frozen if ok else shard.with_(sealed=False, fragments=()))
-        elif command.kind == "warm":
-            left = shard.learners[shard.learners.index(command.target) + 1 :] if ok else ()
+        if command.kind == "warm" and ok:
+            left = shard.learners[shard.learners.index(command.target) + 1 :]
             if left:  # fragments stay until every copy is there: one node's death loses nothing
                 nodes, names = shard.fragments, shard.learners
-                self._begin("warm", shard, left[0], task.since_s, nodes=nodes, waits_for=names)
+                self.tasks.begin("warm", shard, left[0], task.since_s, nodes=nodes, waits_for=names)
                 return
-            warm = shard.with_(
-                epoch=shard.epoch + 1, replicas=shard.learners, code=(0, 0), fragments=()
-            )
-            self.map = self.map.changed((warm if ok else shard).with_(learners=()))
-        elif command.kind == "rebuild" and ok:
-            nodes = list(shard.fragments)
-            nodes[command.number] = command.target
-            self.map = self.map.changed(shard.with_(fragments=tuple(nodes)))
-
-    def _end_copy(self, task: ShardTask, shard: Shard, *, ok: bool) -> None:
-        """Name a learner that has caught up a replica, in place of another where that was meant."""
-        target = task.command.target
-        if target not in shard.learners:
-            return  # it died, or the shard was changed meanwhile
-        learners = tuple(name for name in shard.learners if name != target)
-        if not ok:
-            self.map = self.map.changed(shard.with_(learners=learners))
-            return
-        replicas = shard.replicas
-        epoch = shard.epoch
-        if task.replaces in replicas:
-            place = replicas.index(task.replaces)
-            replicas = (*replicas[:place], target, *replicas[place + 1 :])
-            epoch += place == 0  # another node writes now
-            learners = (*learners, task.replaces)
-        else:
-            replicas = (*replicas, target)
-        changed = shard.with_(learners=learners, replicas=replicas, epoch=epoch)
-        self.map = self.map.changed(changed)
-        if task.replaces in learners:
-            self._await_retired(changed, task.replaces, task.since_s)
+        after = shard_after(shard, task, ok=ok, code=self.policy.code)
+        if after is not shard:
+            self.map = self.map.changed(after)
+        if command.kind == "copy" and task.replaces in after.learners:
+            self._await_retired(after, task.replaces, task.since_s)
 
     # -- what it answers ----------------------------------------------------------------------
 
@@ -216,6 +181,18 @@ class ShardController:
         fresh = None if report.map_version >= self.map.version else self.map
         return report.boot, report.spoken_s, fresh, self._is_calm and fresh is None
 
+    def awaited(self) -> set[str]:
+        """Return the nodes to ping now: something waits until they have a newer map.
+
+        Those that miss pings are left to the detector, which asks others with every miss.
+        """
+        names = self.tasks.awaited(self._has_map)
+        return {name for name in names if self.detector.state(name) == "up"}
+
+    def _has_map(self, name: str, version: int) -> bool:
+        report = self.nodes[name].report
+        return report is not None and report.map_version >= version
+
     # -- what it wants ------------------------------------------------------------------------
 
     def tick(self, now_s: float) -> list[ShardCommand]:
@@ -234,32 +211,29 @@ class ShardController:
                     self.group.evict(name, now_s)
                 self.events.append((now_s, f"{name} is dead"))
                 self._remove(name, now_s, recovered=True)
-        self._drop_old_tasks(now_s)
+        for number in self.tasks.begun_before(now_s - _TASK_TIMEOUT_S):
+            # Their answer never came, as that of a driver that was restarted.
+            self.finished(number, ok=False)
         self._repair(now_s)
         self._is_calm = not self.tasks and self.is_whole()
         return self._due()
 
-    def _drop_old_tasks(self, now_s: float) -> None:
-        """Give up tasks whose answer never came, such as those of a driver that was restarted."""
-        for number, task in list(self.tasks.items()):
-            if now_s - task.since_s > _TASK_TIMEOUT_S:
-                self.finished(number, now_s, ok=False)
-
     def _remove(self, name: str, now_s: float, *, recovered: bool) -> None:
         """Take a node out of all shards, but not the last holder, whose data may come back."""
-        for number, task in list(self.tasks.items()):
-            command = task.command
-            if name in (command.target, command.source) or name in task.waits_for:
-                del self.tasks[number]
-                self._conclude(task, ok=False)
+        for task in self.tasks.pop_of(name):
+            self._conclude(task, ok=False)
         changed: list[Shard] = []
         for shard in self.map.shards:
             if name not in shard.holders:
                 continue
             left = tuple(item for item in shard.replicas if item != name)
+            learners = tuple(item for item in shard.learners if item != name)
+            if not left:
+                # Who is giving its copy up gets every write until it has done so: it has all rows.
+                left = self.tasks.pop_retiring(shard.id)
+                learners = tuple(item for item in learners if item not in left)
             if not left and recovered:
                 left = (name,) if name in shard.replicas else ()
-            learners = tuple(item for item in shard.learners if item != name)
             epoch = shard.epoch + (left[:1] != shard.replicas[:1] or left[:1] == (name,))
             changed.append(shard.with_(replicas=left, learners=learners, epoch=epoch))
         if not changed:
@@ -272,12 +246,16 @@ class ShardController:
         """Compare replicas after the death of one, which may have written to some of them only."""
         first, *others = shard.replicas or ("",)
         for other in others:
-            self._begin("reconcile", shard, other, now_s, source=first, waits_for=(first, other))
-            self._begin("reconcile", shard, first, now_s, source=other, waits_for=(first, other))
+            self.tasks.begin(
+                "reconcile", shard, other, now_s, source=first, waits_for=(first, other)
+            )
+            self.tasks.begin(
+                "reconcile", shard, first, now_s, source=other, waits_for=(first, other)
+            )
 
     def _repair(self, now_s: float) -> None:
         """Begin the copies and fragments that are missing, some at a time."""
-        busy = {task.command.shard for task in self.tasks.values()}
+        busy = self.tasks.busy()
         live = self.live()
         alive = set(live)
         # Those with the fewest copies come first: the next failure would lose them.
@@ -289,34 +267,50 @@ class ShardController:
                 self._repair_copy(shard, now_s)
 
     def _repair_copy(self, shard: Shard, now_s: float) -> None:
-        """Begin one more copy of a shard."""
-        source = self.targets.source_of(shard, self.tasks)
+        """Begin the copies that a shard lacks, as many at once as its source can send."""
         copies = max(1, self.wished(shard))
-        target = self.targets.target_for(shard, self.map, self.tasks, self.weights, copies)
-        if source and target:
-            self.copy(shard, target, now_s, source=source)
+        for _ in range(self.lacking(shard, set(self.live()))):
+            source = self.targets.source_of(shard)
+            target = self.targets.target_for(shard, self.map, self.weights, copies)
+            if not source or not target:
+                return
+            shard = self.copy(shard, target, now_s, source=source)
 
     def _repair_fragment(self, shard: Shard, live: list[str], now_s: float) -> None:
         """Begin to make a lost or damaged fragment again, on a node that has none of the shard."""
         for number, name in enumerate(shard.fragments):
             report = self.nodes[name].report
-            if name in live and not (report and report.lacks(shard.id, number, self.map.version)):
+            block = (shard.id, shard.epoch, number)
+            if name in live and not (report and report.lacks(block, self.map.version)):
                 continue
             free = [item for item in live if item not in shard.fragments]
             target = name if name in live else (free or [""])[0]
-            if target and self.targets.is_free(target, self.tasks):
-                self._begin("rebuild", shard, target, now_s, nodes=shard.fragments, number=number)
+            if target and self.targets.can_receive(target):
+                self.rebuild(shard, number, target, now_s)
                 return
 
     def copy(
         self, shard: Shard, target: str, now_s: float, *, source: str, replaces: str = ""
-    ) -> None:
-        """Begin a copy of a shard to a node that has none, in place of another node's if wished."""
-        self.map = self.map.changed(shard.with_(learners=(*shard.learners, target)))
+    ) -> Shard:
+        """Begin a copy of a shard to a node that has none, in place of another node's if wished.
+
+        Args:
+            shard: what is copied.
+            target: node that gets it.
+            now_s: the time.
+            source: node to read from.
+            replaces: node that gives its copy up then.
+
+        Returns:
+            The shard as it stands then.
+        """
+        changed = shard.with_(learners=(*shard.learners, target))
+        self.map = self.map.changed(changed)
         waits_for = tuple(dict.fromkeys((shard.replicas[0], target)))
-        self._begin(
+        self.tasks.begin(
             "copy", shard, target, now_s, source=source, replaces=replaces, waits_for=waits_for
         )
+        return changed
 
     def retire(self, shard: Shard, name: str, now_s: float) -> None:
         """Take a copy away from a node that lives, and from a shard that has others."""
@@ -331,7 +325,7 @@ class ShardController:
 
         It reads under its lease and an older map until then, and must not answer with old rows.
         """
-        self._begin("retire", shard, name, now_s, waits_for=(name,))
+        self.tasks.begin("retire", shard, name, now_s, waits_for=(name,))
 
     def split(self, shard: Shard, middle: int) -> tuple[Shard, Shard]:
         """Split a shard to which nothing happens into the keys below `middle` and the rest."""
@@ -346,7 +340,18 @@ class ShardController:
         # Who will hold a fragment knows it first: told to prune, it would drop what came early.
         self.map = self.map.changed(shard.with_(sealed=True, fragments=nodes))
         first = shard.replicas[0]
-        self._begin("freeze", shard, first, now_s, nodes=nodes, waits_for=(first, *nodes))
+        self.tasks.begin("freeze", shard, first, now_s, nodes=nodes, waits_for=(first, *nodes))
+
+    def rebuild(self, shard: Shard, number: int, target: str, now_s: float) -> None:
+        """Begin to make a coded block again on a node, once it knows that it will have one.
+
+        Told to prune by a message of before, it would drop a block that its map does not name.
+        """
+        self.map = self.map.changed(shard.with_(learners=(target,)))
+        nodes = shard.fragments
+        self.tasks.begin(
+            "rebuild", shard, target, now_s, nodes=nodes, number=number, waits_for=(target,)
+        )
 
     def warm(self, shard: Shard, targets: tuple[str, ...], now_s: float) -> None:
         """Begin to read a cold shard back to memory, once every node knows that it is cold.
@@ -355,37 +360,14 @@ class ShardController:
         """
         self.map = self.map.changed(shard.with_(learners=targets))
         everyone = tuple(self.live())
-        self._begin("warm", shard, targets[0], now_s, nodes=shard.fragments, waits_for=everyone)
-
-    def _begin(
-        self,
-        kind: TaskKind,
-        shard: Shard,
-        target: str,
-        now_s: float,
-        *,
-        source: str = "",
-        nodes: tuple[str, ...] = (),
-        number: int = 0,
-        replaces: str = "",
-        waits_for: tuple[str, ...] = (),
-    ) -> None:
-        self._next_task += 1
-        command = ShardCommand(self._next_task, kind, shard.id, target, source, nodes, number)
-        self.tasks[self._next_task] = ShardTask(
-            command, self.map.version, waits_for, now_s, replaces=replaces
+        self.tasks.begin(
+            "warm", shard, targets[0], now_s, nodes=shard.fragments, waits_for=everyone
         )
 
     def _due(self) -> list[ShardCommand]:
         """Return commands whose nodes have the map they need, and mark them as sent."""
-        found = []
-        for task in self.tasks.values():
-            reports = [self.nodes[name].report for name in task.waits_for]
-            is_known = all(item and item.map_version >= task.version for item in reports)
-            if not task.is_sent and is_known:
-                task.is_sent = True
-                found.append(task.command)
+        found = self.tasks.due(self._has_map)
         for command in found:
             if command.kind == "retire":
-                self._conclude(self.tasks.pop(command.task), ok=True)
+                self.finished(command.task, ok=True)
         return [command for command in found if command.kind != "retire"]

@@ -1,6 +1,7 @@
 """The controller on the real clock: pings go out, answers come in, commands are done."""
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +22,8 @@ __all__ = ["ShardDriver"]
 
 T = TypeVar("T")
 _COMMAND_S = 55.0
+_LEAST_TICK_S = 0.01
+"""A tick looks at every shard: answers that come closer together share one."""
 
 
 class ShardDriver:
@@ -44,6 +47,8 @@ class ShardDriver:
         self._middles: dict[int, int] = {}
         self._saved_version = -1
         self._tasks: set[asyncio.Future[Any]] = set()
+        self._is_changed = asyncio.Event()
+        self._called: dict[str, asyncio.Event] = {}
 
     def start(self) -> None:
         """Start the thread."""
@@ -92,14 +97,14 @@ class ShardDriver:
             old.close()
         self._peers[name] = Peer(address, key=self._key)
         if is_new:
+            self._called[name] = asyncio.Event()
             self._keep(self._ping_forever(name))
 
     def warm(self, number: int) -> None:
         """Begin to bring a cold shard to memory unless something happens to it already."""
         controller = self._controller
         shard = controller.shard(number)
-        busy = {task.command.shard for task in controller.tasks.values()}
-        if shard is None or not shard.is_cold or number in busy:
+        if shard is None or not shard.is_cold or number in controller.tasks.busy():
             return
         targets = controller.targets.warm_targets(controller.map, controller.weights)
         controller.warm(shard, targets, time.monotonic())
@@ -107,12 +112,20 @@ class ShardDriver:
     # -- the loop -----------------------------------------------------------------------------
 
     async def _tick_forever(self) -> None:
-        """Let the controller decide, keep its map, and do its commands."""
+        """Let the controller decide, keep its map, and do its commands.
+
+        A rebuild is many short copies, each of which waits for a map and for a tick: both come when
+        they are needed and not only at their rate, which would take longer than the copies do.
+        """
+        controller = self._controller
         while True:
-            for command in self._controller.tick(time.monotonic()):
+            for command in controller.tick(time.monotonic()):
                 self._keep(self._do(command))
             self._save_changes()
-            await asyncio.sleep(self._controller.policy.ping_s / 4)
+            for name in controller.awaited():
+                self._called[name].set()
+            await asyncio.sleep(_LEAST_TICK_S)
+            await _wait(self._is_changed, controller.policy.ping_s / 4)
 
     async def _plan_forever(self) -> None:
         """Let the planner see the counts of each window."""
@@ -149,10 +162,11 @@ class ShardDriver:
                 self._hear(name, ack)
             except (OSError, RefusedError):
                 self._miss(name)
-            await asyncio.sleep(max(0.01, policy.ping_s - (time.monotonic() - begin_s)))
+            left_s = policy.ping_s - (time.monotonic() - begin_s)
+            await _wait(self._called[name], max(0.01, left_s))
 
     def _hear(self, name: str, ack: messages.Ack) -> None:
-        """Hand a node's answer to the controller."""
+        """Tell the controller what a node has answered."""
         self._acks[name] = ack
         shards = self._controller.map.shards
         counts = np.frombuffer(ack.rows, np.int64)
@@ -167,17 +181,19 @@ class ShardDriver:
         )
         if is_same:
             self._count(ack)
-        blocks = np.frombuffer(ack.fragments, np.int64).reshape(-1, 2)
+        blocks = np.frombuffer(ack.fragments, np.int64).reshape(-1, 3)
         report = NodeReport(
             boot=ack.boot,
             spoken_s=ack.now_s,
             map_version=ack.map_version,
             rows=held,
-            fragments=frozenset((int(shard), int(number)) for shard, number in blocks),
+            fragments=frozenset((int(one), int(two), int(three)) for one, two, three in blocks),
             recovered=ack.recovered,
             is_full=ack.is_full,
         )
         self._controller.heard(name, report, time.monotonic())
+        if self._controller.tasks:
+            self._is_changed.set()
 
     def _count(self, ack: messages.Ack) -> None:
         """Add what a node has counted since its last answer."""
@@ -214,7 +230,8 @@ class ShardDriver:
                 ok = True
         except (OSError, RefusedError, StoreError):
             pass  # the controller plans anew from what is left
-        self._controller.finished(command.task, time.monotonic(), ok=ok, moved_bytes=moved)
+        self._controller.finished(command.task, ok=ok, moved_bytes=moved)
+        self._is_changed.set()
 
     def _message(self, command: ShardCommand) -> Any:
         """Return what a node is asked for a command; None when its shard is gone."""
@@ -253,6 +270,7 @@ class ShardDriver:
                 "rows": sum(view.report.rows.values()) if view.report else 0,
                 "memory_bytes": ack.num_bytes if ack else 0,
                 "repaired_rows": ack.num_repairs if ack else 0,
+                "availability": self._planner.availability.share(name),
                 "is_full": bool(ack and ack.is_full),
             }
         live = set(controller.live())
@@ -266,7 +284,7 @@ class ShardDriver:
             "lost": [shard.id for shard in shards if controller.targets.why_lost(shard)],
             "under_way": [
                 f"{task.command.kind} of shard {task.command.shard} to {task.command.target}"
-                for task in controller.tasks.values()
+                for task in controller.tasks
             ],
             "classes": {
                 name: int((self._planner.loads.classes == kind).sum())
@@ -275,3 +293,11 @@ class ShardDriver:
             "moved_bytes": controller.moved_bytes,
             "events": [f"{at:.2f} s: {words}" for at, words in controller.events[-20:]],
         }
+
+
+async def _wait(event: asyncio.Event, timeout_s: float) -> None:
+    """Wait for an event, not longer than a time, and clear it."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    event.clear()

@@ -1,54 +1,37 @@
 """The planner: copies, moves, splits and coding of shards, as the load of now and later asks."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
 from steelyard.data.shardstore.shardmap import Shard
+from steelyard.operate.shards.availability import Availability
 from steelyard.operate.shards.controller import ShardController
 from steelyard.operate.shards.loads import COLD, HOT, ShardLoads
 from steelyard.operate.shards.placement import rank
 from steelyard.train.group import LeaseTable
 
-__all__ = ["Planner", "replicas_for_availability"]
+__all__ = ["Planner"]
 
 _BASE_WEIGHT = 0.05
 """Share of the load that rows make without being asked for: they are kept and repaired."""
-_SPLIT_SHARE = 0.5
+_SPLIT_SHARE = 0.25
 """A shard of which one copy carries more than this share of a node's mean load is split."""
 _TRIES = 8
-
-
-def replicas_for_availability(availabilities: Sequence[float], target: float) -> int:
-    """Return the fewest copies of which one is up with the wished probability.
-
-    Args:
-        availabilities: share of time that each node is up, 0 to 1; the worst are taken first.
-        target: probability, below 1.
-
-    Returns:
-        Copies, at least 1; as many as there are nodes where even these do not reach it.
-
-    Source: arXiv 2405.00004 (self-replicating nodes); independent failures.
-    """
-    down = 1.0
-    for number, share in enumerate(sorted(availabilities), 1):
-        down *= 1 - share
-        if down <= 1 - target:
-            return number
-    return max(1, len(availabilities))
 
 
 class Planner:
     """Acts on a controller once a window, under one lease.
 
-    Moves are those whose gain, the fall of the summed squared excess over the mean load, is above
-    their cost in two windows one after the other; hysteresis and few moves at a time keep it from
-    chasing noise.
+    A full node moves the shard that gains most for its bytes, when the gain (the fall of the summed
+    squared deviations from the mean load), added up over the time since the node was even, is as
+    much as the move costs: a heavy load is moved at once, a light one that stays in the end, and
+    one that passes never.
 
     Attributes:
         loads: what shards are asked.
+        availability: how often nodes were up, window by window.
     """
 
     def __init__(self, controller: ShardController, *, name: str = "planner") -> None:
@@ -61,7 +44,8 @@ class Planner:
         self._controller, self._name = controller, name
         self._leases = LeaseTable()
         self.loads = ShardLoads([shard.id for shard in controller.map.shards], controller.policy)
-        self._proposed: set[tuple[int, str]] = set()
+        self.availability = Availability()
+        self._owed: dict[str, float] = {}
         self._bytes: dict[int, float] = {}
         controller.wished = self._wished
         self._copies: dict[int, int] = {}
@@ -90,7 +74,10 @@ class Planner:
             return
         self._bytes = dict(num_bytes)
         self.loads.observe(now_s, np.array([counts.get(number, 0.0) for number in self.loads.ids]))
+        self._watch()
         self._weigh(now_s)
+        if policy.balance:
+            self._split(middles)
         self._count_copies()
         if policy.temporal:
             self._freeze(now_s)
@@ -98,8 +85,14 @@ class Planner:
             self._drop_copies(now_s)
         # Repairs come first: a move costs links that they need.
         if policy.balance and controller.is_whole():
-            self._split(middles)
             self._move(now_s)
+
+    def _watch(self) -> None:
+        """Note which of the nodes that have ever answered are up."""
+        controller = self._controller
+        heard = [name for name, view in controller.nodes.items() if view.report]
+        is_up = {name: controller.detector.state(name) == "up" for name in heard}
+        self.availability.observe(is_up, controller.policy.window_s)
 
     def _weigh(self, now_s: float) -> None:
         """Set the weight of each shard: what it is asked, now or ahead, and what it holds."""
@@ -114,21 +107,20 @@ class Planner:
         self._controller.weights = dict(zip(self.loads.ids, weight.tolist(), strict=True))
 
     def _count_copies(self) -> None:
-        """Set the wished copies of each shard by its class and its load."""
+        """Set the wished copies of each shard by its class, its load and its nodes."""
         policy, controller = self._controller.policy, self._controller
         mean = sum(controller.weights.values()) / max(1, len(controller.live()))
+        worst = self.availability.worst_first(controller.live())
         self._copies = {}
-        for number, kind in zip(self.loads.ids, self.loads.classes.tolist(), strict=True):
+        shards = zip(controller.map.shards, self.loads.classes.tolist(), strict=True)
+        for shard, kind in shards:
             copies = policy.hot_replicas if policy.temporal and kind == HOT else policy.replicas
             if policy.replicate:
                 # One copy should not take more than half of what a mean node carries.
-                needed = math.ceil(controller.weights[number] / (0.5 * mean)) if mean else 1
-                copies = min(max(copies, needed), policy.most_replicas)
-            self._copies[number] = copies
-
-    def _busy(self) -> set[int]:
-        """Return the shards that something happens to."""
-        return {task.command.shard for task in self._controller.tasks.values()}
+                needed = math.ceil(controller.weights[shard.id] / (0.5 * mean)) if mean else 1
+                enough = self.availability.copies(shard.replicas, worst, policy.availability)
+                copies = min(max(copies, needed, enough), policy.most_replicas)
+            self._copies[shard.id] = copies
 
     def _freeze(self, now_s: float) -> None:
         """Begin to code one cold shard, where there are nodes enough for its fragments."""
@@ -136,7 +128,7 @@ class Planner:
         cold = {
             n for n, kind in zip(self.loads.ids, self.loads.classes, strict=True) if kind == COLD
         }
-        busy, wanted = self._busy(), sum(controller.policy.code)
+        busy, wanted = self._controller.tasks.busy(), sum(controller.policy.code)
         up = {name: 1.0 for name in controller.live() if controller.detector.state(name) == "up"}
         for shard in controller.map.shards:
             is_ready = shard.replicas and not shard.is_cold and not shard.sealed
@@ -146,7 +138,7 @@ class Planner:
 
     def _drop_copies(self, now_s: float) -> None:
         """Take away one copy that no load asks for any more, from its fullest holder."""
-        controller, busy = self._controller, self._busy()
+        controller, busy = self._controller, self._controller.tasks.busy()
         loads = controller.targets.loads(controller.map, controller.weights)
         for shard in controller.map.shards:
             # One fewer than wished first: a load at the edge would make and drop a copy by turns.
@@ -157,62 +149,74 @@ class Planner:
                 return
 
     def _split(self, middles: Mapping[int, int]) -> None:
-        """Split the heaviest shard where one copy of it is too much for a node."""
-        controller = self._controller
-        weights, busy = controller.weights, self._busy()
-        mean = sum(weights.values()) / max(1, len(controller.live()))
-        for shard in sorted(controller.map.shards, key=lambda item: -weights[item.id])[:_TRIES]:
-            middle = middles.get(shard.id, 0)
-            heavy = weights[shard.id] / max(1, len(shard.replicas)) > _SPLIT_SHARE * mean
-            fits = (
-                shard.first < middle <= shard.last and len(weights) < controller.policy.most_shards
-            )
-            if heavy and fits and shard.id not in busy and not shard.is_cold:
-                made = controller.split(shard, middle)
-                parents = {item.id: (shard.id, 0.5) for item in made}
-                self.loads.follow(parents, [item.id for item in controller.map.shards])
-                for item in made:
-                    controller.weights[item.id] = weights.get(shard.id, 0.0) / 2
-                    self._copies[item.id] = self._wished(shard)
+        """Split the heaviest shards, of which as few copies as any has are too much for a node.
+
+        A split moves no bytes, and what is copied and moved afterwards is smaller. It comes before
+        further copies are wished: those of a whole shard cost what the few keys asked for do not.
+        """
+        controller, policy = self._controller, self._controller.policy
+        live = controller.live()
+        if len(live) <= policy.replicas:
+            return  # every node has every shard
+        mean = sum(controller.weights.values()) / len(live)
+        limit, busy = _SPLIT_SHARE * mean * policy.replicas, controller.tasks.busy()
+        for shard in sorted(controller.map.shards, key=lambda item: -controller.weights[item.id]):
+            if controller.weights[shard.id] <= limit or len(self.loads.ids) >= policy.most_shards:
                 return
+            middle = middles.get(shard.id, -1)
+            is_known = shard.first <= middle <= shard.last + 1 and shard.first < shard.last
+            if is_known and shard.id not in busy and not shard.is_cold:
+                # One key that has more than half of the load is cut off from both sides in turn.
+                self._cut(shard, min(max(middle, shard.first + 1), shard.last))
+
+    def _cut(self, shard: Shard, middle: int) -> None:
+        """Split a shard in two, and share its load among them until it is counted anew."""
+        made = self._controller.split(shard, middle)
+        self.loads.follow(
+            {item.id: (shard.id, 0.5) for item in made},
+            [item.id for item in self._controller.map.shards],
+        )
+        for item in made:
+            self._controller.weights[item.id] = self._controller.weights[shard.id] / 2
+            self._bytes[item.id] = self._bytes.get(shard.id, 0.0) / 2
+        del self._controller.weights[shard.id]
 
     def _move(self, now_s: float) -> None:
-        """Begin the moves from the fullest to the emptiest nodes that pay most for their bytes."""
+        """Begin the moves from the fullest to the emptiest nodes that have paid for their bytes."""
         controller, policy = self._controller, self._controller.policy
         loads = controller.targets.loads(controller.map, controller.weights)
         up = [name for name in loads if controller.detector.state(name) == "up"]
-        if len(up) < 2:
-            return
-        mean = sum(loads.values()) / len(loads)
+        mean = sum(loads.values()) / max(1, len(loads))
         held: dict[str, list[Shard]] = {name: [] for name in loads}
         for shard in controller.map.shards:
             for name in shard.replicas:
                 held.get(name, []).append(shard)
-        proposed: set[tuple[int, str]] = set()
-        busy = self._busy()
+        owed: dict[str, float] = {}
+        givers, busy = set(up), self._controller.tasks.busy()
         for _ in range(_TRIES):
-            giver, taker = max(up, key=loads.__getitem__), min(up, key=loads.__getitem__)
+            if len(up) < 2 or not givers or not mean:
+                break
+            giver, taker = max(givers, key=loads.__getitem__), min(up, key=loads.__getitem__)
             is_even = (
                 loads[giver] <= (1 + policy.eps) * mean
                 and loads[taker] >= (1 - 2 * policy.eps) * mean
             )
-            free = controller.targets.is_free(taker, controller.tasks)
-            if is_even or not mean or not free:
+            if is_even or not controller.targets.can_receive(taker):
                 break
-            found = self._best(held[giver], busy, loads, giver, taker, mean)
-            if found is None:
-                break
+            found, gain, cost = self._best(held[giver], busy, loads, giver, taker, mean)
+            owed[giver] = owed.get(giver, self._owed.get(giver, 0.0)) + gain * policy.window_s
+            source = controller.targets.source_of(found) if found else ""
+            # It has to be uneven in two windows, one after the other, before anything moves.
+            if not found or not source or giver not in self._owed or owed[giver] < cost:
+                givers.discard(giver)
+                continue
+            owed[giver] -= cost
             part = controller.weights[found.id] / len(found.replicas)
             loads[giver] -= part
             loads[taker] += part
             busy.add(found.id)
-            proposed.add((found.id, giver))
-            # It has to pay in two windows, one after the other, before anything moves.
-            if (found.id, giver) in self._proposed:
-                source = controller.targets.source_of(found, controller.tasks)
-                if source:
-                    controller.copy(found, taker, now_s, source=source, replaces=giver)
-        self._proposed = proposed
+            controller.copy(found, taker, now_s, source=source, replaces=giver)
+        self._owed = owed
 
     def _best(
         self,
@@ -222,19 +226,18 @@ class Planner:
         giver: str,
         taker: str,
         mean: float,
-    ) -> Shard | None:
-        """Return the shard whose move gains most above its cost, or None."""
+    ) -> tuple[Shard | None, float, float]:
+        """Return the shard whose move gains most for its bytes, with gain and cost, or None."""
         controller = self._controller
         total = sum(self._bytes.values()) * controller.policy.replicas / max(1, len(loads))
-        best, best_gain = None, 0.0
+        best, best_gain, best_cost = None, 0.0, 1.0
         for shard in shards:
             if shard.id in busy or taker in shard.holders or shard.sealed or shard.is_cold:
                 continue
             part = controller.weights[shard.id] / len(shard.replicas)
-            before = (loads[giver] - mean) ** 2 + (loads[taker] - mean) ** 2
-            after = (loads[giver] - part - mean) ** 2 + (loads[taker] + part - mean) ** 2
-            gain = (before - after) / mean**2
-            gain -= controller.policy.move_cost * self._bytes.get(shard.id, 0.0) / max(total, 1.0)
-            if gain > best_gain:
-                best, best_gain = shard, gain
-        return best
+            # The fall of the squared deviations of both: (g - m)^2 + (t - m)^2.
+            gain = 2 * part * (loads[giver] - loads[taker] - part) / mean**2
+            cost = controller.policy.move_cost * self._bytes.get(shard.id, 0.0) / max(total, 1.0)
+            if gain * best_cost > best_gain * cost:
+                best, best_gain, best_cost = shard, gain, cost
+        return best, best_gain, best_cost

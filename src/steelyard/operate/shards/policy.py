@@ -13,14 +13,16 @@ class Adaptive:
 
     Attributes:
         temporal: keep classes of shards by their use: cold ones are coded and leave memory.
-        replicate: give hot shards as many replicas as their load needs.
+        replicate: give shards as many replicas as their load, and the measured availability of
+            their nodes, need.
         regenerate: all survivors rebuild a share of what a lost node held; off, one of them
             rebuilds everything.
         predict: move by the load of one horizon ahead, not only by that of now.
         balance: move, split and merge shards by load at all.
         replicas: fewest copies of a shard in memory, at least 1.
         hot_replicas: copies of a hot shard, at least `replicas`.
-        most_replicas: most copies that load may ask for.
+        most_replicas: most copies that load or availability may ask for.
+        availability: share of time that some copy of a shard has to be up, in [0, 1).
         code: fragments of data and parity of a cold shard.
         eps: a node may have so much more than the mean load, above 0.
         window_s: seconds over which rates are taken.
@@ -29,8 +31,9 @@ class Adaptive:
         period_s: seconds of a daily cycle, in this store's time.
         num_bins: windows of the profile over a period.
         horizon_s: how far ahead the load is forecast.
-        move_cost: what moving all bytes of a mean node weighs, in squared mean loads.
-        moves_at_once: copies that a node sends or receives at a time.
+        move_cost: what moving all bytes of a mean node costs, in squared mean loads times seconds:
+            a move is made when the unevenness that it would have taken away adds up to its cost.
+        moves_at_once: copies that a node sends, and that it receives, at a time.
         most_shards: no shard is split beyond so many shards.
         lease_s: seconds for which a node that was heard may serve.
         ping_s: seconds between pings.
@@ -48,6 +51,7 @@ class Adaptive:
     replicas: int = 2
     hot_replicas: int = 3
     most_replicas: int = 8
+    availability: float = 0.999
     code: tuple[int, int] = (4, 2)
     eps: float = 0.25
     window_s: float = 1.0
@@ -56,7 +60,7 @@ class Adaptive:
     period_s: float = 120.0
     num_bins: int = 24
     horizon_s: float = 5.0
-    move_cost: float = 0.05
+    move_cost: float = 40.0
     moves_at_once: int = 2
     most_shards: int = 4096
     lease_s: float = 1.5
@@ -70,6 +74,7 @@ class Adaptive:
             self,
             replicas=(self.replicas >= 1, "at least 1"),
             hot_replicas=(is_ordered, most),
+            availability=(0 <= self.availability < 1, "in [0, 1)"),
             code=(min(self.code) >= 1, "two counts of at least 1"),
             eps=(self.eps > 0, "above 0"),
             window_s=(self.window_s > 0, "above 0"),

@@ -18,6 +18,9 @@ from steelyard.train.chaos import ChaosFault
 
 __all__ = ["LoadTrace", "ShardRun", "drifting_load", "simulate"]
 
+_ROUND_TRIP_S = 0.01
+"""Seconds until a node that is told of a map has answered."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadTrace:
@@ -135,17 +138,19 @@ class _ShardRun:
         self.planner = Planner(self.controller)
         for name in self.names:
             self.controller.add(name, name)
+        self.blocks: dict[str, set[tuple[int, int, int]]] = {name: set() for name in self.boots}
         self.loads = np.full((len(trace.rates), len(self.columns)), np.nan)
         self.failed, self.memory, self.disk = 0.0, 0.0, 0.0
         self.broken_at_s: list[float] = []
         self.repair_s: list[float] = []
+        self.is_ticking = False
 
     def start(self) -> None:
         """Schedule pings, windows and faults."""
         for number, name in enumerate(self.names):
             delay_s = self.policy.ping_s * number / len(self.names)
-            self.loop.at(delay_s, lambda name=name: self.ping(name))
-        self.loop.at(self.policy.ping_s, self.tick)
+            self.loop.at(delay_s, lambda name=name: self.ping_forever(name))
+        self.loop.at(self.policy.ping_s, self.tick_forever)
         for window in range(len(self.trace.rates)):
             end_s = (window + 1) * self.trace.window_s
             self.loop.at(end_s, lambda window=window: self.window(window), priority=1)
@@ -156,12 +161,18 @@ class _ShardRun:
         """Kill a node, or start one, which holds nothing."""
         if fault.kind == "kill":
             self.boots[fault.target] = 0
+            self.blocks[fault.target].clear()
             self.broken_at_s.append(self.loop.now_s)
         elif fault.kind == "restart":
             self.boots[fault.target] = int(self.loop.num_events) + 2
             if fault.target not in self.controller.nodes:
                 self.controller.add(fault.target, fault.target)
-                self.ping(fault.target)
+                self.ping_forever(fault.target)
+
+    def ping_forever(self, name: str) -> None:
+        """Ping a node at the policy's rate."""
+        self.ping(name)
+        self.loop.after(self.policy.ping_s, lambda: self.ping_forever(name))
 
     def ping(self, name: str) -> None:
         """Have a node answer, or miss its ping."""
@@ -170,25 +181,42 @@ class _ShardRun:
                 boot=self.boots[name],
                 spoken_s=self.loop.now_s,
                 map_version=self.controller.map.version,
+                fragments=frozenset(self.blocks[name]),
             )
             self.controller.heard(name, report, self.loop.now_s)
         else:
             for helper in self.controller.missed(name, self.loop.now_s):
                 self.controller.detector.probed(helper, is_reached=False)
-        self.loop.after(self.policy.ping_s, lambda: self.ping(name))
+
+    def tick_forever(self) -> None:
+        """Let the controller decide at the rate of pings."""
+        self.tick()
+        self.loop.after(self.policy.ping_s, self.tick_forever)
 
     def tick(self) -> None:
         """Let the controller decide; a copy takes as long as a link asks for its bytes."""
+        self.is_ticking = False
         for command in self.controller.tick(self.loop.now_s):
             size = self.bytes_of(command)
             # A link that carries so many copies at once gives each its share.
             duration_s = self.policy.moves_at_once * size / self.rate
             self.loop.after(duration_s, lambda c=command, s=size: self.end(c, s))
+        # As the driver does: who has to know of the map is told at once, and then the next begin.
+        awaited = self.controller.awaited()
+        for name in sorted(awaited):
+            self.loop.after(_ROUND_TRIP_S, lambda name=name: self.ping(name))
+        if awaited:
+            self.tick_soon()
         is_whole = self.controller.is_whole() and not self.controller.tasks
         if self.broken_at_s and is_whole and self.is_noticed():
             self.repair_s += [self.loop.now_s - at_s for at_s in self.broken_at_s]
             self.broken_at_s.clear()
-        self.loop.after(self.policy.ping_s, self.tick)
+
+    def tick_soon(self) -> None:
+        """Let the controller decide a little later, once for all that happens until then."""
+        if not self.is_ticking:
+            self.is_ticking = True
+            self.loop.after(2 * _ROUND_TRIP_S, self.tick)
 
     def is_noticed(self) -> bool:
         """Whether the controller knows of every dead node."""
@@ -200,8 +228,22 @@ class _ShardRun:
     def end(self, command: ShardCommand, size: float) -> None:
         """End a command; it fails when one of its nodes died."""
         ok = all(self.boots[name] for name in (command.target, command.source) if name)
+        if ok and command.kind in ("freeze", "rebuild"):
+            self.keep_blocks(command)
         moved = int(size) if ok and command.kind != "reconcile" else 0
-        self.controller.finished(command.task, self.loop.now_s, ok=ok, moved_bytes=moved)
+        self.controller.finished(command.task, ok=ok, moved_bytes=moved)
+        self.tick_soon()
+
+    def keep_blocks(self, command: ShardCommand) -> None:
+        """Note which nodes have the blocks of a shard; a report without one asks for a rebuild."""
+        shard = self.controller.shard(command.shard)
+        if shard is None:
+            return
+        nodes = dict(enumerate(command.nodes))
+        if command.kind == "rebuild":
+            nodes = {command.number: command.target}
+        for number, name in nodes.items():
+            self.blocks[name].add((shard.id, shard.epoch, number))
 
     def bytes_of(self, command: ShardCommand) -> float:
         """Return the bytes that a command copies; nothing differs when replicas are compared."""
@@ -248,7 +290,7 @@ class _ShardRun:
     def warm_used(self, counts: dict[int, float]) -> None:
         """Bring cold shards back that are used."""
         controller = self.controller
-        busy = {task.command.shard for task in controller.tasks.values()}
+        busy = controller.tasks.busy()
         used = [s for s in controller.map.shards if s.is_cold and counts[s.id] >= 1]
         for shard in used:
             if shard.id not in busy:

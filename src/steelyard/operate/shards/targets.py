@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 
 from steelyard.data.shardstore.shardmap import Shard, ShardMap
-from steelyard.operate.shards.commands import ShardTask
 from steelyard.operate.shards.detector import Detector
 from steelyard.operate.shards.placement import choose
 from steelyard.operate.shards.policy import Adaptive
+from steelyard.operate.shards.tasks import TaskTable
 from steelyard.operate.shards.views import NodeView
 
 __all__ = ["Targets"]
@@ -15,28 +15,33 @@ __all__ = ["Targets"]
 class Targets:
     """Chooses sources and targets of copies among the nodes that are up."""
 
-    def __init__(self, nodes: Mapping[str, NodeView], detector: Detector, policy: Adaptive) -> None:
+    def __init__(
+        self, nodes: Mapping[str, NodeView], detector: Detector, tasks: TaskTable, policy: Adaptive
+    ) -> None:
         """Take what the controller knows.
 
         Args:
             nodes: by name.
             detector: knows who is up.
+            tasks: changes under way.
             policy: how many copies run at once, and the bound of the load.
         """
-        self._nodes, self._detector, self._policy = nodes, detector, policy
+        self._nodes, self._detector, self._tasks, self._policy = nodes, detector, tasks, policy
         self._spare = ""
 
     def live(self) -> list[str]:
         """Return the nodes that are up or suspected, in order."""
         return sorted(name for name in self._nodes if self._detector.state(name) != "dead")
 
-    def is_free(self, name: str, tasks: Mapping[int, ShardTask]) -> bool:
-        """Whether a node may read or send one more copy now."""
-        commands = [task.command for task in tasks.values() if task.command.kind != "reconcile"]
-        busy = sum(name in (command.target, command.source) for command in commands)
-        return busy < self._policy.moves_at_once
+    def can_receive(self, name: str) -> bool:
+        """Whether a node may make one more copy now."""
+        return self._tasks.num_received(name) < self._policy.moves_at_once
 
-    def source_of(self, shard: Shard, tasks: Mapping[int, ShardTask]) -> str:
+    def _can_send(self, name: str) -> bool:
+        # Counted apart from what it receives: a link carries as much again the other way.
+        return self._tasks.num_sent(name) < self._policy.moves_at_once
+
+    def source_of(self, shard: Shard) -> str:
         """Return the node to copy a shard from, the one that writes; none when it is down or busy.
 
         Another replica may lack a write that is under way and that the new holder, named after the
@@ -44,13 +49,12 @@ class Targets:
         """
         first = shard.replicas[0]
         is_up = self._detector.state(first) == "up"
-        return first if is_up and self.is_free(first, tasks) else ""
+        return first if is_up and self._can_send(first) else ""
 
     def target_for(
         self,
         shard: Shard,
         shard_map: ShardMap,
-        tasks: Mapping[int, ShardTask],
         weights: Mapping[int, float],
         copies: int,
     ) -> str:
@@ -61,7 +65,6 @@ class Targets:
         Args:
             shard: what is copied.
             shard_map: where copies are.
-            tasks: changes under way.
             weights: load by shard.
             copies: how many share the shard's load.
 
@@ -91,7 +94,7 @@ class Targets:
             {name: loads[name] for name in able},
             {name: self._nodes[name].capacity for name in able},
             eps=self._policy.eps,
-            taken={*shard.holders, *(name for name in able if not self.is_free(name, tasks))},
+            taken={*shard.holders, *(name for name in able if not self.can_receive(name))},
             preferred=preferred,
             hosts={name: self._nodes[name].host for name in able if self._nodes[name].host},
         )

@@ -15,7 +15,7 @@ class NodeReport:
         spoken_s: when it spoke, on its own clock.
         map_version: map that it has.
         rows: rows held by shard number; of shards without rows nothing is told.
-        fragments: shard and number of the coded blocks that it keeps.
+        fragments: shard, version and number of the coded blocks that it keeps.
         recovered: it read back all that it had acknowledged before it was restarted.
         is_full: it has no room for writes.
     """
@@ -24,14 +24,14 @@ class NodeReport:
     spoken_s: float
     map_version: int
     rows: Mapping[int, int] = field(default_factory=dict)
-    fragments: frozenset[tuple[int, int]] = frozenset()
+    fragments: frozenset[tuple[int, int, int]] = frozenset()
     recovered: bool = False
     is_full: bool = False
 
-    def lacks(self, shard: int, number: int, map_version: int) -> bool:
+    def lacks(self, block: tuple[int, int, int], map_version: int) -> bool:
         """Whether a coded block that the map places on the node is not there."""
         # A report from before the shard was coded cannot name its blocks.
-        return self.map_version >= map_version and (shard, number) not in self.fragments
+        return self.map_version >= map_version and block not in self.fragments
 
 
 @dataclass(slots=True)
