@@ -78,7 +78,7 @@ def _reports(
     own: list[Forecaster] = [DLinearForecaster(), GRUForecaster()]
     rules: list[Forecaster] = [RecentQuantiles(), SeasonalNaive()]
     parts = [*models, *rules, RecentQuantiles(288)]
-    blend = BlendedForecaster(parts, horizon=_HORIZON, stride=_HORIZON // 2)
+    blend = BlendedForecaster(parts, horizon=_HORIZON, stride=_HORIZON // 2, lead=0.7)
     rivals: list[Forecaster] = [default, blend, *models, *own, *rules]
     for item in rivals:
         if item not in models:
