@@ -68,7 +68,8 @@ class ModelOptions:
             each in quotes.
         checkpoint: file of a masked encoder that `operate pretrain` made; the shipped one unless
             given.
-        windows: most past windows a series to try them on, end to end.
+        windows: most past windows a series to try them on, end to end; models are tried half a
+            window apart, levels a whole one.
     """
 
     models: Annotated[tuple[ModelName, ...], _MANY] = ("masked-encoder", "ets")

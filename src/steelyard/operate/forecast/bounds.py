@@ -61,10 +61,23 @@ def within_reach(quantiles: np.ndarray, low: np.ndarray, high: np.ndarray) -> np
     Returns:
         Finite quantiles [n, K, H], ascending along K.
     """
-    width = high - low  # infinite where the range of floats is left: then nothing is cut off
     middle = 0.5 * low + 0.5 * high
     held = np.where(np.isnan(quantiles), middle, quantiles)
-    return np.sort(np.clip(held, low - width, high + width), axis=1)
+    return np.sort(np.clip(held, *reach(low, high)), axis=1)
+
+
+def reach(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ranges of contexts, widened by their widths on either side.
+
+    Args:
+        low: least value of each context, of any shape.
+        high: largest value of each.
+
+    Returns:
+        The lowest and the highest values that a forecast may have.
+    """
+    width = high - low  # infinite where the range of floats is left: then nothing is cut off
+    return low - width, high + width
 
 
 def quantiles_of_rows(values: np.ndarray, levels: np.ndarray = LEVELS) -> np.ndarray:
@@ -84,20 +97,6 @@ def quantiles_of_rows(values: np.ndarray, levels: np.ndarray = LEVELS) -> np.nda
     low = np.take_along_axis(ordered, below, 1)
     high = np.take_along_axis(ordered, np.minimum(below + 1, most), 1)
     return low + (place - below) * (high - low)
-
-
-def reach(context: np.ndarray) -> tuple[float, float]:
-    """Return the range of a context, widened by its width on either side.
-
-    Args:
-        context: values of the past [T]; NaN where nothing was observed.
-
-    Returns:
-        The lowest and the highest value that a forecast may have.
-    """
-    low, high = np.nanmin(context), np.nanmax(context)
-    width = high - low  # infinite where the range of floats is left: then nothing is cut off
-    return low - width, high + width
 
 
 def forecast_all(

@@ -2,12 +2,7 @@
 
 import numpy as np
 
-from steelyard.operate.forecast.bounds import (
-    LEVELS,
-    forecast_all,
-    forecast_each,
-    quantiles_of_rows,
-)
+from steelyard.operate.forecast.bounds import forecast_all, forecast_each, quantiles_of_rows
 from steelyard.operate.forecast.sample_forecast import SampleForecast
 from steelyard.operate.series import SeriesSet
 
@@ -114,7 +109,7 @@ class SeasonalProfile:
         if count:
             table = filled(values)[-count * season :].reshape(count, season)
         profile = np.nanmean(table, axis=0)
-        spread = np.nanquantile(table - profile, LEVELS)
+        spread = quantiles_of_rows((table - profile).reshape(1, -1))[0]
         return profile[np.arange(horizon) % len(profile)] + spread[:, None]
 
 
