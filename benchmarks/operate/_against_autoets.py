@@ -75,8 +75,7 @@ def score_checks(
 
 
 def speed_checks(
-    encoder: Forecaster,
-    default: Forecaster,
+    rivals: tuple[Forecaster, Forecaster, Forecaster],
     series: SeriesSet,
     windows: int,
     peer: AutoETSPeer | None,
@@ -86,8 +85,8 @@ def speed_checks(
     Processor time, because a machine that others use too stops one rival longer than the other.
 
     Args:
-        encoder: the pretrained encoder alone.
-        default: the default forecaster, fitted on what lies before the windows.
+        rivals: the pretrained encoder alone; the default forecaster, fitted on what lies before the
+            windows; and the blend, of which every part is asked.
         series: the series.
         windows: windows of each that the peer forecast.
         peer: the peer after its forecast; None where it is not there.
@@ -99,19 +98,22 @@ def speed_checks(
     rows = np.repeat(np.arange(len(series)), windows)
     ends = series.lengths[rows] - horizon * np.tile(np.arange(windows, 0, -1), len(series))
     context = series.cut(rows, np.zeros_like(ends), ends)
-    alone, whole = (_rate(item, context, horizon) for item in (encoder, default))
+    alone, default, blend = (_rate(item, context, horizon) for item in rivals)
     checks = [Check("5 encoder's windows/s of processor time over 200", alone / 200, 1.0, "higher")]
     if peer is None:
         return checks
     slow = len(context) / peer.seconds
     print(
-        f"windows per second of processor time: encoder {alone:,.0f}, default {whole:,.0f}, "
-        f"{peer.name} {slow:,.2f} (480 steps of context, not seasonal)"
+        f"windows per second of processor time: encoder {alone:,.0f}, default {default:,.0f}, "
+        f"blend {blend:,.0f}, {peer.name} {slow:,.2f} (480 steps of context, not seasonal)"
     )
     return [
         *checks,
         Check("5 encoder's windows/s over those of AutoETS", alone / slow, 20, "higher"),
-        Check("5 default forecaster's windows/s over those of AutoETS", whole / slow, 20, "higher"),
+        Check(
+            "5 default forecaster's windows/s over those of AutoETS", default / slow, 20, "higher"
+        ),
+        Check("5 blend's windows/s over those of AutoETS", blend / slow, 20, "higher"),
     ]
 
 

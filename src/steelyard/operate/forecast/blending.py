@@ -13,7 +13,6 @@ from steelyard.operate.series import SeriesSet
 
 __all__ = ["BlendedForecaster", "cut_windows", "past_windows"]
 
-_LEAD = 0.7
 _PULL = 0.1
 _RELEARNED = 4
 """Windows with the same weights, in a rehearsal."""
@@ -42,9 +41,9 @@ def cut_windows(series: SeriesSet, horizon: int, windows: int, stride: int) -> P
 class BlendedForecaster:
     """Means of quantiles, with weights that would have lost least on the series' own past.
 
-    Before anything was seen, the first part has .7 of the weight and the others share the rest, and
-    weights learned from the past are drawn to these. So a few windows move them little, and no part
-    is ever without weight. A series that `fit` did not see is weighed so, too.
+    Learned weights are drawn to those that the parts have before anything was seen. So a few
+    windows move them little, and no part is ever without weight. A series that `fit` did not see is
+    weighed by those alone.
 
     Attributes:
         name: "Blend".
@@ -64,27 +63,31 @@ class BlendedForecaster:
         horizon: int = 48,
         windows: int = 24,
         stride: int = 0,
+        lead: float = 0.0,
     ) -> None:
         """Set what is joined.
 
         Args:
-            parts: two or more forecasters that answer with quantiles at the same levels, the one to
-                be trusted most first.
+            parts: two or more forecasters that answer with quantiles at the same levels.
             horizon: steps of the windows that weigh them.
             windows: most past windows of each series, end to end.
             stride: steps from one window to the next; 0 for a horizon. Those that overlap tell more
                 of a short past.
+            lead: weight of the first part before anything was seen, in (0, 1), where it is trusted
+                more than the others, which share the rest; 0 for equal weights.
 
         Raises:
-            ConfigError: there is nothing to join.
+            ConfigError: there is nothing to join, or the lead is out of range.
         """
         if len(parts) < 2:
             raise ConfigError(f"a blend of {len(parts)} forecasters", hint="give two or more")
+        if not 0 <= lead < 1:
+            raise ConfigError(f"lead {lead} of a blend", hint="give 0 or a share below 1")
         self.name = "Blend"
         self.parts = list(parts)
         self.weights: dict[str, np.ndarray] = {}
-        self._prior = np.full(len(parts), (1 - _LEAD) / (len(parts) - 1))
-        self._prior[0] = _LEAD
+        lead = lead or 1 / len(parts)
+        self._prior = np.array([lead, *[(1 - lead) / (len(parts) - 1)] * (len(parts) - 1)])
         self._horizon = horizon
         self._windows = windows
         self._stride = stride or horizon

@@ -26,6 +26,8 @@ __all__ = [
 
 _MOST_WINDOWS = 24
 _LONG = 288
+_LEAD = 0.7
+"""Weight of the first model in the blend, before anything was seen."""
 
 
 def simple_rules() -> list[Forecaster]:
@@ -120,7 +122,7 @@ class ChosenForecaster:
         self._blend = None
         if models:
             self._blend = BlendedForecaster(
-                self._parts, horizon=horizon, windows=windows, stride=stride
+                self._parts, horizon=horizon, windows=windows, stride=stride, lead=_LEAD
             )
             self._models.append(GuardedForecaster(self._blend))
         self._horizon = horizon
