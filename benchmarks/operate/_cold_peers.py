@@ -22,7 +22,7 @@ from steelyard.sim.serverless import (
 )
 from steelyard.sim.serverless.published import published_start_ups
 
-__all__ = ["speed_checks", "steady_checks"]
+__all__ = ["speed_checks", "steady_checks", "warm_up"]
 
 _KEEP_S = 60.0
 _FUNCTIONS = 400
@@ -53,12 +53,20 @@ def _peer(name: str) -> JsonProcess | None:
         return None
 
 
+def warm_up() -> None:
+    """Run a few requests, so that nothing is compiled while anything is timed."""
+    run(
+        Platform(start_ups=published_start_ups(), keep_alive=FixedKeepAlive()),
+        busy_workload(100, 0),
+        0,
+    )
+
+
 def speed_checks(*, quick: bool) -> list[Check]:
     """Time requests per second on one core, in turn with SimPy on the first part of them."""
     ours_count, theirs_count = (400_000, 40_000) if quick else (2_000_000, 100_000)
     platform = Platform(start_ups=published_start_ups(), keep_alive=FixedKeepAlive())
     work, part = busy_workload(ours_count, 0), busy_workload(theirs_count, 0)
-    run(platform, part, 0)  # compiles
     peer = _peer("simpy")
     ours, theirs, found = [], [], {}
     with tempfile.TemporaryDirectory() as folder:

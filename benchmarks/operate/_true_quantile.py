@@ -3,8 +3,12 @@
 import numpy as np
 from scipy.special import ndtri
 
-from steelyard.operate.autoscale import BayesianScaler, OracleQuantile, replay
-from steelyard.operate.autoscale.study import DemandForecaster
+from steelyard.operate.autoscale import (
+    BayesianScaler,
+    DemandForecaster,
+    OracleQuantile,
+    replay,
+)
 from steelyard.operate.forecast.recent_errors import RecentErrors
 from steelyard.sim.autoscale import Service
 

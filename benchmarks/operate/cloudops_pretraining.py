@@ -11,6 +11,7 @@ import numpy as np
 from benchmarks import peers
 from benchmarks.common import Check
 from benchmarks.operate._autoets import AutoETSPeer
+from benchmarks.operate._decoding_cells import decoding_checks
 from benchmarks.operate._heads import head_checks
 from benchmarks.operate._pretraining_cells import scaling_checks
 from benchmarks.operate._real_series import real_series
@@ -51,6 +52,7 @@ def run(quick: bool) -> list[Check]:
         checks = _accuracy(reports, kind)
         checks += _peer_checks(reports, peer, series, kind)
         checks += _coverage(series, kind, quick)
+        checks += decoding_checks(quick)
         checks += head_checks(quick)
         checks += wild_checks(2_000 if quick else 100_000)
         return [*checks, *scaling_checks()]

@@ -266,6 +266,12 @@ _ROWS: tuple[tuple[str, str, Literal["lower", "higher", "neither"], str], ...] =
         "neither",
         "Value of a watched series at one step, in the unit of the series.",
     ),
+    (
+        "operate.demand",
+        "1",
+        "neither",
+        "Mean load of a service in one step, in the unit of its record.",
+    ),
     ("data.documents", "count", "neither", "Documents kept after cleaning and deduplication."),
     ("data.tokens", "token", "neither", "Tokens in the training shards."),
     (

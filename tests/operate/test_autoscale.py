@@ -1,5 +1,7 @@
 """Scalers: what they choose, what they learn, and what a replay says of them."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -10,23 +12,32 @@ from steelyard.operate.autoscale import (
     CapacityPosterior,
     DecayingHistogram,
     FixedReplicas,
+    MissPrice,
     MovingWindowMax,
     Oracle,
     OracleQuantile,
     QuantileScaler,
-    RecentValues,
     RecommenderVPA,
     ScalerPolicy,
     ServiceState,
+    VirtualDeadline,
     lead_steps,
     peak_samples,
     replay,
     replay_all,
 )
+from steelyard.operate.forecast import RecentQuantiles, SampleForecast
+from steelyard.operate.forecast.guarded import Deadline
+from steelyard.operate.series import SeriesSet
 from steelyard.sim.autoscale import Service
 from steelyard.sim.control import Latency, Observation, Reading
 
 SERVICE = Service(capacity=10.0, target_utilization=0.8, allowed=0.1)
+
+
+def values_of(values):
+    """The forecast that the next value is drawn from these."""
+    return SampleForecast(np.asarray(values, float)[:, None], source="last values")
 
 
 def state_of(replicas=5, **known):
@@ -37,7 +48,13 @@ def state_of(replicas=5, **known):
 @pytest.mark.parametrize("allowed", [0.02, 0.3])
 def test_the_chosen_number_is_that_of_a_plain_search(miss_ratio, allowed):
     service = Service(capacity=10.0, allowed=allowed, max_replicas=60)
-    scaler = BayesianScaler(service, step_s=300.0, miss_ratio=miss_ratio, switch_cost=0.7)
+    scaler = BayesianScaler(
+        service,
+        step_s=300.0,
+        promise="each decision",
+        miss_ratio=miss_ratio,
+        switch_cost=0.7,
+    )
     needed = np.sort(np.random.default_rng(1).gamma(4.0, 4.0, 500))
     losses = {
         count: np.maximum(count - needed, 0).mean()
@@ -49,9 +66,73 @@ def test_the_chosen_number_is_that_of_a_plain_search(miss_ratio, allowed):
     assert scaler.best(needed, 20) == min(losses, key=losses.get)
 
 
+def test_in_the_long_run_the_chosen_number_is_that_of_a_plain_search():
+    service = Service(capacity=10.0, allowed=0.05, max_replicas=60)
+    scaler = BayesianScaler(service, step_s=300.0, switch_cost=0.3)
+    needed = np.sort(np.random.default_rng(2).gamma(4.0, 4.0, 500))
+    scaler.price.begin(needed)
+    losses = {
+        count: count + scaler.price.value * np.mean(needed > count) + 0.3 * abs(count - 20)
+        for count in range(1, 61)
+        if np.mean(needed > count) <= 0.5
+    }
+    assert scaler.best(needed, 20) == min(losses, key=losses.get)
+
+
+def test_the_first_price_allows_what_the_promise_does():
+    service = Service(capacity=10.0, allowed=0.05, max_replicas=100_000)
+    needed = np.sort(np.random.default_rng(3).normal(5000, 300, 100_000))
+    found = BayesianScaler(service, step_s=300.0).best(needed, 1)
+    assert np.mean(needed > found) == pytest.approx(0.05, abs=0.01)
+
+
+def test_the_price_of_a_miss_follows_what_is_missed():
+    price = MissPrice(target=0.05, most=1000.0)
+    price.observe(1.0)
+    assert np.isnan(price.value)
+    price.begin(np.arange(101.0))
+    assert price.value == pytest.approx(100.0)
+    # One step in twenty missed leaves it where it is.
+    for missed in (1.0, *[0.0] * 19):
+        price.observe(missed)
+    assert price.value == pytest.approx(100.0)
+    for missed, end in ((1.0, 1000.0), (0.0, 1.0)):
+        for _ in range(1000):
+            price.observe(missed)
+        assert price.value == end
+
+
+def test_peaks_that_nobody_foresees_are_missed_in_the_long_run_only():
+    rng = np.random.default_rng(5)
+    demand = 40 + 10 * rng.random(2000) + 2000 * (rng.random(2000) < 0.03)
+
+    def outcome(promise):
+        scaler = BayesianScaler(Service(capacity=10.0), step_s=300.0, promise=promise)
+        return replay(
+            Service(capacity=10.0),
+            demand[1000:],
+            scaler,
+            step_s=300.0,
+            forecaster=lambda past: values_of(past[-24:]),
+            history=demand[:1000],
+        ).report.outcome
+
+    long_run, each = outcome("long run"), outcome("each decision")
+    assert long_run.details["instance_hours"] < 0.5 * each.details["instance_hours"]
+    assert long_run.violation_rate < 1.5 * 0.05
+
+
+def test_an_idle_service_keeps_its_promise():
+    scaler = BayesianScaler(SERVICE, step_s=300.0)
+    scaler.decide(0.0, None, state_of(utilization=0.0, demand=0.0))
+    assert scaler.misses.mean < SERVICE.allowed and scaler.capacity.weight == 10.0
+
+
 def test_without_the_promise_it_is_the_newsvendors_quantile():
     service = Service(capacity=10.0, allowed=0.49, max_replicas=10_000)
-    scaler = BayesianScaler(service, step_s=300.0, miss_ratio=9.0, adapts=False)
+    scaler = BayesianScaler(
+        service, step_s=300.0, promise="each decision", miss_ratio=9.0, adapts=False
+    )
     needed = np.sort(np.random.default_rng(0).normal(5000, 300, 20_000))
     assert scaler.best(needed, 1) == pytest.approx(np.quantile(needed, 0.9), abs=1.5)
 
@@ -103,7 +184,7 @@ def test_a_smaller_capacity_than_assumed_is_learned():
         demand,
         scaler,
         step_s=300.0,
-        forecaster=lambda seen: RecentValues(seen[-24:]),
+        forecaster=lambda seen: values_of(seen[-24:]),
         history=demand[:24],
         capacity_spread=0.02,
     )
@@ -113,7 +194,7 @@ def test_a_smaller_capacity_than_assumed_is_learned():
 
 def test_replicas_are_let_go_once_a_cooldown():
     scaler = BayesianScaler(SERVICE, step_s=60.0, cooldown_s=300.0, adapts=False)
-    low = RecentValues(np.full(24, 8.0))
+    low = values_of(np.full(24, 8.0))
     found = [scaler.decide(now_s, low, state_of(9)) for now_s in (0.0, 60.0, 299.0, 300.0)]
     assert [item < 9 for item in found] == [True, False, False, True]
     assert scaler.decide(310.0, None, state_of(9)) == 9
@@ -212,7 +293,7 @@ def test_the_true_quantile_is_missed_as_often_as_allowed(allowed):
 
 
 def lagged(seen):
-    return RecentValues(seen[-24:])
+    return values_of(seen[-24:])
 
 
 def small_replay(seed=0):
@@ -249,22 +330,81 @@ def seen(ready=5.0, demand=40.0, now_s=0.0, **others):
     return Observation(readings, tuple(readings.values()))
 
 
-@pytest.mark.parametrize("error", [DataError("no disk"), ValueError("shape"), FloatingPointError()])
+@pytest.mark.parametrize(
+    "error", [DataError("no disk"), ValueError("shape"), RuntimeError("no kernel")]
+)
 def test_a_forecaster_that_fails_is_replaced_and_named(error):
-    def fails(demand):
+    def model(demand):
         raise error
 
+    kept = {}
     policy = ScalerPolicy(
-        QuantileScaler(SERVICE, step_s=300.0), forecaster=fails, history=np.full(30, 40.0)
+        QuantileScaler(SERVICE, step_s=300.0),
+        forecaster=model,
+        history=np.full(30, 40.0),
+        keep=kept.__setitem__,
     )
     (command,) = policy.decide(0.0, seen(ready=1.0))
-    assert command.value == 5 and "last values in place" in command.reason
-    assert policy.num_fallbacks == 1
+    assert command.value == 5 and policy.num_fallbacks == 1
+    assert command.reason.startswith("RecentQuantiles for function, which failed:")
+    assert str(error.args[0]) in command.reason and kept[31].source == command.reason
+
+
+class Slow:
+    """Sleeps until it is let go."""
+
+    name = "Slow"
+
+    def __init__(self):
+        self.calls, self.may_end = 0, threading.Event()
+
+    def __call__(self, demand):
+        self.calls += 1
+        self.may_end.wait(60.0)
+        return values_of(demand[-3:])
+
+
+def test_on_the_real_clock_a_late_forecaster_is_replaced_and_not_asked_while_it_is_busy():
+    slow, demand = Slow(), np.arange(40.0, 70.0)
+    policy = ScalerPolicy(
+        QuantileScaler(SERVICE, step_s=300.0),
+        forecaster=slow,
+        history=demand,
+        within=Deadline(0.05),
+    )
+    (command,) = policy.decide(0.0, seen(ready=1.0, demand=70.0))
+    rule = RecentQuantiles().predict(
+        SeriesSet.from_arrays([np.append(demand, 70.0)], step_s=1.0, ids=["demand"]), 1
+    )[0]
+    assert command.value == SERVICE.replicas_for(rule.quantile(0.9)[0])
+    assert command.reason == "RecentQuantiles for Slow, which was late: more than 0.05 s"
+    (command,) = policy.decide(300.0, seen(ready=1.0, demand=71.0, now_s=300.0))
+    assert "earlier call still runs" in command.reason and slow.calls == 1
+    slow.may_end.set()
+    policy._forecaster._within._late.join()
+    policy.decide(600.0, seen(ready=1.0, demand=72.0, now_s=600.0))
+    assert policy.num_fallbacks == 2 and slow.calls == 2
+
+
+def test_on_virtual_time_a_late_forecaster_is_replaced():
+    takes = Latency((0.0, 0.75, 0.76, 1.0), (1.0, 1.0, 40.0, 40.0))
+    run = replay(
+        SERVICE,
+        np.full(400, 40.0),
+        QuantileScaler(SERVICE, step_s=300.0),
+        step_s=300.0,
+        forecaster=lambda past: values_of(past[-24:]),
+        history=np.full(30, 40.0),
+        within=VirtualDeadline(takes, 30.0),
+    )
+    assert 60 < run.num_fallbacks < 140
+    late = [item for item in run.forecasts.values() if "was late" in item.source]
+    assert len(late) == run.num_fallbacks and len(run.forecasts) == 400
 
 
 def test_a_forecast_that_is_not_finite_is_replaced():
     class Broken:
-        samples = None
+        samples, source = None, "Broken"
 
         def quantile(self, level):
             return np.array([np.nan])
@@ -272,7 +412,69 @@ def test_a_forecast_that_is_not_finite_is_replaced():
     policy = ScalerPolicy(
         QuantileScaler(SERVICE, step_s=300.0), forecaster=lambda _: Broken(), history=[40.0, 40.0]
     )
-    assert policy.decide(0.0, seen(ready=1.0))[0].value == 5 and policy.num_fallbacks == 1
+    (command,) = policy.decide(0.0, seen(ready=1.0))
+    assert command.value == 5 and policy.num_fallbacks == 1 and "not finite" in command.reason
+
+
+def test_the_load_of_a_step_under_way_counts_as_its_demand():
+    class Keeps:
+        period_s = 15.0
+
+        def decide(self, now_s, forecast, state):
+            self.state, self.forecast = state, forecast
+            return 1
+
+    asked, scaler = [], Keeps()
+
+    def forecaster(past):
+        asked.append(list(past))
+        return values_of(past[-2:])
+
+    policy = ScalerPolicy(scaler, forecaster=forecaster, history=[10.0, 20.0])
+    policy.decide(0.0, seen(demand=30.0, load=30.0))
+    # What was read as the step began is still the load of the one before.
+    assert np.isnan(scaler.state.load) and asked == [[10, 20, 30]]
+
+    def later(now_s, load):
+        return Observation(
+            {
+                "ready": Reading("ready", 5.0, now_s),
+                "demand": Reading("demand", 30.0, 0.0),
+                "load": Reading("load", load, now_s),
+            },
+            (),
+        )
+
+    policy.decide(15.0, later(15.0, 44.0))
+    policy.decide(30.0, later(30.0, 44.5))
+    assert scaler.state.load == 44.5 and scaler.state.elapsed_s == 30.0
+    # A hair of difference changes no forecast; more does.
+    assert asked[1:] == [[10, 20, 30, 44]]
+    policy.decide(45.0, later(45.0, 60.0))
+    assert asked[-1] == [10, 20, 30, 60]
+
+
+def test_on_two_clocks_the_scaler_follows_the_load_within_a_step():
+    rng = np.random.default_rng(0)
+    demand = 400 + 200 * np.sin(np.arange(240) / 4) + rng.normal(0, 20, 240)
+    service = Service(capacity=10.0, target_utilization=0.8, startup=Latency.lognormal(120.0, 0.3))
+
+    def hours(period_s):
+        scaler = BayesianScaler(service, step_s=3600.0, period_s=period_s)
+        run = replay(
+            service,
+            demand[120:],
+            scaler,
+            step_s=3600.0,
+            forecaster=lambda past: values_of(past[-1] + np.diff(past[-49:])),
+            history=demand[:120],
+        )
+        return run.report.outcome
+
+    slow, fast = hours(None), hours(15.0)
+    assert fast.details["instance_hours"] < 0.9 * slow.details["instance_hours"]
+    # A step that needs more is missed until replicas have started: 2.5 minutes of an hour at most.
+    assert fast.violation_rate < service.allowed
 
 
 def test_nothing_is_asked_for_without_knowing_what_is_there():
@@ -293,7 +495,9 @@ def test_an_old_metric_is_a_missing_one():
     scaler = Keeps()
     policy = ScalerPolicy(scaler)
     policy.decide(20.0, seen(utilization=0.7, starting=2.0, missing=1.0))
-    assert scaler.state == ServiceState(5, 2, 40.0, 0.7, 1)
+    known = scaler.state
+    assert (known.ready, known.starting, known.missing) == (5, 2, 1)
+    assert (known.demand, known.utilization) == (40.0, 0.7)
     policy.decide(40.0, seen(utilization=0.7))
     assert np.isnan(scaler.state.utilization)
 
@@ -301,6 +505,10 @@ def test_an_old_metric_is_a_missing_one():
 def test_what_cannot_be_is_refused():
     with pytest.raises(ConfigError, match="target"):
         AllowedMisses(target=0.0)
+    with pytest.raises(ConfigError, match="rate"):
+        MissPrice(target=0.1, most=9.0, rate=2.0)
+    with pytest.raises(ConfigError, match="promise"):
+        BayesianScaler(SERVICE, step_s=60.0, promise="never")
     with pytest.raises(ConfigError, match="growth"):
         DecayingHistogram(growth=1.0)
     with pytest.raises(TraceError, match="step 1"):

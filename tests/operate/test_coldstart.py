@@ -15,10 +15,10 @@ from steelyard.operate.coldstart import (
     ChainPrewarm,
     DemandProfile,
     FixedPool,
+    ForecastPool,
     ForecastPrewarm,
     HybridHistogram,
     LeastColdStart,
-    SeasonalPool,
     TimerAware,
     TimerPrewarm,
     UtilityAware,
@@ -31,6 +31,7 @@ from steelyard.operate.coldstart import (
 from steelyard.operate.coldstart.characterize import peak_to_trough, utility_ratios
 from steelyard.operate.coldstart.fits import lognormal_of_moments
 from steelyard.operate.coldstart.keepalive import FixedKeepAlive
+from steelyard.operate.forecast import SeasonalProfile
 from steelyard.sim.serverless import FunctionState
 from steelyard.sim.serverless.published import published_platform
 
@@ -300,13 +301,40 @@ def test_delay_pools_and_placement_decide():
     assert AsyncDelay(deadline_s=40).wait_s(waiting) == 0
     assert AsyncDelay().wait_s(state(is_async=False, num_pods=1)) == 0
     needs = np.tile([1, 5, 2, 1], 6)
-    season = SeasonalPool(steps_per_day=4, level=1.0, beside=0, recent=0)
-    assert [season.size(needs[:count]) for count in (20, 21, 22)] == [1, 5, 2]
+    season = ForecastPool(
+        forecaster=SeasonalProfile(4), step_s=900.0, refresh_steps=4, fewest_steps=8
+    )
+    # A refill spans a step more, so the larger of two needs is there ahead of time.
+    assert [season.size(needs[:count]) for count in (20, 21, 22, 23)] == [5, 5, 2, 1]
+    assert season.size(needs[:3]) == 5
     assert FixedPool(3).size(needs) == 3
     home, start_s = np.array([0, 1, 1]), np.array([2.0, 0.5])
     rtt_s = np.array([[0.0, 0.2], [0.2, 0.0]])
     assert LeastColdStart().place(home, start_s, rtt_s).tolist() == [1, 1, 1]
     assert LeastColdStart(rtt_weight=10).place(home, start_s, rtt_s).tolist() == [0, 1, 1]
+
+
+def test_a_pool_that_cannot_forecast_says_so():
+    class Failing(SeasonalProfile):
+        def predict(self, context, horizon):
+            raise ValueError("no model")
+
+    pool = ForecastPool(forecaster=Failing(4), step_s=900.0, refresh_steps=4, fewest_steps=8)
+    with pytest.warns(RuntimeWarning, match="RecentQuantiles for .*, which failed"):
+        assert pool.size(np.full(8, 3)) == 3
+    with pytest.raises(ConfigError, match="level"):
+        ForecastPool(forecaster=Failing(4), step_s=900.0, level=1.0)
+
+
+def test_small_workloads_have_no_more_minute_timers_than_large_ones():
+    def minute_timers(per_day, seeds):
+        maker = WorkloadGenerator(cold_starts_per_day=per_day, days=0.01)
+        works = [maker.make(seed) for seed in seeds]
+        count = sum(item.period_s == 60.0 for work in works for item in work.functions)
+        return count / (per_day * len(works))
+
+    small, large = minute_timers(500.0, range(200)), minute_timers(40_000.0, range(4))
+    assert small == pytest.approx(large, rel=0.5)
 
 
 def test_generator_keeps_its_promises():
@@ -350,25 +378,25 @@ def test_policies_are_compared_on_the_same_requests():
 
 def test_commands_print_json_and_pages(tmp_path, capsys, trace):
     from steelyard.cli.operate.coldstart.characterizing import characterize_trace
-    from steelyard.cli.operate.coldstart.simulating import simulate
+    from steelyard.cli.operate.coldstart.simulating import RequestOptions, simulate
 
     folder, _ = trace
     characterize_trace(folder / "day0.csv", json=True)
     assert json.loads(capsys.readouterr().out)["num_rows"] == 1500
     page = tmp_path / "cold.html"
-    options = {"days": 1.0, "cold_starts": 500.0, "policies": "fixed,timer"}
-    simulate(**options, json=True, report=page)
+    small = {"days": 1.0, "cold_starts": 500.0}
+    simulate(options=RequestOptions(**small), policies="fixed,timer", json=True, report=page)
     values = json.loads(capsys.readouterr().out)
     assert {row["name"] for row in values["policies"]} == {"fixed", "timer", "oracle"}
     assert "Where the time goes" in page.read_text()
     simulate(azure_2021(tmp_path / "new.csv"), policies="fixed", weights="16 GB")
     assert "oracle" in capsys.readouterr().out
-    for wrong, said in (
-        ({"policies": "best"}, "--policies"),
-        ({"days": 0.0}, "--days"),
-        ({"slots": 0}, "--slots"),
-        ({"weights": "0 GB"}, "--weights"),
-        ({"cold_starts": 1e9}, "--cold-starts"),
+    for wrong, other, said in (
+        ({}, {"policies": "best"}, "--policies"),
+        ({"days": 0.0}, {}, "--days"),
+        ({"slots": 0}, {}, "--slots"),
+        ({}, {"weights": "0 GB"}, "--weights"),
+        ({"cold_starts": 1e9}, {}, "--cold-starts"),
     ):
         with pytest.raises(ConfigError, match=said):
-            simulate(**(options | wrong))
+            simulate(options=RequestOptions(**(small | wrong)), **other)

@@ -14,6 +14,7 @@ from steelyard.operate.forecast import (
     RecentQuantiles,
     SampleForecast,
     SeasonalNaive,
+    SeasonalProfile,
     evaluate,
 )
 from steelyard.operate.forecast.bookkeeping import remember, settle
@@ -99,9 +100,15 @@ def test_rules_say_what_they_promise():
     np.testing.assert_allclose(
         naive.quantile(0.5), np.concatenate([series.row(0)[-288:], series.row(0)[-288:-276]])
     )
+    spikes = np.tile([0.0, 9.0, 0.0, 0.0], 6) + np.repeat([0.0, 2.0], 12)
+    profile = SeasonalProfile(4, seasons=4).predict(SeriesSet.from_arrays([spikes], step_s=300), 6)[
+        0
+    ]
+    # Four seasons count, of which one is lower by 2: a mean of 1.5 and a median 0.5 above it.
+    np.testing.assert_allclose(profile.quantile(0.5), np.array([0, 9, 0, 0, 0, 9]) + 2.0)
     # One value alone is enough for all of them.
     single = SeriesSet.from_arrays([np.array([np.nan, 3.0])], step_s=300)
-    for rule in (RecentQuantiles(), SeasonalNaive(), DampedETS()):
+    for rule in (RecentQuantiles(), SeasonalNaive(), SeasonalProfile(), DampedETS()):
         assert (rule.predict(single, 4)[0].values == 3).all()
     with pytest.raises(TraceError, match="'series-0' has 0 observed"):
         RecentQuantiles().predict(SeriesSet.from_arrays([np.full(5, np.nan)], step_s=300), 4)
@@ -168,7 +175,7 @@ def test_no_context_makes_a_rule_explode(values):
         return
     context = SeriesSet.from_arrays([values], step_s=3600)
     known = values[np.isfinite(values)]
-    for rule in (RecentQuantiles(), SeasonalNaive(), DampedETS()):
+    for rule in (RecentQuantiles(), SeasonalNaive(), SeasonalProfile(), DampedETS()):
         made = rule.predict(context, 30)[0].values
         assert np.isfinite(made).all()
         # Halves, because the width of the range may itself be too large for a float.

@@ -99,7 +99,7 @@ def test_an_untrained_anchored_encoder_says_what_recent_quantiles_say(corpus):
         np.testing.assert_allclose(one.values, other.values, atol=2e-3 * size)
 
 
-@pytest.mark.parametrize("head", ["student-t", "gaussian", "quantile"])
+@pytest.mark.parametrize("head", ["student-t", "gaussian", "quantile", "flow"])
 def test_pretraining_lowers_the_loss(corpus, tmp_path, head):
     config = EncoderConfig(
         context_steps=48,
@@ -150,6 +150,14 @@ def test_batches_depend_on_nothing_but_their_number(corpus):
     assert values.shape == (16, SMALL.history_steps() + 16) and seasons.dtype == torch.int64
     assert values[:, :-16].isfinite().any(1).all()
     assert not torch.equal(values.nan_to_num(), first.batch(8)[0].nan_to_num())
+
+
+def test_a_context_that_stands_still_after_large_values_is_read():
+    config = EncoderConfig(context_steps=48, horizon=8, patch=1, scaling="standard", head="flow")
+    past = torch.zeros(2, 400, dtype=torch.float64)
+    past[0, :200] = 1e8
+    outputs, _ = MaskedEncoder(config)(past, torch.tensor([288, 288]))
+    assert outputs.isfinite().all()
 
 
 WILD = hnp.arrays(

@@ -1,6 +1,7 @@
 """What a scaler controls in earnest: processes, Ray Serve, and a trigger that reads JSON."""
 
 import json
+import socket
 import sys
 import threading
 import time
@@ -12,11 +13,16 @@ import numpy as np
 import pytest
 
 from steelyard.errors import BackendError, ConfigError, DataError
-from steelyard.operate.autoscale import FixedReplicas, QuantileScaler, RecentValues
+from steelyard.operate.autoscale import FixedReplicas, QuantileScaler
+from steelyard.operate.autoscale.book import ForecastBook, checked_steps
 from steelyard.operate.autoscale.config import AutoscaleConfig
+from steelyard.operate.autoscale.demand import Demand
 from steelyard.operate.autoscale.endpoint import Recommender, make_server
 from steelyard.operate.autoscale.ray_policy import RayServePolicy
 from steelyard.operate.autoscale.replicas import ServeReplicas, is_healthy
+from steelyard.operate.forecast import SampleForecast
+from steelyard.operate.forecast.bookkeeping import SaidSteps
+from steelyard.runs import Ledger, RunStore
 from steelyard.sim.autoscale import Service
 from steelyard.sim.control import Command
 
@@ -68,6 +74,34 @@ def test_one_that_drains_for_too_long_is_killed():
     assert process.poll() is not None and time.monotonic() - begin < 20
 
 
+def test_a_controller_goes_on_with_the_processes_of_the_one_before(tmp_path):
+    file = tmp_path / "replicas.json"
+    known = {"first_port": 50_300, "most": 4, "drain_s": 5.0, "is_ready": lambda port: True}
+    killed = ServeReplicas(_SLEEPS, **known, file=file)
+    killed(Command("replicas", 3, sequence=0))
+    pids = [item.process.pid for item in killed._held]
+    killed._held[1].process.kill()
+    killed._held[1].process.wait()
+    # It ends here without a word; what it had started still runs.
+    made = ServeReplicas(_SLEEPS, **known, file=file)
+    assert made.ready() == 2 and [item.process.pid for item in made._held] == pids[::2]
+    made(Command("replicas", 3, sequence=1))
+    assert sorted(made.ports) == [50_300, 50_301, 50_302]
+    made.close()
+    assert all(item.process.poll() is not None for item in killed._held)
+    assert json.loads(file.read_text()) == []
+
+
+def test_a_port_that_somebody_else_holds_is_left_out():
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 50_400))
+        other.listen()
+        made = ServeReplicas(_SLEEPS, first_port=50_400, most=1, is_ready=lambda port: True)
+        made(Command("replicas", 1, sequence=0))
+        assert made.ports == [50_401]
+        made.close()
+
+
 @pytest.mark.parametrize(
     ("make", "kind"),
     [
@@ -104,7 +138,7 @@ def test_ray_is_answered_with_a_number_within_its_limits():
     service = Service(capacity=10.0, target_utilization=1.0)
     policy = RayServePolicy(
         QuantileScaler(service, step_s=60.0),
-        forecaster=lambda seen: RecentValues(seen[-3:]),
+        forecaster=lambda seen: SampleForecast(seen[-3:, None]),
         history=[20.0, 20.0],
         clock=lambda: now.s,
     )
@@ -120,17 +154,24 @@ def test_ray_is_answered_with_a_number_within_its_limits():
 
 
 @pytest.fixture
-def served():
+def served(tmp_path):
     """A recommender with a clock and a demand that a test moves, behind a server."""
     world = SimpleNamespace(now_s=0.0, demand=np.full(100, 80.0), fails=False)
 
     def read():
         if world.fails:
             raise DataError("no answer from prometheus")
-        return world.demand, 300.0
+        return Demand(load=world.demand, step_s=300.0, source="test")
 
+    world.store = RunStore(tmp_path)
     config = AutoscaleConfig(capacity=10.0, startup_s=1.0)
-    world.made = Recommender(read, config, period_s=60.0, clock=lambda: world.now_s)
+    world.made = Recommender(
+        read,
+        config,
+        period_s=60.0,
+        clock=lambda: world.now_s,
+        book=ForecastBook(world.store, "test"),
+    )
     server = make_server(world.made, 0)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
@@ -166,10 +207,68 @@ def test_a_source_that_fails_keeps_the_last_answer_and_says_so(served):
     assert asked(served.address)["problem"] == ""
 
 
+def test_what_a_trigger_was_told_is_checked_later(served):
+    served.demand, served.now_s = np.append(np.full(100, 80.0), 81.0), 60.0
+    asked(served.address)
+    served.now_s = 120.0
+    asked(served.address)
+    (pair,) = Ledger(served.store).checks()
+    assert pair[0].startswith("operate.") and pair[1].measurement.value == 81.0
+    assert pair[1].forecast.value == 80.0 and not pair[1].covered
+
+
+def test_a_forecaster_that_fails_is_replaced_and_the_answer_says_so(served, monkeypatch):
+    def fails(demand):
+        raise RuntimeError("no kernel")
+
+    monkeypatch.setattr(served.made._forecast, "_forecaster", fails)
+    served.demand, served.now_s = np.full(101, 80.0), 60.0
+    found = asked(served.address)
+    assert (
+        found["replicas"] >= 10 and "which failed: RuntimeError: no kernel" in found["forecaster"]
+    )
+
+
+def test_the_next_controller_checks_what_a_killed_one_forecast(tmp_path):
+    store = RunStore(tmp_path)
+    said = SaidSteps.of(
+        SampleForecast(np.arange(11.0)[:, None].repeat(2, 1), source="Rule for X, which failed"),
+        series="load",
+        first_s=1000.0,
+        step_s=10.0,
+    )
+    ForecastBook(store, "load").keep(said)
+    book = ForecastBook(store, "load")
+    demand = np.full(100, 5.0)
+    assert book.settle(demand, start_s=0.0) == []
+    assert len(book.settle(np.append(demand, 5.0), start_s=0.0)) == 1
+    assert len(book.settle(np.append(demand, [5.0, 99.0]), start_s=0.0)) == 2
+    # Each step counts once, under the name of the rule that stood in.
+    (row,) = Ledger(store).summary()
+    assert (row.forecaster, row.count, row.coverage) == ("operate.Rule", 2, 0.5)
+    assert book.settle(np.append(demand, [5.0, 99.0]), start_s=0.0) == []
+
+
+def test_quantiles_that_round_below_lower_ones_are_put_in_order():
+    class Rounds:
+        source = "Rounds"
+
+        def quantile(self, level):
+            return np.array([6553.6 + (level < 0.5) * 1e-9])
+
+    said = SaidSteps.of(Rounds(), series="load", first_s=0.0, step_s=1.0)
+    (step,) = checked_steps([said], np.array([6553.6]), start_s=0.0, source="load")
+    assert step[1].covered
+
+
 def test_in_shadow_mode_the_number_stays():
     config = AutoscaleConfig(capacity=10.0, startup_s=1.0)
     made = Recommender(
-        lambda: (np.full(100, 80.0), 300.0), config, period_s=60.0, clock=lambda: 0.0, held=3
+        lambda: Demand(load=np.full(100, 80.0), step_s=300.0, source="test"),
+        config,
+        period_s=60.0,
+        clock=lambda: 0.0,
+        held=3,
     )
     found = made.answer()
     assert found["replicas"] == 3 and found["recommended"] >= 10 and found["is_shadow"]

@@ -1,5 +1,9 @@
 """The control loop: what a policy sees, when its commands land, and what is written down first."""
 
+import signal
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -263,6 +267,52 @@ def test_a_controller_that_was_killed_does_not_repeat_a_command(tmp_path, moment
     assert len(numbers) == len(set(numbers)) and numbers == sorted(numbers)
     # A decision that was written down counts for its whole period.
     assert policy.seen[0][0] == (1011 if moment == "deciding" else 1020)
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from steelyard.sim.control import Command, Journal, drive
+
+folder, moment = Path(sys.argv[1]), sys.argv[2]
+left = iter(range(2))
+
+def die(at):
+    if at == moment:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+class Asks:
+    turns = 0
+
+    def decide(self, now_s, observation):
+        self.turns += 1
+        if self.turns == 2:
+            die("deciding")
+        return [Command("out", 7.0)]
+
+def send(command):
+    if command.sequence == 1:
+        die("before sending")
+    with (folder / "sent").open("a") as file:
+        file.write(f"{command.sequence}\\n")
+    if command.sequence == 1:
+        die("after sending")
+
+drive(Asks(), {}, {"out": send}, period_s=0.05, journal=Journal(folder / "journal.json"),
+      is_over=lambda: next(left, None) is None)
+"""
+
+
+@pytest.mark.parametrize(
+    ("moment", "numbers"),
+    [("deciding", [0, 1, 2]), ("before sending", [0, 2, 3]), ("after sending", [0, 1, 2, 3])],
+)
+def test_a_controller_that_gets_kill_9_does_not_repeat_a_command(tmp_path, moment, numbers):
+    words = [sys.executable, "-c", _KILLED, str(tmp_path)]
+    killed = subprocess.run([*words, moment], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    subprocess.run([*words, "never"], check=True)
+    assert [int(word) for word in (tmp_path / "sent").read_text().split()] == numbers
 
 
 def test_nothing_is_sent_that_could_not_be_written_down(tmp_path):

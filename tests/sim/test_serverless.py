@@ -12,15 +12,17 @@ from steelyard.operate.coldstart import (
     ChainPrewarm,
     FixedKeepAlive,
     FixedPool,
+    ForecastPool,
     ForecastPrewarm,
     HybridHistogram,
     KeepAliveOracle,
     LeastColdStart,
-    SeasonalPool,
     TimerAware,
     TimerPrewarm,
     UtilityAware,
 )
+from steelyard.operate.forecast import RecentQuantiles, SeasonalProfile
+from steelyard.operate.forecast.blending import BlendedForecaster
 from steelyard.sim.serverless import (
     CloudFunction,
     EmpiricalQuantiles,
@@ -33,7 +35,7 @@ from steelyard.sim.serverless import (
     replay,
     run,
 )
-from steelyard.sim.serverless.heap import make_heap, pop, push, widen
+from steelyard.sim.serverless.heap import PRIORITY, make_heap, pop, push, widen
 from steelyard.sim.serverless.published import (
     pool_stages,
     published_mix,
@@ -92,7 +94,11 @@ def small_platform(rng, work, regions):
         KeepAliveOracle(work),
     ][int(rng.integers(7))]
     ahead = (TimerPrewarm(), ChainPrewarm(), ForecastPrewarm(margin=0.6))
-    sizers = [FixedPool(int(rng.integers(0, 6))), SeasonalPool(steps_per_day=5)]
+    season = BlendedForecaster([SeasonalProfile(5), RecentQuantiles(9)], horizon=2)
+    forecast = ForecastPool(
+        forecaster=season, step_s=50.0, refresh_steps=4, refit_steps=8, fewest_steps=6
+    )
+    sizers = [FixedPool(int(rng.integers(0, 6))), forecast]
     pools = tuple(
         Pool(size, sizers[int(rng.integers(2))], refill_s=float(rng.choice([3, 10.2])))
         for size in "sl"
@@ -238,23 +244,26 @@ def test_an_engine_starts_as_fast_as_its_weights_come():
         StartUp.of_bytes(1, 0, process_s=0, imports_s=0, warm_up_s=0)
 
 
+def popped(heap):
+    event = heap.events[pop(heap)]
+    return event["key"] // PRIORITY, event["first"]
+
+
 def test_heap_orders_as_the_event_loop_does():
     rng = np.random.default_rng(0)
     heap, reference = make_heap(64), []
     for sequence in range(500):
-        if len(reference) == len(heap.items):
+        if len(reference) + 1 == len(heap.events):
             heap = widen(heap)
         at, priority = float(rng.integers(20)), int(rng.integers(6))
         push(heap, at, priority, sequence, -sequence, 0.5 * sequence)
         heapq.heappush(reference, (at, priority, sequence))
         if rng.random() < 0.4:
             _, priority, first = heapq.heappop(reference)
-            found, slot = pop(heap)
-            assert (found, heap.events[slot]["first"]) == (priority, first)
+            assert popped(heap) == (priority, first)
     while reference:
         _, priority, first = heapq.heappop(reference)
-        found, slot = pop(heap)
-        assert (found, heap.events[slot]["first"]) == (priority, first)
+        assert popped(heap) == (priority, first)
 
 
 def test_published_region_is_whole():

@@ -1,27 +1,26 @@
 """`steelyard operate forecast`: what comes next, how sure that is, and how good it was before."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-import cyclopts
-
+from steelyard.cli.operate.forecast_options import ModelOptions, SeriesOptions
 from steelyard.cli.output import Switch, print_json
-from steelyard.errors import ConfigError
 from steelyard.runs.report import Block, Cell, Chart, Column, Facts, Report, Section, Table, Text
 
 if TYPE_CHECKING:
-    from steelyard.operate.forecast import Forecaster, SampleForecast
+    from steelyard.operate.forecast import SampleForecast
     from steelyard.operate.forecast.choosing import ChosenForecaster
+    from steelyard.operate.forecast.together import ChosenTogether
     from steelyard.operate.series import SeriesSet
 
 __all__ = ["forecast"]
 
-ModelName = Literal["masked-encoder", "ets", "dlinear", "gru"]
 _MOST_CHARTS = 8
-_DEADLINE_S = 60.0
-_MANY = cyclopts.Parameter(consume_multiple=True, negative_iterable=())
+_TOO_SHORT = (
+    "The series are too short to try anything on their own past: at least four horizons are "
+    "needed. The plainest rule is used."
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,26 +28,20 @@ class _ForecastAnswer:
     """What the verb found."""
 
     series: "SeriesSet"
-    chosen: "ChosenForecaster"
+    chosen: "ChosenForecaster | ChosenTogether"
     forecasts: "list[SampleForecast]"
     earlier: "list[SampleForecast] | None"
     held: dict[str, float]
-    settled: tuple[int, float]
-    run: str
+    settled: tuple[int, float] = (0, float("nan"))
+    run: str = ""
 
 
 def forecast(
     file: Path,
     *,
     horizon: int = 48,
-    time: str = "",
-    value: Annotated[tuple[str, ...], _MANY] = (),
-    name: str = "",
-    step: str = "",
-    counter: bool | None = None,
-    models: Annotated[tuple[ModelName, ...], _MANY] = ("masked-encoder", "ets"),
-    checkpoint: Path | None = None,
-    windows: int = 12,
+    series: SeriesOptions | None = None,
+    model: ModelOptions | None = None,
     store: str = "",
     no_keep: Switch = False,
     report: Path | None = None,
@@ -57,41 +50,27 @@ def forecast(
 ) -> None:
     """Forecast the next steps of series, with the record of rules and models on their own past.
 
-    Rules and models are first tried on past windows of each series. A model is used only where it
-    beat the best simple rule there. What is forecast is kept, and checked when a later call reads a
-    file that holds the steps.
+    A model is used only where it beat the best simple rule on past windows. What is forecast is
+    kept, and checked when a later call reads a file that holds the steps.
 
     Example: steelyard operate forecast series.csv --horizon 48 --report forecast.html
 
     Args:
         file: CSV, Parquet, a Prometheus range answer (.json), or rows of the CloudOps schema.
         horizon: steps to forecast.
-        time: column of the times; found by its name or type unless given.
-        value: columns of the values; all numbers unless given.
-        name: column that names the series; found by its name unless given.
-        step: time between two values, such as "5 min"; the most frequent distance unless given.
-        counter: whether values only grow and their growth per second is meant; told by the name
-            (_total, _count, _sum) unless given.
-        models: models to try beside the rules; dlinear and gru are trained on the series first.
-        checkpoint: file of a masked encoder that `operate pretrain` made; the shipped one unless
-            given.
-        windows: most past windows a series to try them on.
+        series: how the file is read.
+        model: what is tried.
         store: folder of the run store; the user's own when left out.
         no_keep: neither keep the forecast nor check earlier ones.
         report: HTML file of the page.
         chart: file for the fan chart of the first series, .html, .svg, .png or .json.
         json: print JSON.
     """
-    from steelyard import units
-    from steelyard.operate.series import read_series
-
-    if horizon < 1 or windows < 1:
-        raise ConfigError(
-            f"--horizon {horizon}, --windows {windows}", hint="give 1 or more of each"
-        )
-    step_s = units.parse(step, "s", where="--step") if step else None
-    series = read_series(file, time=time, values=value, name=name, step_s=step_s, counter=counter)
-    answer = _answer(series, str(file), (horizon, windows), (models, checkpoint), store, no_keep)
+    found = (series or SeriesOptions()).read(file)
+    chosen = (model or ModelOptions()).chosen(found, horizon)
+    answer = _answer(found, chosen, horizon)
+    if not no_keep:
+        answer = _kept(answer, str(file), store)
     if chart is not None:
         from steelyard.runs.save import save_chart
 
@@ -106,65 +85,31 @@ def forecast(
 
 
 def _answer(
-    series: "SeriesSet",
-    source: str,
-    sizes: tuple[int, int],
-    models: "tuple[Sequence[ModelName], Path | None]",
-    store: str,
-    no_keep: bool,
+    series: "SeriesSet", chosen: "ChosenForecaster | ChosenTogether", horizon: int
 ) -> _ForecastAnswer:
-    """Try, choose, forecast, settle what was forecast before, and keep what is forecast now."""
-    from steelyard.operate.forecast.bookkeeping import held_share, remember, settle
-    from steelyard.operate.forecast.choosing import ChosenForecaster
+    """Forecast, with intervals as wide as the past windows ask for."""
     from steelyard.operate.forecast.conformal import AdaptiveConformal
-    from steelyard.runs.store import RunStore
 
-    horizon, windows = sizes
-    past = int(min(series.lengths)) // 2 // horizon
-    made = [_model(name, horizon, models[1]) for name in dict.fromkeys(models[0])]
-    for item in made:
-        # What is trained here sees nothing of the windows that it is then tried on.
-        before = series.before(min(windows, past) * horizon)
-        if item.name in ("DLinear", "GRU"):
-            item.fit(before)
-    chosen = ChosenForecaster(made, horizon=horizon, windows=windows, deadline_s=_DEADLINE_S)
-    chosen.fit(series)
     corrected = AdaptiveConformal(chosen)
     held = corrected.learn(series, horizon, chosen.windows) if chosen.windows else {}
-    forecasts = corrected.predict(series, horizon)
-    earlier = corrected.predict(series.before(horizon), horizon) if chosen.windows else None
-    settled, run = (0, float("nan")), ""
-    if not no_keep:
-        opened = RunStore(store or None)
-        checks = [pair for _, pair in settle(opened, series)]
-        settled = len(checks), held_share(checks)
-        run = remember(opened, source, series, forecasts)
     return _ForecastAnswer(
         series=series,
         chosen=chosen,
-        forecasts=forecasts,
-        earlier=earlier,
+        forecasts=corrected.predict(series, horizon),
+        earlier=corrected.predict(series.before(horizon), horizon) if chosen.windows else None,
         held=held,
-        settled=settled,
-        run=run,
     )
 
 
-def _model(name: ModelName, horizon: int, checkpoint: Path | None) -> "Forecaster":
-    """Make a model by its name."""
-    if name == "ets":
-        from steelyard.operate.forecast.ets import DampedETS
+def _kept(answer: _ForecastAnswer, source: str, store: str) -> _ForecastAnswer:
+    """Settle what was forecast before, and keep what is forecast now."""
+    from steelyard.operate.forecast.bookkeeping import held_share, remember, settle
+    from steelyard.runs.store import RunStore
 
-        return DampedETS()
-    if name == "masked-encoder":
-        from steelyard.operate.forecast.networks.forecaster import MaskedEncoderForecaster
-
-        kind = MaskedEncoderForecaster
-        return kind.load(checkpoint) if checkpoint else kind.shipped()
-    from steelyard.operate.forecast.networks.direct import DLinearForecaster, GRUForecaster
-
-    own = DLinearForecaster if name == "dlinear" else GRUForecaster
-    return own(horizon=horizon)
+    opened = RunStore(store or None)
+    checks = [pair for _, pair in settle(opened, answer.series)]
+    run = remember(opened, source, answer.series, answer.forecasts)
+    return replace(answer, settled=(len(checks), held_share(checks)), run=run)
 
 
 def _page(answer: _ForecastAnswer, file: str, *, with_charts: bool) -> Report:
@@ -179,14 +124,7 @@ def _page(answer: _ForecastAnswer, file: str, *, with_charts: bool) -> Report:
         Column("80 % interval held", align="right"),
     ]
     rows = [_row(answer, name) for name in series.ids]
-    note = (
-        f"CRPS over {chosen.windows} past windows of {answer.forecasts[0].horizon} steps, relative "
-        "to the size of the series; lower is better. A model is used only where it beat the best "
-        "rule there."
-        if chosen.windows
-        else "The series are too short to try anything on their own past: at least four horizons "
-        "are needed. The plainest rule is used."
-    )
+    note = _note(answer) if chosen.windows else _TOO_SHORT
     blocks: list[Block] = [Facts(_facts(answer)), Table(heads, rows, note)]
     charts: list[Block] = []
     if with_charts:
@@ -195,6 +133,22 @@ def _page(answer: _ForecastAnswer, file: str, *, with_charts: bool) -> Report:
             charts.append(Text(f"Drawn are the first {_MOST_CHARTS} of {len(series)} series."))
     sections = [Section("", blocks), *([Section("What comes next", charts)] if charts else [])]
     return Report(f"Forecast of {file}", f"{len(series)} series", sections)
+
+
+def _note(answer: _ForecastAnswer) -> str:
+    """Say what the scores are, and when a model is used."""
+    from steelyard.operate.forecast.together import ChosenTogether
+
+    scores = (
+        f"CRPS over {answer.chosen.windows} past windows of {answer.forecasts[0].horizon} steps, "
+        "relative to the size of the series; lower is better. "
+    )
+    if isinstance(answer.chosen, ChosenTogether):
+        return scores + (
+            "Series on levels are forecast together: the model is used for all where it beat the "
+            "best rules by geometric mean, else for none."
+        )
+    return scores + "A model is used only where it beat the best rule there."
 
 
 def _facts(answer: _ForecastAnswer) -> list[tuple[str, str, str]]:

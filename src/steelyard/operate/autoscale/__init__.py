@@ -1,7 +1,14 @@
 """How many replicas a service should have: scalers, their replay on a demand, their real ends."""
 
-from steelyard.operate.autoscale.bayesian import AllowedMisses, BayesianScaler, CapacityPosterior
+from steelyard.operate.autoscale.bayesian import BayesianScaler
+from steelyard.operate.autoscale.forecasting import (
+    DemandForecast,
+    DemandForecaster,
+    GuardedDemand,
+    VirtualDeadline,
+)
 from steelyard.operate.autoscale.hpa import ReactiveHPA, wanted_replicas
+from steelyard.operate.autoscale.learning import AllowedMisses, CapacityPosterior, MissPrice
 from steelyard.operate.autoscale.replay import ScalerRun, lead_steps, replay, replay_all
 from steelyard.operate.autoscale.rules import (
     MovingWindowMax,
@@ -10,9 +17,7 @@ from steelyard.operate.autoscale.rules import (
     QuantileScaler,
 )
 from steelyard.operate.autoscale.scaler import (
-    DemandForecast,
     FixedReplicas,
-    RecentValues,
     Scaler,
     ScalerPolicy,
     ServiceState,
@@ -26,18 +31,21 @@ __all__ = [
     "CapacityPosterior",
     "DecayingHistogram",
     "DemandForecast",
+    "DemandForecaster",
     "FixedReplicas",
+    "GuardedDemand",
+    "MissPrice",
     "MovingWindowMax",
     "Oracle",
     "OracleQuantile",
     "QuantileScaler",
     "ReactiveHPA",
-    "RecentValues",
     "RecommenderVPA",
     "Scaler",
     "ScalerPolicy",
     "ScalerRun",
     "ServiceState",
+    "VirtualDeadline",
     "lead_steps",
     "peak_samples",
     "replay",

@@ -4,7 +4,8 @@ import math
 from dataclasses import dataclass
 
 from steelyard.errors import require
-from steelyard.operate.autoscale.scaler import DemandForecast, ServiceState
+from steelyard.operate.autoscale.forecasting import DemandForecast
+from steelyard.operate.autoscale.scaler import ServiceState
 from steelyard.sim.autoscale import Service
 
 __all__ = ["ReactiveHPA", "wanted_replicas"]

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from steelyard.operate.autoscale.scaler import DemandForecast, Scaler, ScalerPolicy
+from steelyard.operate.autoscale.forecasting import DemandForecast
+from steelyard.operate.autoscale.scaler import Scaler, ScalerPolicy
 from steelyard.sim.control import Observation, Reading
 
 __all__ = ["RayServePolicy"]

@@ -1,17 +1,18 @@
 """All scalers on one demand, with the same start-up times, beside an oracle and the best fixed."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from steelyard.operate.autoscale.forecasting import DemandForecast, Within, at_once
 from steelyard.operate.autoscale.rules import Oracle
-from steelyard.operate.autoscale.scaler import DemandForecast, FixedReplicas, Scaler, ScalerPolicy
+from steelyard.operate.autoscale.scaler import FixedReplicas, Scaler, ScalerPolicy
 from steelyard.sim.autoscale import METERS, Service, ServicePlant, checked_demand
 from steelyard.sim.control import Actuator, ControlReport, Meter, simulate, with_regret
 
-__all__ = ["ScalerRun", "lead_steps", "replay", "replay_all"]
+__all__ = ["RememberedForecasts", "ScalerRun", "lead_steps", "replay", "replay_all"]
 
 Forecast = Callable[[NDArray[np.float64]], DemandForecast]
 
@@ -24,13 +25,16 @@ class ScalerRun:
         report: cost, misses, changes and regret.
         ready: [n] mean number of ready replicas in each step.
         missed_s: [n] seconds of each step in which the promise was missed.
-        num_fallbacks: decisions whose forecast had to be replaced by the last values.
+        num_fallbacks: forecasts that the quantiles of the last values stood in for.
+        forecasts: what was decided on, by the number of steps that were known before, those of the
+            history counted.
     """
 
     report: ControlReport
     ready: NDArray[np.float64]
     missed_s: NDArray[np.float64]
     num_fallbacks: int = 0
+    forecasts: Mapping[int, DemandForecast] = field(default_factory=dict)
 
 
 def lead_steps(service: Service, step_s: float, *, level: float = 0.9) -> int:
@@ -56,6 +60,7 @@ def replay(
     step_s: float,
     forecaster: Forecast | None = None,
     history: ArrayLike = (),
+    within: Within = at_once,
     replicas: int = 0,
     capacity_spread: float = 0.0,
     seed: int = 0,
@@ -70,6 +75,7 @@ def replay(
         step_s: seconds of a step.
         forecaster: turns the demand so far into a forecast; None for scalers that need none.
         history: [m] demand of the steps before the first.
+        within: asks the forecaster, and tells when it is late.
         replicas: replicas at first; what the first step needs when 0.
         capacity_spread: spread of a replica's true capacity from step to step.
         seed: seed of start-up times; runs of one seed can be compared.
@@ -81,19 +87,31 @@ def replay(
     Raises:
         TraceError: the demand cannot be used.
     """
-    plant = ServicePlant(
-        service,
-        demand,
-        step_s=step_s,
-        replicas=replicas,
-        capacity_spread=capacity_spread,
-        seed=seed,
+    spread = {"replicas": replicas, "capacity_spread": capacity_spread, "seed": seed}
+    plant = ServicePlant(service, demand, step_s=step_s, **spread)
+    forecasts: dict[int, DemandForecast] = {}
+    policy = ScalerPolicy(
+        scaler,
+        forecaster=forecaster,
+        history=history,
+        within=within,
+        keep=forecasts.__setitem__,
     )
-    policy = ScalerPolicy(scaler, forecaster=forecaster, history=history)
-    period_s = min(scaler.period_s, plant.duration_s)
+    return _controlled(plant, policy, forecasts, seed, name or type(scaler).__name__)
+
+
+def _controlled(
+    plant: ServicePlant,
+    policy: ScalerPolicy,
+    forecasts: Mapping[int, DemandForecast],
+    seed: int,
+    name: str,
+) -> ScalerRun:
+    """Let a policy control a plant to the end of its demand."""
+    period_s = min(policy.scaler.period_s, plant.duration_s)
     # A load is known when its step is over; all else is shown as often as it is asked for.
     meters = [
-        Meter(name=item, period_s=step_s if item == "demand" else period_s) for item in METERS
+        Meter(name=item, period_s=plant.step_s if item == "demand" else period_s) for item in METERS
     ]
     report = simulate(
         policy,
@@ -103,13 +121,14 @@ def replay(
         period_s=period_s,
         duration_s=plant.duration_s,
         seed=seed,
-        name=name or type(scaler).__name__,
+        name=name,
     )
     return ScalerRun(
         report=report,
         ready=plant.ready_by_step,
         missed_s=plant.missed_s_by_step,
         num_fallbacks=policy.num_fallbacks,
+        forecasts=forecasts,
     )
 
 
@@ -121,6 +140,7 @@ def replay_all(
     step_s: float,
     forecaster: Forecast | None = None,
     history: ArrayLike = (),
+    within: Within = at_once,
     seed: int = 0,
 ) -> dict[str, ScalerRun]:
     """Replay scalers, an oracle and the best fixed number, and put the regrets in.
@@ -132,6 +152,7 @@ def replay_all(
         step_s: seconds of a step.
         forecaster: turns the demand so far into a forecast.
         history: [m] demand of the steps before the first.
+        within: asks the forecaster, and tells when it is late.
         seed: seed of start-up times.
 
     Returns:
@@ -141,49 +162,58 @@ def replay_all(
         TraceError: the demand cannot be used.
     """
     load = checked_demand(demand)
-    forecasts = _Remembered(forecaster) if forecaster else None
+    forecasts = RememberedForecasts(forecaster) if forecaster else None
+    given = {"step_s": step_s, "seed": seed}
     runs = {
         name: replay(
             service,
             load,
             scaler,
-            step_s=step_s,
             forecaster=forecasts,
             history=history,
-            seed=seed,
+            within=within,
             name=name,
+            **given,
         )
         for name, scaler in scalers.items()
     }
-    fixed = _fixed(service, load, step_s, seed)
-    best = min(fixed, key=lambda item: item.report.outcome.loss)
     oracle = Oracle(service, load, step_s=step_s, lead_steps=lead_steps(service, step_s))
-    runs["best fixed"] = best
-    runs["oracle"] = replay(service, load, oracle, step_s=step_s, seed=seed, name="oracle")
+    fixed = _fixed(service, load, step_s, seed)
+    runs["best fixed"] = min(fixed, key=lambda item: item.report.outcome.loss)
+    runs["oracle"] = replay(service, load, oracle, name="oracle", **given)
+    return _with_regrets(runs, fixed)
+
+
+def _with_regrets(
+    runs: Mapping[str, ScalerRun], fixed: Sequence[ScalerRun]
+) -> dict[str, ScalerRun]:
+    """Put regrets into the reports of runs, one of which is the oracle's."""
     told = with_regret(
         [item.report for item in runs.values()],
         oracle=runs["oracle"].report,
         fixed=[item.report for item in fixed],
     )
-    return {
-        name: ScalerRun(
-            report=report, ready=run.ready, missed_s=run.missed_s, num_fallbacks=run.num_fallbacks
-        )
-        for (name, run), report in zip(runs.items(), told, strict=True)
-    }
+    pairs = zip(runs.items(), told, strict=True)
+    return {name: replace(run, report=report) for (name, run), report in pairs}
 
 
-class _Remembered:
+class RememberedForecasts:
     """A forecaster that makes each forecast of one growing demand once, for all scalers."""
 
     def __init__(self, forecaster: Forecast) -> None:
+        """Begin without forecasts."""
         self._forecaster = forecaster
-        self._made: dict[int, DemandForecast] = {}
+        self._made: dict[tuple[int, float], DemandForecast] = {}
+        # A forecast that another one stands in for is named after it.
+        self.name = getattr(forecaster, "name", type(forecaster).__name__)
 
     def __call__(self, demand: NDArray[np.float64]) -> DemandForecast:
-        if len(demand) not in self._made:
-            self._made[len(demand)] = self._forecaster(demand)
-        return self._made[len(demand)]
+        """Return the forecast behind a demand [n]."""
+        # The last value may be that of a step under way, as it is read so far.
+        key = (len(demand), float(demand[-1]))
+        if key not in self._made:
+            self._made[key] = self._forecaster(demand)
+        return self._made[key]
 
 
 def _fixed(

@@ -5,7 +5,8 @@ from collections import deque
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from steelyard.operate.autoscale.scaler import DemandForecast, ServiceState
+from steelyard.operate.autoscale.forecasting import DemandForecast
+from steelyard.operate.autoscale.scaler import ServiceState
 from steelyard.sim.autoscale import Service, checked_demand
 
 __all__ = ["MovingWindowMax", "Oracle", "OracleQuantile", "QuantileScaler"]

@@ -3,59 +3,30 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from steelyard.errors import SteelyardError
+from steelyard.operate.autoscale.forecasting import (
+    DemandForecast,
+    GuardedDemand,
+    Within,
+    at_once,
+)
+from steelyard.operate.forecast.guarded import forecaster_of
 from steelyard.sim.control import Command, Observation
 
 __all__ = [
-    "DemandForecast",
     "FixedReplicas",
-    "RecentValues",
     "Scaler",
     "ScalerPolicy",
     "ServiceState",
     "peak_samples",
 ]
 
-_RECENT = 24
-_LEAST_HISTORY = 2
-
-
-class DemandForecast(Protocol):
-    """The distribution of the demand of the next steps."""
-
-    @property
-    def samples(self) -> NDArray[np.float64] | None:
-        """[samples, horizon] or [samples, horizon, 1] joint samples; None where there are none."""
-        ...
-
-    def quantile(self, level: float) -> Any:
-        """Return the quantile of each step, [horizon] or [horizon, 1]."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class RecentValues:
-    """The forecast that the next values are drawn from the last ones.
-
-    Attributes:
-        values: [n] last values.
-    """
-
-    values: NDArray[np.float64]
-
-    @property
-    def samples(self) -> NDArray[np.float64]:
-        """The last values as samples of one step; later steps are the same."""
-        return self.values[:, None]
-
-    def quantile(self, level: float) -> NDArray[np.float64]:
-        """Return a quantile of the last values, an array of one step."""
-        return np.quantile(self.values, [level])
+_SAME = 0.02
+"""Share by which the load of a step may have moved before the demand is forecast anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +39,9 @@ class ServiceState:
         demand: load of the last whole step; NaN where it is missing.
         utilization: load over the capacity of the ready replicas that reported; NaN where none did.
         missing: ready replicas whose metric is missing.
+        load: load now, in the step that is under way; NaN where it was not read since that began.
+            A forecast that goes with it begins with the step after this one.
+        elapsed_s: seconds since the last whole step has ended.
     """
 
     ready: int
@@ -75,6 +49,8 @@ class ServiceState:
     demand: float = float("nan")
     utilization: float = float("nan")
     missing: int = 0
+    load: float = float("nan")
+    elapsed_s: float = 0.0
 
     @property
     def replicas(self) -> int:
@@ -134,11 +110,11 @@ def peak_samples(forecast: DemandForecast, steps: int) -> NDArray[np.float64]:
 class ScalerPolicy:
     """Lets a scaler take part in a control loop: keeps the demand seen, forecasts, and commands.
 
-    A forecaster that fails, or forecasts what is not finite, is replaced for that decision by the
-    last 24 values, and the command says so.
+    A forecaster that fails, is late, or forecasts what is not finite, is replaced for that decision
+    by the quantiles of the last values, and the command says so.
 
-    Attributes:
-        num_fallbacks: decisions whose forecast had to be replaced.
+    Where the load is read more often than steps end, the step under way counts as if it went on as
+    it is: the forecast begins with the step after it.
     """
 
     def __init__(
@@ -147,6 +123,8 @@ class ScalerPolicy:
         *,
         forecaster: Callable[[NDArray[np.float64]], DemandForecast] | None = None,
         history: ArrayLike = (),
+        within: Within = at_once,
+        keep: Callable[[int, DemandForecast], None] | None = None,
     ) -> None:
         """Make the policy.
 
@@ -154,53 +132,81 @@ class ScalerPolicy:
             scaler: decides.
             forecaster: turns the demand so far, [n], into a forecast; None for scalers without.
             history: [n] demand of the steps before.
+            within: asks the forecaster, and tells when it is late.
+            keep: is shown every forecast that is decided on, behind the number of steps before it;
+                a later one of the same number takes its place.
         """
-        self.scaler, self.forecaster = scaler, forecaster
-        self.num_fallbacks = 0
+        self.scaler = scaler
+        self._forecaster = GuardedDemand(forecaster, within) if forecaster else None
+        self._keep = keep
         self._demand: list[float] = [float(item) for item in np.asarray(history).ravel()]
+        self._step_began_s = float("nan")
+        self._made: tuple[int, float, DemandForecast | None] | None = None
+
+    @property
+    def num_fallbacks(self) -> int:
+        """Forecasts that had to be replaced."""
+        return self._forecaster.num_fallbacks if self._forecaster else 0
 
     def decide(self, now_s: float, observation: Observation) -> list[Command]:
         """Return the command for "replicas", none where nothing changes.
 
         Args:
             now_s: time.
-            observation: readings of "demand" (once per step), "utilization", "ready", "starting",
-                and "missing" where there are such.
+            observation: readings of "demand" (once per step, when it ends), "ready", "starting",
+                "utilization", and where there are such "load" (at any time) and "missing".
 
         Returns:
             At most one command.
         """
-        seen = [item.value for item in observation.arrived if item.meter == "demand"]
-        self._demand += seen
-        ready = observation.value("ready")
-        if math.isnan(ready):
+        seen = [item for item in observation.arrived if item.meter == "demand"]
+        self._demand += [item.value for item in seen]
+        if seen or math.isnan(self._step_began_s):
+            self._step_began_s = seen[-1].measured_s if seen else now_s
+        if math.isnan(observation.value("ready")):
             # Whoever does not know how many there are must not ask for another number.
             return []
-        state = ServiceState(
-            ready=round(ready),
-            starting=round(observation.value("starting", 0.0)),
-            demand=seen[-1] if seen else float("nan"),
-            utilization=_fresh(observation, "utilization", now_s, self.scaler.period_s),
-            missing=round(observation.value("missing", 0.0)),
-        )
-        forecast, why = self._forecast()
+        state = self._state(now_s, observation, seen[-1].value if seen else float("nan"))
+        forecast = self._forecast(state.load)
         wanted = self.scaler.decide(now_s, forecast, state)
-        return [] if wanted == state.replicas else [Command("replicas", float(wanted), why)]
+        if wanted == state.replicas:
+            return []
+        source = forecast.source if forecast else ""
+        reason = source if forecaster_of(source) != source else ""
+        return [Command("replicas", float(wanted), reason)]
 
-    def _forecast(self) -> tuple[DemandForecast | None, str]:
-        """Return the forecast, and what was wrong with the forecaster's own."""
-        if self.forecaster is None or len(self._demand) < _LEAST_HISTORY:
-            return None, ""
-        history = np.array(self._demand)
-        try:
-            made = self.forecaster(history)
-            if np.isfinite(np.asarray(made.quantile(0.5), dtype=float)).all():
-                return made, ""
-            why = "it is not finite"
-        except (SteelyardError, ValueError, ArithmeticError) as error:
-            why = str(error)
-        self.num_fallbacks += 1
-        return RecentValues(history[-_RECENT:]), f"last values in place of the forecast: {why}"
+    def _state(self, now_s: float, observation: Observation, demand: float) -> ServiceState:
+        """Return what is known about the service, its last whole step given."""
+        period_s = self.scaler.period_s
+        # What was read as the step began is still the load of the step before.
+        is_of_step = observation.age_s("load", now_s) < now_s - self._step_began_s
+        return ServiceState(
+            ready=round(observation.value("ready")),
+            starting=round(observation.value("starting", 0.0)),
+            demand=demand,
+            utilization=_fresh(observation, "utilization", now_s, period_s),
+            missing=round(observation.value("missing", 0.0)),
+            load=_fresh(observation, "load", now_s, period_s) if is_of_step else float("nan"),
+            elapsed_s=now_s - self._step_began_s,
+        )
+
+    def _forecast(self, load: float) -> DemandForecast | None:
+        """Return the forecast behind the demand so far, and the load of the step under way."""
+        is_under_way = math.isfinite(load)
+        demand = [*self._demand, load] if is_under_way else self._demand
+        if self._forecaster is None or not demand:
+            return None
+        if self._made is not None:
+            steps, last, made = self._made
+            # A step holds hundreds of decisions, and a hair of load changes no forecast.
+            hair = _SAME * abs(last) if is_under_way else 0.0
+            if steps == len(demand) and abs(demand[-1] - last) <= hair:
+                return made
+        made = self._forecaster(np.array(demand))
+        self._made = (len(demand), demand[-1], made)
+        if made is not None and self._keep is not None:
+            self._keep(len(demand), made)
+        return made
 
 
 def _fresh(observation: Observation, meter: str, now_s: float, period_s: float) -> float:

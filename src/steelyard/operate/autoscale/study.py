@@ -8,19 +8,27 @@ from numpy.typing import NDArray
 
 from steelyard.errors import TraceError
 from steelyard.operate.autoscale.config import AutoscaleConfig, scalers_of, service_of
+from steelyard.operate.autoscale.demand import Demand
+from steelyard.operate.autoscale.forecasting import (
+    DemandForecast,
+    DemandForecaster,
+    VirtualDeadline,
+)
 from steelyard.operate.autoscale.replay import ScalerRun, lead_steps, replay_all
-from steelyard.operate.autoscale.scaler import DemandForecast
-from steelyard.operate.forecast import Forecaster
+from steelyard.operate.autoscale.scaler import Scaler
+from steelyard.operate.forecast.bookkeeping import SaidSteps
 from steelyard.operate.forecast.choosing import ChosenForecaster
 from steelyard.operate.forecast.recent_errors import RecentErrors
 from steelyard.operate.series import SeriesSet
 from steelyard.sim.autoscale import Service
+from steelyard.sim.control import Latency
 
-__all__ = ["AutoscaleStudy", "DemandForecaster", "choose_forecaster", "run_study", "usable_demand"]
+__all__ = ["AutoscaleStudy", "choose_forecaster", "controller_of", "run_study"]
 
-_FEWEST = 48
 _WINDOWS = 96
 _NAME = "demand"
+_FORECAST_SIGMA = 0.5
+"""Spread of the time that a forecast takes, standard deviation of its logarithm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +44,7 @@ class AutoscaleStudy:
         scores: its error and that of the others on the history: mean quantile loss over the mean
             load, by name.
         history_steps: steps that were known before.
-        lead_steps: steps that a decision covers.
+        lead_steps: steps that a decision on whole steps covers.
     """
 
     service: Service
@@ -48,60 +56,30 @@ class AutoscaleStudy:
     history_steps: int
     lead_steps: int
 
+    @property
+    def num_fallbacks(self) -> int:
+        """Forecasts that the quantiles of the last values stood in for, of the worst hit scaler."""
+        return max(run.num_fallbacks for run in self.runs.values())
 
-class DemandForecaster:
-    """Lets a forecaster of series forecast a demand that grows step by step."""
-
-    def __init__(
-        self, forecaster: Forecaster, *, step_s: float, horizon: int, name: str = ""
-    ) -> None:
-        """Keep what every forecast needs.
+    def said(self, *, start_s: float = 0.0, series: str = _NAME) -> list[SaidSteps]:
+        """Return what the forecasts said that scalers decided on, one for each step.
 
         Args:
-            forecaster: fitted, or without parameters.
-            step_s: seconds of a step.
-            horizon: steps to forecast.
-            name: what tables call it; the forecaster's own name when empty.
+            start_s: time of the first step of the history.
+            series: id of the demand.
+
+        Returns:
+            Forecasts by the time of their first step.
         """
-        self.forecaster, self.step_s, self.horizon = forecaster, step_s, horizon
-        self.name = name or forecaster.name
-
-    def __call__(self, demand: NDArray[np.float64]) -> DemandForecast:
-        """Return the forecast of the steps behind a demand."""
-        context = SeriesSet.from_arrays([demand], step_s=self.step_s, ids=[_NAME])
-        return self.forecaster.predict(context, self.horizon)[0]
-
-
-def usable_demand(series: SeriesSet, index: int = 0) -> NDArray[np.float64]:
-    """Return a series as a demand: holes take the value before them.
-
-    Args:
-        series: the series.
-        index: which of them.
-
-    Returns:
-        [n] values of 0 or more.
-
-    Raises:
-        TraceError: it is too short, begins with a hole, or goes below 0.
-    """
-    values = np.asarray(series.row(index), dtype=np.float64)
-    name = series.ids[index]
-    known = np.flatnonzero(np.isfinite(values))
-    if len(known) < _FEWEST:
-        raise TraceError(
-            f"series {name!r} has {len(known)} observed values, but {_FEWEST} are needed",
-            hint="give a longer record",
-        )
-    low = np.flatnonzero(values < 0)
-    if len(low):
-        raise TraceError(
-            f"series {name!r} is {values[low[0]]} in row {low[0] + 1}, but a load is never below 0",
-            hint="difference counters first",
-        )
-    values = values[known[0] :]
-    last = np.maximum.accumulate(np.where(np.isfinite(values), np.arange(len(values)), 0))
-    return values[last]
+        made: dict[int, DemandForecast] = {}
+        for run in self.runs.values():
+            made |= run.forecasts
+        return [
+            SaidSteps.of(
+                forecast, series=series, first_s=start_s + known * self.step_s, step_s=self.step_s
+            )
+            for known, forecast in sorted(made.items())
+        ]
 
 
 def choose_forecaster(
@@ -121,8 +99,32 @@ def choose_forecaster(
     chosen = ChosenForecaster([RecentErrors()], horizon=horizon, windows=_WINDOWS)
     chosen.fit(SeriesSet.from_arrays([history], step_s=step_s, ids=[_NAME]))
     scores = {name: report.pooled.crps for name, report in chosen.reports.items()}
+    # Tables name who forecasts, not who chose.
     used = chosen.choices[_NAME].used
     return DemandForecaster(chosen, step_s=step_s, horizon=horizon, name=used), scores
+
+
+def controller_of(
+    config: AutoscaleConfig, demand: Demand
+) -> tuple[Service, Scaler, DemandForecaster]:
+    """Return what controls a service from the end of a record on.
+
+    Args:
+        config: the options.
+        demand: the record; it sizes the service and chooses the forecaster.
+
+    Returns:
+        The service, the Bayesian scaler that decides when a step ends, and the forecaster that was
+        best on the record.
+
+    Raises:
+        TraceError: the record does not size a service.
+        ConfigError: an option is out of range.
+    """
+    service = service_of(config, demand.load)
+    lead = lead_steps(service, demand.step_s)
+    forecaster, _ = choose_forecaster(demand.load, step_s=demand.step_s, horizon=lead)
+    return service, scalers_of(config, service, demand.step_s)["BayesianScaler"], forecaster
 
 
 def run_study(
@@ -145,17 +147,21 @@ def run_study(
     cut = round(len(demand) * config.history_share)
     if min(cut, len(demand) - cut) < 2:
         raise TraceError(f"{len(demand)} steps do not make a history and a replay")
+    # What sizes a replica and chooses the forecaster is the history alone: a service or a model
+    # fitted on what is replayed would look better than it will be.
     history, replayed = demand[:cut], demand[cut:]
     service = service_of(config, history)
     lead = lead_steps(service, step_s)
     forecaster, scores = choose_forecaster(history, step_s=step_s, horizon=lead)
+    takes = Latency.lognormal(config.forecast_time_s, _FORECAST_SIGMA)
     runs = replay_all(
         service,
         replayed,
-        scalers_of(config, service, step_s),
+        scalers_of(config, service, step_s, period_s=config.decide_every_s),
         step_s=step_s,
         forecaster=forecaster,
         history=history,
+        within=VirtualDeadline(takes, config.forecast_deadline_s, seed=config.seed),
         seed=config.seed,
     )
     return AutoscaleStudy(

@@ -3,7 +3,8 @@
 import numpy as np
 
 from steelyard.errors import require
-from steelyard.operate.autoscale.scaler import DemandForecast, ServiceState
+from steelyard.operate.autoscale.forecasting import DemandForecast
+from steelyard.operate.autoscale.scaler import ServiceState
 from steelyard.sim.autoscale import Service
 
 __all__ = ["DecayingHistogram", "RecommenderVPA"]

@@ -14,7 +14,7 @@ from steelyard.operate.coldstart.keepalive import (
 )
 from steelyard.operate.coldstart.loading import load_workload
 from steelyard.operate.coldstart.placement import HomePlacement, LeastColdStart
-from steelyard.operate.coldstart.pools import FixedPool, SeasonalPool
+from steelyard.operate.coldstart.pools import FixedPool, ForecastPool, blend_of_seasons
 from steelyard.operate.coldstart.prewarm import ChainPrewarm, ForecastPrewarm, TimerPrewarm
 from steelyard.operate.coldstart.profile import DemandProfile
 
@@ -26,18 +26,19 @@ __all__ = [
     "DemandProfile",
     "FixedKeepAlive",
     "FixedPool",
+    "ForecastPool",
     "ForecastPrewarm",
     "HomePlacement",
     "HybridHistogram",
     "KeepAliveOracle",
     "LeastColdStart",
     "PolicyOutcome",
-    "SeasonalPool",
     "TimeFit",
     "TimerAware",
     "TimerPrewarm",
     "UtilityAware",
     "WorkloadGenerator",
+    "blend_of_seasons",
     "characterize",
     "compare",
     "fit_times",

@@ -83,6 +83,7 @@ def compare(
     made = {
         name: run(platform.with_policies(**item), workload, seed) for name, item in policies.items()
     }
+    # It brings pods back by its own plans; orders of others would only start some twice.
     oracle = platform.with_policies(keep_alive=KeepAliveOracle(workload), prewarm=())
     made[ORACLE] = run(oracle, workload, seed)
     costs = {name: _cost_s(result, wait_cost) for name, result in made.items()}

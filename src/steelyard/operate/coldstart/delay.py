@@ -23,6 +23,7 @@ class AsyncDelay:
 
     def wait_s(self, state: FunctionState) -> float:
         """Return the deadline where the queue is expected to be served within it, else 0."""
+        # Without a pod nothing would free a slot, and the start would come a deadline later.
         if not state.is_async or not state.num_pods:
             return 0.0
         slots = state.num_pods * state.slots

@@ -53,6 +53,7 @@ def fit_times(times_s: ArrayLike) -> list[TimeFit]:
             "needed",
             hint="give a longer trace",
         )
+    # A free location would move to the smallest time, where these densities have no bound.
     shape, _, scale = stats.weibull_min.fit(sample, floc=0)
     gamma_shape, _, gamma_scale = stats.gamma.fit(sample, floc=0)
     logs = np.log(sample)

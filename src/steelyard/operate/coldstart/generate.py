@@ -13,7 +13,7 @@ from steelyard.sim.serverless.workload import CloudFunction, Workload
 
 __all__ = ["WorkloadGenerator"]
 
-_DAY_S = 86_400.0
+_DAY_S, _KEEP_S = 86_400.0, 60.0
 _PERIODS_S = np.array([60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 86_400.0])
 _PERIOD_SHARES = np.array([0.15, 0.08, 0.27, 0.15, 0.12, 0.15, 0.08])
 _SIZES = ("300-128", "400-256", "600-512", "1000-1024")
@@ -180,18 +180,23 @@ def _children(row: int, first: int) -> tuple[int, ...]:
 
 def _periods(aimed: float, rng: np.random.Generator) -> _Floats:
     """Draw timers until their firings of more than a minute apart are as many a day as aimed at."""
-    firings = np.where(_PERIODS_S > 60.0, _DAY_S / _PERIODS_S, 0.0)
+    firings = np.where(_PERIODS_S > _KEEP_S, _DAY_S / _PERIODS_S, 0.0)
     found, rest = [], aimed
     while rest > 0.05 * aimed or not found:
         # In a small cell one frequent timer would be several times what is left.
-        shares = np.where(firings <= max(1.2 * rest, 1.0), _PERIOD_SHARES, 0.0)
+        fits = (firings > 0) & (firings <= max(1.2 * rest, 1.0))
+        shares = np.where(fits, _PERIOD_SHARES, 0.0)
         at = rng.choice(len(shares), p=shares / shares.sum())
         found.append(_PERIODS_S[at])
         rest -= firings[at]
-    return np.array(found)
+    # Timers that keep their pod cause no cold starts, so no count of these bounds them: they are as
+    # many per cold start as in a large cell, which makes them rare in a small one.
+    kept = _PERIODS_S[firings == 0]
+    per_start = _PERIOD_SHARES[firings == 0] / float(_PERIOD_SHARES @ firings)
+    return np.append(found, np.repeat(kept, rng.poisson(aimed * per_start)))
 
 
-def _rates(events_per_day: float, count: int, zipf: float, keep_s: float = 60.0) -> _Floats:
+def _rates(events_per_day: float, count: int, zipf: float, keep_s: float = _KEEP_S) -> _Floats:
     """Return Zipf rates, 1/s, whose calls come so often after more than the keep-alive.
 
     A Poisson process of rate r has r exp(-60 r) such calls per second; the smaller of two scales

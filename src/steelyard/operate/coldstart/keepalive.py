@@ -94,6 +94,7 @@ class HybridHistogram:
     def plan(self, state: FunctionState, now_s: float) -> IdlePlan:
         """Plan by forecast, by fixed time, or by the head and tail of the gaps."""
         inside = state.num_gaps - state.num_outside
+        # Levels of a histogram that most gaps lie beyond would be those of the rare short ones.
         if state.num_gaps and state.num_outside > self.outside_most * state.num_gaps:
             expected_s = max(state.mean_gap_s - state.mean_duration_s, 0.0)
             early, late = 1.0 - self.forecast_margin, 1.0 + self.forecast_margin
@@ -105,6 +106,7 @@ class HybridHistogram:
         tail = int(np.argmax(seen >= self.tail * inside))
         prewarm_s = float(state.edges_s[head]) * (1.0 - self.margin)
         until_s = float(state.edges_s[tail + 1]) * (1.0 + self.margin)
+        # A call that may come within the first minute leaves no time to start anew: the pod stays.
         return IdlePlan(0.0, prewarm_s, until_s) if prewarm_s > 0 else IdlePlan(until_s)
 
     def _is_telling(self, state: FunctionState, inside: int) -> bool:
@@ -161,10 +163,12 @@ class UtilityAware:
         """Return the time with the largest expected gain."""
         if state.num_gaps < self.least_gaps:
             return IdlePlan(self.default_s)
+        # A pod that starts is paid for as one that idles, hence one more than the wait is worth.
         saved_s = state.start_mean_s * (self.wait_cost + 1.0)
         ends_s = state.edges_s[1:]
         seen = np.cumsum(state.gaps)
         waited_s = np.cumsum(state.gaps * (state.edges_s[:-1] + ends_s) / 2.0)
+        # A gap longer than the time to keep costs all of that time and saves nothing.
         gains = seen * saved_s - waited_s - (state.num_gaps - seen) * ends_s
         best = int(np.argmax(gains))
         return IdlePlan(float(ends_s[best]) if gains[best] > 0 else 0.0)
@@ -208,6 +212,7 @@ class TimerAware:
         """Plan by the timer where there is one."""
         if not state.period_s:
             return self.base.plan(state, now_s)
+        # A shorter period would have its next pod start before this one has gone.
         if state.period_s > 2 * (state.lead_s + self.margin_s):
             return IdlePlan(0.0)
         return IdlePlan(state.period_s + self.margin_s)
@@ -235,7 +240,7 @@ class KeepAliveOracle:
     margin_s: float = 0.1
     default_s: float = 60.0
     edges_s: NDArray[np.float64] = field(default_factory=lambda: _NO_EDGES)
-    is_cached: bool = False
+    is_cached: bool = False  # a plan is for one gap, and holds for no other
 
     def plan(self, state: FunctionState, now_s: float) -> IdlePlan:
         """Plan by the next call after the last one."""
@@ -243,6 +248,7 @@ class KeepAliveOracle:
         if state.num_arrivals == len(mine):
             return IdlePlan(0.0)
         gap_s = float(mine[state.num_arrivals]) - now_s
+        # A new pod takes that long to start, so dropping this one would spare nothing.
         if gap_s <= state.lead_s + self.margin_s:
             return IdlePlan(gap_s + self.margin_s)
         return IdlePlan(0.0, gap_s - state.lead_s, gap_s + self.margin_s)

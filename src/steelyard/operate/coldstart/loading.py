@@ -66,8 +66,10 @@ def load_workload(
         wanted = ["time_s", "function", "duration_s"]
         names = frame.collect_schema().names()
         wanted += [name for name in ("runtime", "trigger", "pool") if name in names]
+        # Azure's rows are in the order of their ends, and a long request began before short ones.
         table = frame.select(wanted).sort("time_s").collect(engine="streaming")
     if functions is not None:
+        # A left join: a function that the table lacks is still called, as an unknown one.
         table = table.drop("runtime", "trigger", strict=False).join(
             read_functions(functions), on="function", how="left", maintain_order="left"
         )
@@ -107,6 +109,7 @@ def _workload(table: pl.DataFrame, runtime: str, slots: int) -> Workload:
             )
         )
     duration_s = table["duration_s"].to_numpy().astype(float)
+    # The last arrival would be too early an end: requests that still run would count for less.
     return Workload(made, time_s, owner, duration_s, float((time_s + duration_s).max()))
 
 
@@ -119,6 +122,7 @@ def _period_s(times_s: NDArray[np.float64]) -> float:
     """Return the period of calls to the second, 0 where they are not exact."""
     if len(times_s) < _LEAST_FIRINGS:
         return 0.0
+    # Platforms fire within a second of the time that was set, so gaps alternate by one.
     gaps_s = np.round(np.diff(times_s))
     middle = float(np.median(gaps_s))
     return middle if middle > 0 and (np.abs(gaps_s - middle) <= 1).mean() >= _EXACT else 0.0
@@ -133,6 +137,7 @@ def _spread(frame: pl.LazyFrame, durations: Path | None, seed: int) -> pl.DataFr
     each = counts[rows, columns]
     row, minute = np.repeat(rows, each), np.repeat(columns, each)
     trigger = np.array([_AZURE_TRIGGERS.get(name, "unknown") for name in table["Trigger"]])
+    # A timer whose calls were spread too would not be known by its period any more.
     within = np.random.default_rng(seed).uniform(0, 60, len(row))
     time_s = 60.0 * minute + np.where(trigger[row] == "TIMER-A", 0.0, within)
     duration_s = _durations(table, durations)
@@ -154,6 +159,7 @@ def _durations(table: pl.DataFrame, path: Path | None) -> NDArray[np.float64]:
     missing = {"HashFunction", "Average"} - set(frame.collect_schema().names())
     if missing:
         raise TraceError(f"{path.name}: columns {', '.join(sorted(missing))} are missing")
+    # Days of the table may stand behind each other; a row for each would multiply the requests.
     known = frame.select("HashFunction", pl.col("Average") / 1e3).unique("HashFunction")
     joined = table.select("HashFunction").join(
         known.collect(), on="HashFunction", how="left", maintain_order="left"

@@ -33,6 +33,7 @@ class TimerPrewarm:
         self, state: FunctionState, children: Sequence[FunctionState], now_s: float
     ) -> list[PrewarmOrder]:
         """Return the order for the next firing; none where the period is too short to drop."""
+        # `TimerAware` keeps these pods; a period of 0 is no timer.
         if state.period_s <= 2 * (state.lead_s + self.margin_s):
             return []
         start_s = now_s + state.period_s - state.lead_s - self.margin_s
@@ -66,7 +67,7 @@ class ChainPrewarm:
                 child.function,
                 now_s + max(ahead_s - child.lead_s, 0.0),
                 now_s + ahead_s + self.margin_s,
-                is_firm=True,
+                is_firm=True,  # a call of the child by someone else does not take its place
             )
             for child in children
         ]

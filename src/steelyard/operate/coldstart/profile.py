@@ -63,5 +63,6 @@ class DemandProfile:
     @property
     def most(self) -> float:
         """A bound on `at`."""
+        # Factors may fall on one day, so their largest values multiply.
         edge = max(self.weekend, 1.0) * max(self.holiday, 1.0) * max(self.rush, 1.0)
         return (1.0 + self.diurnal) * edge

@@ -8,7 +8,7 @@ from steelyard.errors import TraceError
 from steelyard.operate.forecast.sample_forecast import SampleForecast
 from steelyard.operate.series import SeriesSet
 
-__all__ = ["LEVELS", "forecast_all", "forecast_each", "known_values", "within_reach"]
+__all__ = ["LEVELS", "forecast_all", "forecast_each", "known_values", "reach", "within_reach"]
 
 LEVELS = np.array([0.01, 0.05, *(level / 10 for level in range(1, 10)), 0.95, 0.99])
 """Levels of the quantiles that forecasters of this package return."""
@@ -52,11 +52,23 @@ def within_reach(quantiles: np.ndarray, context: np.ndarray) -> np.ndarray:
     Returns:
         Finite quantiles [K, H], ascending along K.
     """
+    middle = 0.5 * np.nanmin(context) + 0.5 * np.nanmax(context)
+    held = np.where(np.isnan(quantiles), middle, quantiles)
+    return np.sort(np.clip(held, *reach(context)), axis=0)
+
+
+def reach(context: np.ndarray) -> tuple[float, float]:
+    """Return the range of a context, widened by its width on either side.
+
+    Args:
+        context: values of the past [T]; NaN where nothing was observed.
+
+    Returns:
+        The lowest and the highest value that a forecast may have.
+    """
     low, high = np.nanmin(context), np.nanmax(context)
     width = high - low  # infinite where the range of floats is left: then nothing is cut off
-    middle = 0.5 * low + 0.5 * high
-    held = np.where(np.isnan(quantiles), middle, quantiles)
-    return np.sort(np.clip(held, low - width, high + width), axis=0)
+    return low - width, high + width
 
 
 def forecast_all(

@@ -33,8 +33,8 @@ class Forecaster(Protocol):
             horizon: steps to forecast, at least 1.
 
         Returns:
-            One forecast a series, in their order; equal input makes equal forecasts. A joint
-            forecaster returns one for all.
+            One forecast a series, in their order; equal input makes equal forecasts. Samples of
+            equal number belong together where a joint forecaster made them.
 
         Raises:
             TraceError: a context has too few values; the message names the series.

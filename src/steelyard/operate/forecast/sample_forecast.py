@@ -60,6 +60,7 @@ class SampleForecast:
         if not np.isfinite(self.values).all():
             raise TraceError(f"the forecast of {self.source or 'a forecaster'} is not finite")
         if self.levels is not None:
+            # The values are not asked to ascend: rounding may cross neighbours that are equal.
             ascending = np.diff(self.levels) > 0
             if len(self.levels) != len(self.values) or len(self.levels) < 2 or not ascending.all():
                 raise ConfigError(
@@ -103,6 +104,7 @@ class SampleForecast:
         levels, values = np.asarray(self.levels), self.values
         right = np.clip(np.searchsorted(levels, wanted), 1, len(levels) - 1)
         share = (wanted - levels[right - 1]) / (levels[right] - levels[right - 1])
+        # Beyond the outermost two the share stays at their ends, and a tail is added to it.
         share = np.clip(share, 0, 1).reshape((-1,) + (1,) * (values.ndim - 1))
         found = values[right - 1] + share * (values[right] - values[right - 1])
         low, high = self._tails
@@ -138,6 +140,7 @@ class SampleForecast:
             return self.values.mean(axis=0)
         levels, values = np.asarray(self.levels), self.values
         low, high = self._tails
+        # The mean of an exponential tail lies one scale beyond the quantile where it begins.
         middle = np.trapezoid(values, levels, axis=0)
         return middle + levels[0] * (values[0] - low) + (1 - levels[-1]) * (values[-1] + high)
 
@@ -176,6 +179,7 @@ class SampleForecast:
             bool [H] or [H, N]; False where nothing came.
         """
         low, high = self.interval(share)
+        # A comparison with NaN is False, so what was not observed never counts as held.
         return (low <= actual) & (actual <= high)
 
     def interval(self, share: float = 0.8) -> tuple[np.ndarray, np.ndarray]:

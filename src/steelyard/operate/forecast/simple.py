@@ -6,7 +6,7 @@ from steelyard.operate.forecast.bounds import LEVELS, forecast_each
 from steelyard.operate.forecast.sample_forecast import SampleForecast
 from steelyard.operate.series import SeriesSet
 
-__all__ = ["RecentQuantiles", "SeasonalNaive", "filled"]
+__all__ = ["RecentQuantiles", "SeasonalNaive", "SeasonalProfile", "filled"]
 
 
 class RecentQuantiles:
@@ -66,6 +66,44 @@ class SeasonalNaive:
         errors = values[season:] - values[:-season]
         spread = np.quantile(errors if len(errors) else np.zeros(1), LEVELS)
         return center + spread[:, None]
+
+
+class SeasonalProfile:
+    """Adds the deviations from a season's mean profile, pooled over all its places, to the profile.
+
+    It suits series that are calm but for exact times, such as counts of timers: a place of a season
+    has too few values for a tail of its own, and all together have enough. A context that is no
+    longer than a season has its mean as profile.
+    """
+
+    def __init__(self, season: int = 0, *, seasons: int = 24) -> None:
+        """Set the period.
+
+        Args:
+            season: steps of a season; 0 takes a day, or a week where a step is a day.
+            seasons: last seasons that count, at least 1.
+        """
+        self.season, self.seasons = season, seasons
+        self.name = f"SeasonalProfile{seasons}"
+
+    def fit(self, series: SeriesSet) -> None:
+        """Learn nothing: the rule has no parameters."""
+
+    def predict(self, context: SeriesSet, horizon: int) -> list[SampleForecast]:
+        """Forecast as `Forecaster.predict` does."""
+        return forecast_each(context, horizon, self.name, self._quantiles)
+
+    def _quantiles(self, values: np.ndarray, horizon: int, season: int) -> np.ndarray:
+        """Return quantiles [K, horizon] of one context."""
+        season = self.season or season
+        count = min(self.seasons, len(values) // season)
+        # Without a whole season every step is the same place, and the mean is of all values.
+        table = values[:, None]
+        if count:
+            table = filled(values)[-count * season :].reshape(count, season)
+        profile = np.nanmean(table, axis=0)
+        spread = np.nanquantile(table - profile, LEVELS)
+        return profile[np.arange(horizon) % len(profile)] + spread[:, None]
 
 
 def filled(values: np.ndarray) -> np.ndarray:

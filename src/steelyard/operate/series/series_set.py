@@ -93,6 +93,7 @@ class SeriesSet:
         """
         count = len(arrays)
         values = np.concatenate([np.asarray(item, dtype) for item in arrays] or [np.empty(0)])
+        # An infinite rate (a count over 0 s) would be the scale of everything beside it.
         mask = np.isfinite(values)
         values = np.where(mask, values, np.nan).astype(dtype)
         made_from = [provenance] * count if isinstance(provenance, str) else provenance
@@ -153,6 +154,7 @@ class SeriesSet:
             Steps of a day, of a week where a step is a day or nearly so, at least 1.
         """
         step_s = float(self.step_s[index])
+        # Two steps a day are the fewest that show one; slower series show a week at best.
         period_s = _DAY_S if step_s <= _DAY_S / 2 else _WEEK_S
         return max(round(period_s / step_s), 1)
 
@@ -174,6 +176,7 @@ class SeriesSet:
         """
         arrays, names, begins, seen = [], [], [], set()
         for row, start, end in zip(rows, starts, ends, strict=True):
+            # A negative start would count from the series' end.
             first = max(int(start), 0)
             arrays.append(self.row(row)[first : int(end)])
             name = self.ids[row] if self.ids[row] not in seen else f"{self.ids[row]}@{first}:{end}"
@@ -204,6 +207,7 @@ class SeriesSet:
         """
         folder = Path(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
+        # Written beside and renamed: a save that is killed leaves the older set whole.
         made = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
         for name in _COLUMNS:
             np.save(made / f"{name}.npy", getattr(self, name))
@@ -228,7 +232,8 @@ class SeriesSet:
         folder = Path(folder)
         words = read_json(folder / "series.json")
         columns: dict[str, Any] = {
-            name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in _COLUMNS
+            name: np.load(folder / f"{name}.npy", mmap_mode="r")
+            for name in _COLUMNS  # no pickle
         }
         columns |= {name: tuple(text) for name, text in words.items()}
         return cls(**columns)
@@ -248,6 +253,7 @@ def joined(sets: Sequence[SeriesSet]) -> SeriesSet:
     """
     if len({item.static_names for item in sets}) > 1:
         raise TraceError("the sets have different statics", hint="give all the same columns")
+    # Offsets count from the first value of their own set, so they are made anew.
     lengths = np.concatenate([item.lengths for item in sets])
     return SeriesSet(
         **{

@@ -12,7 +12,7 @@ from steelyard.sim.loop import EventLoop
 
 __all__ = ["METERS", "ServicePlant", "checked_demand"]
 
-METERS = ("demand", "utilization", "ready", "starting")
+METERS = ("demand", "load", "utilization", "ready", "starting")
 """Names that the plant can be read by."""
 
 _HOUR_S = 3600.0
@@ -120,6 +120,7 @@ class ServicePlant:
         """
         shown = {
             "demand": self._seen_load,
+            "load": self._seen_load,
             "utilization": self._seen_use,
             "ready": float(self._ready),
             "starting": float(len(self._starting)),

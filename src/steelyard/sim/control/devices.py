@@ -63,6 +63,7 @@ class Latency:
         """
         from scipy.special import ndtri
 
+        # Its tail has no end: of a million draws one would keep a replica starting for hours.
         inner = np.linspace(0.005, 0.995, _LEVELS)
         values = median_s * np.exp(sigma * ndtri(inner))
         return cls(
@@ -108,6 +109,7 @@ class Meter:
 
     def shown(self, truth: float, rng: np.random.Generator) -> float | None:
         """Return what a sample shows; None where it is lost, or where the truth is NaN."""
+        # A meter that loses nothing draws nothing: beside it others see the same noise as without.
         if math.isnan(truth) or (self.loss and rng.random() < self.loss):
             return None
         return truth * (1 + self.noise * rng.standard_normal()) if self.noise else truth

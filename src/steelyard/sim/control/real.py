@@ -109,14 +109,7 @@ def drive(
         raise ConfigError(f"decisions every {period_s} s, but it must be finite and above 0")
     start_s = clock()
     run = _Real(policy, meters, actuators, journal)
-    # The controller before may have been killed a moment ago: its decision counts for its period.
-    next_s = max(start_s, min(journal.decided_s, start_s) + period_s)
-    while not is_over():
-        if next_s > clock():
-            sleep(next_s - clock())
-        run.turn(clock())
-        # Turns that were missed are left out: what they would have decided on has passed.
-        next_s = max(next_s + period_s, clock())
+    run.turns(period_s, is_over, clock, sleep)
     return ControlReport(
         name=name or type(policy).__name__,
         outcome=account() if account else Outcome(0.0, 0, 0),
@@ -142,6 +135,25 @@ class _Real:
         self.latest: dict[str, Reading] = {}
         self.landed: list[Landing] = []
         self.num_sent = self.num_failed = 0
+
+    def turns(
+        self,
+        period_s: float,
+        is_over: Callable[[], bool],
+        clock: Callable[[], float],
+        sleep: Callable[[float], None],
+    ) -> None:
+        """Take turns until it is over."""
+        start_s = clock()
+        # The controller before may have been killed a moment ago: its decision counts for its
+        # period.
+        next_s = max(start_s, min(self.journal.decided_s, start_s) + period_s)
+        while not is_over():
+            if next_s > clock():
+                sleep(next_s - clock())
+            self.turn(clock())
+            # Turns that were missed are left out: what they would have decided on has passed.
+            next_s = max(next_s + period_s, clock())
 
     def turn(self, now_s: float) -> None:
         """Observe, decide, write down and send."""

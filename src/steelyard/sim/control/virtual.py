@@ -53,10 +53,7 @@ def simulate(
         )
     run = _Virtual(policy, plant, actuators, np.random.default_rng(seed))
     plant.start(run.loop)
-    # Meters of one period are read in one event, in their order: there may be a million of them.
-    for every_s in dict.fromkeys(meter.period_s for meter in meters):
-        alike = [meter for meter in meters if meter.period_s == every_s]
-        run.every(every_s, duration_s, lambda items=alike: run.sample(items), _SAMPLE)
+    run.read(meters, duration_s)
     run.every(period_s, duration_s, run.decide, _DECIDE)
     run.loop.run(until_s=duration_s)
     plant.advance(duration_s)
@@ -91,6 +88,13 @@ class _Virtual:
         self.under_way: dict[str, Command] = {}
         self.landed: list[Landing] = []
         self.num_sent = self.num_superseded = self.num_failed = 0
+
+    def read(self, meters: Sequence[Meter], duration_s: float) -> None:
+        """Read each meter at 0 and each of its periods."""
+        # Those of one period are read in one event, in their order: there may be a million of them.
+        for every_s in dict.fromkeys(meter.period_s for meter in meters):
+            alike = [meter for meter in meters if meter.period_s == every_s]
+            self.every(every_s, duration_s, partial(self.sample, alike), _SAMPLE)
 
     def every(
         self,

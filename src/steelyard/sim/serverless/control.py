@@ -1,5 +1,7 @@
 """Decisions on pools and placement between events, for both engines."""
 
+import copy
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,8 +23,11 @@ class PlatformController:
         """
         self._platform = platform
         self._home, self._rtt_s = tables.functions["home"], tables.rtt_s
-        self._needs: list[list[int]] = [
-            [] for _ in range(len(platform.regions) * len(platform.pools))
+        self._needs = np.zeros((len(platform.regions) * len(platform.pools), 64), dtype=np.int64)
+        self._num_steps = 0
+        # A sizer may remember what it forecast, so each pool of each region asks a copy of its own.
+        self._sizers = [
+            copy.deepcopy(pool.sizer) for _ in platform.regions for pool in platform.pools
         ]
         self._start_s = np.full(len(platform.regions), np.nan)
 
@@ -44,8 +49,10 @@ class PlatformController:
             start_sum_s: sum of start-ups by region, seconds.
             num_starts: starts by region.
         """
-        for history, most in zip(self._needs, most_taken, strict=True):
-            history.append(int(most))
+        if self._num_steps == self._needs.shape[1]:
+            self._needs = np.concatenate((self._needs, np.zeros_like(self._needs)), axis=1)
+        self._needs[:, self._num_steps] = most_taken
+        self._num_steps += 1
         for region in np.flatnonzero(num_starts):
             mean_s = start_sum_s[region] / num_starts[region]
             old_s = self._start_s[region]
@@ -55,9 +62,9 @@ class PlatformController:
         """Return pods to reserve by cell: region, cluster, pool."""
         clusters, pools = self._platform.clusters, self._platform.pools
         cells = np.zeros((len(self._platform.regions), clusters, len(pools)), dtype=np.int64)
-        for row, history in enumerate(self._needs):
+        for row, sizer in enumerate(self._sizers):
             region, pool = divmod(row, len(pools))
-            total = max(int(pools[pool].sizer.size(np.array(history, dtype=np.int64))), 0)
+            total = max(int(sizer.size(self._needs[row, : self._num_steps])), 0)
             each, rest = divmod(total, clusters)
             cells[region, :, pool] = each + (np.arange(clusters) < rest)
         return cells.ravel()

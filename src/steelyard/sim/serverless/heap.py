@@ -1,118 +1,118 @@
 """The event heap of the compiled loop: by time, priority and sequence, as `EventLoop` orders."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.jit import njit
+from steelyard.jit import njit_borrowing
 
-__all__ = ["Heap", "Records", "make_heap", "pop", "push", "widen"]
+__all__ = ["PRIORITY", "ZERO", "Heap", "Records", "constants", "make_heap", "pop", "push", "widen"]
 
 Records = Any
 """An array of records: a checker of types does not know their fields."""
-_PRIORITY = 1 << 52
+PRIORITY = 1 << 52
 """The key is priority * 2^52 + sequence, so one comparison orders both."""
+_WAYS = 4
+"""Children of a place: half as many levels as two, and siblings lie side by side in memory."""
+
+_EVENTS = np.dtype(
+    [("time_s", "f8"), ("key", "i8"), ("first", "i8"), ("second", "i8"), ("value", "f8")]
+)
 
 
-_ITEMS = np.dtype([("time_s", "f8"), ("key", "i8"), ("slot", "i8")])
-_EVENTS = np.dtype([("first", "i8"), ("second", "i8"), ("value", "f8")])
+def constants(count: int) -> tuple[int, ...]:
+    """Return 0, 1, and so on up to below `count`, to name what compiled functions are handed.
+
+    They are of NumPy's type: numba compiles a function anew for every plain integer in a call.
+    """
+    return cast(tuple[int, ...], tuple(np.arange(count, dtype=np.int64)))
+
+
+(ZERO,) = constants(1)
 
 
 class Heap(NamedTuple):
-    """Events; what one carries lies in a slot that does not move while the heap is sorted.
+    """Events in the order of a heap.
 
     Attributes:
-        items: time, key (priority and sequence) and slot, sorted as a heap.
-        events: what each carries, by slot: two integers and a number.
-        free: stack of free slots.
+        events: time, key (priority and sequence), and what an event carries.
         count: events waiting, and events ever pushed.
     """
 
-    items: Records
     events: Records
-    free: NDArray[np.int64]
     count: NDArray[np.int64]
 
 
 def make_heap(capacity: int) -> Heap:
-    """Return an empty heap for so many events."""
-    return Heap(
-        np.zeros(capacity, dtype=_ITEMS),
-        np.zeros(capacity, dtype=_EVENTS),
-        np.arange(capacity, dtype=np.int64),
-        np.zeros(2, dtype=np.int64),
-    )
+    """Return an empty heap for so many events; one more row holds the event that was popped."""
+    return Heap(np.zeros(capacity + 1, dtype=_EVENTS), np.zeros(2, dtype=np.int64))
 
 
 def widen(heap: Heap) -> Heap:
     """Return the same heap with twice the room."""
-    old = len(heap.items)
-    wider = make_heap(2 * old)
-    for name in ("items", "events", "free"):
-        getattr(wider, name)[:old] = getattr(heap, name)
+    wider = make_heap(2 * len(heap.events))
+    wider.events[: len(heap.events)] = heap.events
     wider.count[:] = heap.count
     return wider
 
 
-@njit(error_model="numpy")
+@njit_borrowing()
+def _move(events: Records, place: int, source: int) -> None:
+    """Copy an event, field by field: numba copies no record at once."""
+    events[place].time_s, events[place].key = events[source].time_s, events[source].key
+    events[place].first, events[place].second = events[source].first, events[source].second
+    events[place].value = events[source].value
+
+
+@njit_borrowing()
 def push(heap: Heap, time_s: float, priority: int, first: int, second: int, value: float) -> None:
     """Add an event; there must be room."""
-    place = heap.count[0]
-    slot = heap.free[place]
-    heap.events[slot].first, heap.events[slot].second, heap.events[slot].value = (
-        first,
-        second,
-        value,
-    )
-    key = priority * _PRIORITY + heap.count[1]
+    events, place = heap.events, heap.count[0]
+    key = priority * PRIORITY + heap.count[1]
     heap.count[0] += 1
     heap.count[1] += 1
     while place > 0:
-        parent = (place - 1) >> 1
-        at = heap.items[parent].time_s
-        if at < time_s or (at == time_s and heap.items[parent].key < key):
+        parent = (place - 1) // _WAYS
+        at = events[parent].time_s
+        if at < time_s or (at == time_s and events[parent].key < key):
             break
-        heap.items[place].time_s, heap.items[place].key = at, heap.items[parent].key
-        heap.items[place].slot = heap.items[parent].slot
+        _move(events, place, parent)
         place = parent
-    heap.items[place].time_s, heap.items[place].key, heap.items[place].slot = time_s, key, slot
+    events[place].time_s, events[place].key = time_s, key
+    events[place].first, events[place].second, events[place].value = first, second, value
 
 
-@njit(error_model="numpy")
-def pop(heap: Heap) -> tuple[int, int]:
-    """Remove the first event; its slot may be read until the next push.
+@njit_borrowing()
+def pop(heap: Heap) -> int:
+    """Remove the first event and return the row that holds it until the next push or pop.
 
     Args:
         heap: at least one event.
 
     Returns:
-        Priority and slot.
+        The last row of the table, which no waiting event uses.
     """
-    priority, slot = heap.items[0].key // _PRIORITY, heap.items[0].slot
+    events = heap.events
+    # What was popped goes out of the heap's way: a later push may take its old place.
+    out = len(events) - 1
+    _move(events, out, ZERO)
     heap.count[0] -= 1
     last = heap.count[0]
-    heap.free[last] = slot
-    time_s, key, moved = heap.items[last].time_s, heap.items[last].key, heap.items[last].slot
+    time_s, key = events[last].time_s, events[last].key
     place = 0
     while True:
-        child = 2 * place + 1
+        child = _WAYS * place + 1
         if child >= last:
             break
-        right = child + 1
-        if right < last and (
-            heap.items[right].time_s < heap.items[child].time_s
-            or (
-                heap.items[right].time_s == heap.items[child].time_s
-                and heap.items[right].key < heap.items[child].key
-            )
-        ):
-            child = right
-        at = heap.items[child].time_s
-        if time_s < at or (time_s == at and key < heap.items[child].key):
+        for other in range(child + 1, min(child + _WAYS, last)):
+            at, least = events[other].time_s, events[child].time_s
+            if at < least or (at == least and events[other].key < events[child].key):
+                child = other
+        at = events[child].time_s
+        if time_s < at or (time_s == at and key < events[child].key):
             break
-        heap.items[place].time_s, heap.items[place].key = at, heap.items[child].key
-        heap.items[place].slot = heap.items[child].slot
+        _move(events, place, child)
         place = child
-    heap.items[place].time_s, heap.items[place].key, heap.items[place].slot = time_s, key, moved
-    return priority, slot
+    _move(events, place, last)
+    return out

@@ -199,6 +199,7 @@ class _Replay:
         rtt_s = float(self.tables.rtt_s[home, pod.region])
         self.wait_s[request] = begin_s - self.workload.time_s[request] + rtt_s
         self.status[request] = status
+        # It waits for its start in no one's service: busy time begins when it is ready.
         if pod.running == 0:
             pod.since_s = begin_s
         if begin_s > now_s and pod.is_ahead:
@@ -263,6 +264,7 @@ class _Replay:
     def _prewarm(self, order: PrewarmOrder, version: int) -> None:
         """Start a pod ahead, or keep one that is there."""
         function = order.function
+        # A call since then has made a plan of its own.
         if not order.is_firm and self.states[function].num_arrivals != version:
             return
         pod = self._find(self._place(function))

@@ -74,6 +74,7 @@ class Reserves:
                 self._filling[cell] += 1
                 self._loop.after(refill_s, partial(self._refill, cell, True), priority=REFILL)
                 return min(step, 1)
+        # A start from scratch brings no pod into a pool, yet it counts as needed for as long.
         self._loop.after(refill_s, partial(self._forget, region, size), priority=REFILL)
         return 2
 
@@ -118,6 +119,7 @@ class Reserves:
 
     def seen(self) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
         """Return what the step that ends saw, and begin a new one."""
+        # What is still out counts from the first moment of the next step.
         most, sums, starts = self._most.ravel(), self._start_sum_s, self._starts
         self._most = self._taken.copy()
         self._start_sum_s, self._starts = np.zeros_like(sums), np.zeros_like(starts)

@@ -77,6 +77,7 @@ class ServerlessResult:
         """Make the result of a table of pods; those still busy are busy up to the horizon."""
         slots = np.array([item.slots for item in workload.functions], dtype=np.int64)
         function = pods["place"] // len(platform.regions)
+        # What is busy at the horizon has not been added up by an end, and may have yet to begin.
         still = (pods["free"] < slots[function]) if len(function) else np.zeros(0, dtype=bool)
         open_s = np.where(still, np.maximum(workload.horizon_s - pods["since_s"], 0.0), 0.0)
         return cls(

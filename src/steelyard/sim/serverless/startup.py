@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from steelyard.errors import ConfigError, require
-from steelyard.sim.serverless.draws import GRID, draw_parts
+from steelyard.sim.serverless.draws import GRID, draw_starts
 
 __all__ = ["EmpiricalQuantiles", "StartUp"]
 
@@ -161,7 +161,5 @@ class StartUp:
             Seconds [count, parts].
         """
         out = np.empty((count, len(self.parts)))
-        curves, shares, factor = self.arrays()
-        for row in range(count):
-            draw_parts(curves, shares, factor, seed, 0, row, out[row])
+        draw_starts(*self.arrays(), seed, 0, out)
         return out

@@ -18,14 +18,6 @@ __all__ = ["Tables", "make_tables", "rule_of"]
 _Floats = NDArray[np.float64]
 _Ints = NDArray[np.int64]
 _LEAD_DRAWS = 4000
-_REQUESTS = np.dtype(
-    [
-        ("time_s", "f8"),
-        ("duration_s", "f8"),
-        ("next_s", "f8"),  # next arrival of the same function; infinite for the last
-        ("function", "i8"),
-    ]
-)
 _FUNCTIONS = np.dtype(
     [
         ("runtime", "i8"),
@@ -38,14 +30,31 @@ _FUNCTIONS = np.dtype(
         ("period_s", "f8"),
         ("lead_s", "f8"),
         ("start_mean_s", "f8"),
+        # What follows changes in a run of the compiled loop.
+        ("region", "i8"),
+        ("num_starts", "i8"),
+        ("num_arrivals", "i8"),
+        ("num_running", "i8"),
+        ("num_ends", "i8"),
+        ("num_gaps", "i8"),
+        ("num_outside", "i8"),
+        ("squares", "i8"),
+        ("plan_until", "i8"),  # gaps at which the plan is made anew
+        ("last_request", "i8"),
+        ("last_arrival_s", "f8"),
+        ("last_end_s", "f8"),  # -1 before the first
+        ("mean_gap_s", "f8"),
+        ("spread_s", "f8"),
+        ("mean_duration_s", "f8"),
     ]
 )
+"""A function's constants and its state side by side: an event reads both."""
+_ORDERS = np.dtype([("kind", "i8"), ("first", "f8"), ("second", "f8")])
 
 
 class Tables(NamedTuple):
-    """Constants of a run; F functions, N requests, U runtimes, P parts, R regions, C pools."""
+    """Constants of a run; F functions, U runtimes, P parts, R regions, C pools."""
 
-    requests: Records
     functions: Records
     child: _Ints
     curves: _Floats
@@ -56,8 +65,8 @@ class Tables(NamedTuple):
     edges_s: _Floats
     keep_kind: int
     keep: _Floats
-    prewarm_kinds: _Ints
-    prewarm: _Floats
+    orders: Records
+    """Policies of starts ahead: kind and two numbers."""
     delay_s: float
     refill_s: _Floats
     clusters: int
@@ -101,7 +110,6 @@ def make_tables(platform: Platform, workload: Workload, seed: int) -> Tables:
     orders = [rule_of(item) or Rule(-1, ()) for item in platform.prewarm]
     delay = rule_of(platform.delay) or Rule(-1, (0.0,))
     return Tables(
-        requests=_requests(workload),
         functions=_functions(platform, workload),
         child=np.array(
             [child for item in workload.functions for child in item.children], dtype=np.int64
@@ -116,8 +124,9 @@ def make_tables(platform: Platform, workload: Workload, seed: int) -> Tables:
         edges_s=np.ascontiguousarray(platform.keep_alive.edges_s, dtype=np.float64),
         keep_kind=keep.kind,
         keep=np.array(keep.values, dtype=np.float64),
-        prewarm_kinds=np.array([item.kind for item in orders], dtype=np.int64),
-        prewarm=np.array([(*item.values, 0.0, 0.0)[:2] for item in orders]).reshape(-1, 2),
+        orders=np.array(
+            [(item.kind, *(*item.values, 0.0, 0.0)[:2]) for item in orders], dtype=_ORDERS
+        ),
         delay_s=float(delay.values[0]),
         refill_s=np.array([item.refill_s for item in platform.pools], dtype=np.float64),
         clusters=platform.clusters,
@@ -128,17 +137,6 @@ def make_tables(platform: Platform, workload: Workload, seed: int) -> Tables:
         seed=seed,
         horizon_s=workload.horizon_s,
     )
-
-
-def _requests(workload: Workload) -> Records:
-    """Return requests as records."""
-    rows = np.zeros(len(workload), dtype=_REQUESTS)
-    rows["time_s"], rows["duration_s"] = workload.time_s, workload.duration_s
-    rows["function"], rows["next_s"] = workload.function, np.inf
-    order = np.argsort(workload.function, kind="stable")
-    same = workload.function[order[1:]] == workload.function[order[:-1]]
-    rows["next_s"][order[:-1][same]] = workload.time_s[order[1:][same]]
-    return rows
 
 
 def _functions(platform: Platform, workload: Workload) -> Records:
@@ -154,9 +152,10 @@ def _functions(platform: Platform, workload: Workload) -> Records:
         end = begin + len(item.children)
         row["runtime"], row["size"] = runtime, sizes.index(item.size_class) if is_pooled else -1
         row["slots"], row["is_async"], row["period_s"] = item.slots, item.is_async, item.period_s
-        row["home"] = regions.index(item.home) if item.home else 0
+        row["home"] = row["region"] = regions.index(item.home) if item.home else 0
         row["child_begin"], row["child_end"], begin = begin, end, end
         row["lead_s"], row["start_mean_s"] = leads[runtime], means[runtime]
+        row["last_end_s"] = -1.0
     return rows
 
 

@@ -112,6 +112,7 @@ class Workload:
         if not factor > 0:
             raise ConfigError(f"factor is {factor}, but must be above 0")
         count = len(self.functions)
+        # Whole copies, as a drawn function twice would leave others out at factors above 1.
         copies, rest = divmod(round(factor * count), count)
         extra = np.sort(np.random.default_rng(seed).permutation(count)[:rest])
         chosen = [np.arange(count)] * copies + [extra]

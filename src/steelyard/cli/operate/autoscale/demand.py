@@ -2,39 +2,23 @@
 
 import urllib.error
 import urllib.request
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from steelyard.config import convert, read
 from steelyard.errors import ConfigError, DataError
+from steelyard.operate.autoscale.book import ForecastBook
 from steelyard.operate.autoscale.config import AutoscaleConfig
-from steelyard.operate.autoscale.study import usable_demand
+from steelyard.operate.autoscale.demand import Demand, demand_of_series
 from steelyard.operate.series import SeriesSet, from_prometheus, read_series
 
-__all__ = ["Demand", "demand_of", "fetched", "load_recipe"]
+__all__ = ["book_of", "demand_of", "fetched", "load_recipe"]
 
 _LARGEST_BYTES = 64 << 20
 _PATIENCE_S = 20.0
-
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """A demand and where it is from.
-
-    Attributes:
-        load: [n] load of each step, 0 or more.
-        step_s: seconds of a step.
-        source: words for people.
-    """
-
-    load: NDArray[np.float64]
-    step_s: float
-    source: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,9 +91,29 @@ def _of_series(series: SeriesSet, column: str, source: str) -> Demand:
             hint=f"there are: {', '.join(series.ids[:8])}",
         )
     index = series.index(column) if column else 0
-    return Demand(
-        usable_demand(series, index), float(series.step_s[index]), f"{source}: {series.ids[index]}"
-    )
+    return demand_of_series(series, index, source=f"{source}: {series.ids[index]}")
+
+
+def book_of(source: str, column: str, *, store: str, no_keep: bool) -> ForecastBook | None:
+    """Return the book of what is forecast of a demand that goes on, None to keep nothing.
+
+    Args:
+        source: address or file of the demand.
+        column: id of the series in it.
+        store: folder of the run store; the user's own when empty.
+        no_keep: keep nothing.
+
+    Returns:
+        The book.
+
+    Raises:
+        StoreError: the store cannot be used.
+    """
+    if no_keep:
+        return None
+    from steelyard.runs.store import RunStore
+
+    return ForecastBook(RunStore(store or None), f"{source}: {column}")
 
 
 def load_recipe(path: Path) -> tuple[Demand, AutoscaleConfig]:
@@ -131,11 +135,10 @@ def load_recipe(path: Path) -> tuple[Demand, AutoscaleConfig]:
 
     step_s = 300.0
     length = round(recipe.days * 86_400 / step_s)
-    # The corpus draws a step of its own for each series; its values are per step all the same.
     series = generate_corpus(
         1, length=length, seed=recipe.service.seed, archetypes=(recipe.archetype,)
     )
-    return (
-        Demand(usable_demand(series), step_s, f"generated: {recipe.archetype}"),
-        recipe.service,
-    )
+    source = f"generated: {recipe.archetype}"
+    made = demand_of_series(series, source=source, is_measured=False)
+    # The corpus draws a step of its own for each series; its values are per step all the same.
+    return replace(made, step_s=step_s, start_s=0.0), recipe.service

@@ -4,7 +4,7 @@ import sys
 import time
 
 from steelyard.cli.flags import flags
-from steelyard.cli.operate.autoscale.demand import demand_of
+from steelyard.cli.operate.autoscale.demand import book_of, demand_of
 from steelyard.cli.output import Switch
 from steelyard.errors import ConfigError
 from steelyard.operate.autoscale.config import AutoscaleConfig
@@ -23,6 +23,8 @@ def serve(
     period: float = 60.0,
     shadow: Switch = False,
     replicas: int = 0,
+    store: str = "",
+    no_keep: Switch = False,
     options: _Flags | None = None,  # pyright: ignore[reportInvalidTypeForm]
 ) -> None:
     """Serve the number of replicas that a demand asks for, on this machine's own address.
@@ -39,6 +41,9 @@ def serve(
         period: seconds between two readings of the demand.
         shadow: only say what would be done: "replicas" stays what --replicas says.
         replicas: replicas that there are now, for --shadow.
+        store: folder of the run store, whose ledger holds each forecast beside the demand that
+            came; the user's own when left out.
+        no_keep: keep no forecasts.
         options: the service and its promise.
     """
     if shadow and replicas < 1:
@@ -48,17 +53,13 @@ def serve(
             f"--period is {period} and --port is {port}, but they must be at least 1 and in "
             "[0, 65535]"
         )
-
-    def read() -> tuple:
-        found = demand_of(source, column)
-        return found.load, found.step_s
-
     recommender = Recommender(
-        read,
+        lambda: demand_of(source, column),
         options or AutoscaleConfig(),
         period_s=period,
         held=replicas if shadow else 0,
         clock=time.monotonic,
+        book=book_of(source, column, store=store, no_keep=no_keep),
     )
     server = make_server(recommender, port)
     sys.stdout.write(f"http://127.0.0.1:{server.server_address[1]}/ answers with JSON\n")

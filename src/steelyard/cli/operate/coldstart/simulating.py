@@ -1,5 +1,7 @@
 """`steelyard operate coldstart simulate`: policies side by side on one workload."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -7,6 +9,7 @@ from cyclopts import Parameter
 
 from steelyard.cli.output import Switch, print_report
 from steelyard.errors import ConfigError
+from steelyard.jit import compiling_told
 from steelyard.operate.coldstart.compare import ORACLE, POLICIES, PolicyOutcome, compare
 from steelyard.operate.coldstart.generate import WorkloadGenerator
 from steelyard.operate.coldstart.keepalive import FixedKeepAlive
@@ -17,11 +20,47 @@ from steelyard.sim.serverless import Platform, StartUp, Workload
 from steelyard.sim.serverless.published import published_platform, published_start_ups
 from steelyard.units import parse, pretty, pretty_duration
 
-__all__ = ["simulate"]
+__all__ = ["RequestOptions", "simulate"]
 
 _MOST_STARTS = 2_000_000
 _PUBLISHED_PER_DAY = 66_870
 """Cold starts of the published region per day."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class RequestOptions:
+    """Requests that are simulated, from traces or made.
+
+    Args:
+        functions: Huawei's table of runtimes and triggers by funcID.
+        durations: Azure 2019's table of durations.
+        runtime: start-up of functions whose runtime the traces do not tell.
+        days: length of a made workload.
+        cold_starts: cold starts per day to which a workload is made, with pods kept for 60 s.
+        slots: requests that a pod serves at a time.
+        seed: seed of the workload and of the start-ups.
+    """
+
+    functions: Path | None = None
+    durations: Path | None = None
+    runtime: str = "Python3"
+    days: float = 7.0
+    cold_starts: float = 3000.0
+    slots: int = 1
+    seed: int = 0
+
+    def work(self, traces: Sequence[Path]) -> Workload:
+        """Return the requests of traces, or made ones where none is given."""
+        if not traces:
+            maker = WorkloadGenerator(
+                days=self.days, cold_starts_per_day=self.cold_starts, slots=self.slots
+            )
+            return maker.make(self.seed)
+        tables: dict[str, Any] = {"functions": self.functions, "durations": self.durations}
+        return load_workload(
+            traces, runtime=self.runtime, slots=self.slots, seed=self.seed, **tables
+        )
 
 
 def simulate(
@@ -32,68 +71,52 @@ def simulate(
             help="tables of requests: Huawei's, or Azure's of 2019 or 2021; made when left out."
         ),
     ],
-    functions: Path | None = None,
-    durations: Path | None = None,
-    runtime: str = "Python3",
-    days: float = 7.0,
-    cold_starts: float = 3000.0,
-    slots: int = 1,
+    options: RequestOptions | None = None,
     policies: str = "fixed,fixed-10min,histogram,utility,timer,timer+utility",
     wait_cost: float = 30.0,
     weights: str = "",
     storage_rate: str = "2 GB/s",
-    seed: int = 0,
     json: Switch = False,
     report: Path | None = None,
 ) -> None:
     """Compare policies against cold starts on the same requests: starts, waits, pods, regret.
 
-    Requests come from traces, or are made to the published shares of triggers and runtimes.
-
     Example: steelyard operate coldstart simulate --days 3 --policies fixed,timer --report cold.html
 
     Args:
         *traces: tables of requests: Huawei's, or Azure's of 2019 or 2021; made when left out.
-        functions: Huawei's table of runtimes and triggers by funcID.
-        durations: Azure 2019's table of durations.
-        runtime: start-up of functions whose runtime the traces do not tell.
-        days: length of a made workload.
-        cold_starts: cold starts per day to which a workload is made, with pods kept for 60 s.
-        slots: requests that a pod serves at a time.
+        options: requests that are simulated.
         policies: names separated by commas: fixed, fixed-10min, histogram, utility, timer,
             timer+utility, timer+chain, forecast, delay.
         wait_cost: pod-seconds that a second of waiting for a start is worth.
         weights: size of an inference engine's weights, such as "16 GB": every pod starts one.
         storage_rate: rate at which they are read.
-        seed: seed of the workload and of the start-ups.
         json: print figures as JSON.
         report: HTML file for the page with pictures.
     """
-    chosen = _policies(policies)
-    _check(days, cold_starts, slots, wait_cost, seed)
-    if traces:
-        options: dict[str, Any] = {"functions": functions, "durations": durations}
-        work = load_workload(traces, runtime=runtime, slots=slots, seed=seed, **options)
-    else:
-        made = WorkloadGenerator(days=days, cold_starts_per_day=cold_starts, slots=slots)
-        work = made.make(seed)
-    platform = _platform(work, cold_starts, weights, storage_rate)
-    found = compare(platform, work, chosen, seed=seed, wait_cost=wait_cost)
+    asked, chosen = options or RequestOptions(), _policies(policies)
+    _check(asked, wait_cost)
+    work = asked.work(traces)
+    platform = _platform(work, asked.cold_starts, weights, storage_rate)
+    with compiling_told("the simulator", 10):
+        found = compare(platform, work, chosen, seed=asked.seed, wait_cost=wait_cost)
     source = ", ".join(path.name for path in traces) or "made to the published shares"
-    values = {
-        "source": source,
-        "seed": seed,
+    values = _values(found, work) | {"source": source, "seed": asked.seed, "wait_cost": wait_cost}
+    print_report(_page(found, work, source), json=json, html=report, values=values)
+
+
+def _values(found: list[PolicyOutcome], work: Workload) -> dict[str, Any]:
+    """Return the figures for programs."""
+    policies = [
+        {"name": item.name, "cost_s": item.cost_s, "regret": item.regret} | item.result.summary()
+        for item in found
+    ]
+    return {
         "requests": len(work),
         "functions": len(work.functions),
-        "wait_cost": wait_cost,
         "provenance": "simulated",
-        "policies": [
-            {"name": item.name, "cost_s": item.cost_s, "regret": item.regret}
-            | item.result.summary()
-            for item in found
-        ],
+        "policies": policies,
     }
-    print_report(_page(found, work, source), json=json, html=report, values=values)
 
 
 def _policies(words: str) -> dict[str, dict[str, Any]]:
@@ -108,14 +131,15 @@ def _policies(words: str) -> dict[str, dict[str, Any]]:
     return {name: POLICIES[name] for name in names}
 
 
-def _check(days: float, cold_starts: float, slots: int, wait_cost: float, seed: int) -> None:
+def _check(asked: RequestOptions, wait_cost: float) -> None:
     """Refuse options out of range, in the words of the flags."""
+    days, cold_starts = asked.days, asked.cold_starts
     for flag, value, good, allowed in (
         ("--days", days, days > 0, "above 0"),
         ("--cold-starts", cold_starts, cold_starts > 0, "above 0"),
-        ("--slots", slots, slots >= 1, "at least 1"),
+        ("--slots", asked.slots, asked.slots >= 1, "at least 1"),
         ("--wait-cost", wait_cost, wait_cost >= 0, "0 or more"),
-        ("--seed", seed, seed >= 0, "0 or more"),
+        ("--seed", asked.seed, asked.seed >= 0, "0 or more"),
     ):
         if not good:
             raise ConfigError(f"{flag} is {value}, but must be {allowed}")

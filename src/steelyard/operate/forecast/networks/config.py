@@ -22,7 +22,8 @@ class EncoderConfig:
         hidden_size: width of a token.
         num_layers: layers.
         num_heads: heads of attention.
-        head: "student-t" as in the paper, "gaussian", or "quantile" for the quantiles themselves.
+        head: "student-t" as in the paper, "gaussian", "quantile" for the quantiles themselves, or
+            "flow" for a Gaussian that a learned monotone map bends, with one mode or several.
         scaling: "standard" for mean and deviation of the context as in the paper; "asinh" for its
             recent median and spread with the inverse hyperbolic sine, which spikes do not blow up.
         anchored: whether outputs are added to the quantiles of the last 24 values, so that an
@@ -39,7 +40,7 @@ class EncoderConfig:
     hidden_size: int = 64
     num_layers: int = 2
     num_heads: int = 4
-    head: Literal["student-t", "gaussian", "quantile"] = "quantile"
+    head: Literal["student-t", "gaussian", "quantile", "flow"] = "quantile"
     scaling: Literal["standard", "asinh"] = "asinh"
     anchored: bool = True
     seed: int = 0

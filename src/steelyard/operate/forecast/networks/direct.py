@@ -58,6 +58,7 @@ class DLinear(nn.Module):
         """Return quantiles [B, horizon, K] in the windows' own unit, and that unit."""
         context, anchor, scaled = _context(past, self.config)
         half = _AVERAGED // 2
+        # Zeros beyond the ends would bend the trend just where the forecast begins.
         padded = F.pad(context.unsqueeze(1), (half, half), mode="replicate")
         trend = F.avg_pool1d(padded, _AVERAGED, stride=1).squeeze(1)
         made = self.trend(trend) + self.remainder(context - trend)
@@ -84,6 +85,7 @@ class RecurrentQuantiles(nn.Module):
         """
         super().__init__()
         self.config = config
+        # A GRU draws from torch's own generator, whose state belongs to the caller.
         with torch.random.fork_rng():
             torch.manual_seed(config.seed)
             self.reader = nn.GRU(1, config.hidden_size, batch_first=True)
@@ -103,6 +105,7 @@ def _context(past: Tensor, config: EncoderConfig) -> tuple[Tensor, Tensor, Scale
     """Return the scaled context [B, C] without holes, its recent quantiles, and its unit."""
     past = past.double()
     scaled = scale_windows(past, config)
+    # 0 is the centre of the windows' unit: what a hole says when nothing tells holes from values.
     context = scaled.values[:, -config.context_steps :].float().nan_to_num(0.0)
     context = F.pad(context, (config.context_steps - context.shape[1], 0))
     return context, recent_quantiles(past, scaled), scaled
@@ -119,6 +122,7 @@ class _OwnForecaster:
     def fit(self, series: SeriesSet) -> None:
         """Train on series, as `Forecaster.fit` says."""
         budget = pretraining_budget(self._steps, batch_size=64, learning_rate=1e-3)
+        # A folder for this call alone: that of another fit would be gone on with.
         with tempfile.TemporaryDirectory() as folder:
             train_network(self.network, series, budget, Path(folder))
 

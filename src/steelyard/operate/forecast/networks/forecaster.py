@@ -95,6 +95,7 @@ class MaskedEncoderForecaster:
         Raises:
             TraceError: no series is long enough.
         """
+        # A low rate: a few windows of one user shall bend what a corpus taught, not replace it.
         budget = pretraining_budget(steps, batch_size=64, learning_rate=4e-4, seed=seed)
         with tempfile.TemporaryDirectory() as folder:
             return self.pretrain(series, budget, Path(folder))
@@ -115,6 +116,7 @@ class MaskedEncoderForecaster:
     def save(self, path: Path) -> None:
         """Write weights and shape to one safetensors file."""
         shape = msgspec.json.encode(self.config).decode()
+        # safetensors holds numbers and text alone, so reading a stranger's file runs nothing.
         tensors = {key: part.contiguous() for key, part in self.network.state_dict().items()}
         write_bytes(Path(path), save(tensors, metadata={"config": shape}))
 
@@ -140,6 +142,7 @@ class MaskedEncoderForecaster:
                 convert(msgspec.json.decode(shape), EncoderConfig, where=str(path)), name=name
             )
             made.network.load_state_dict(tensors)
+        # KeyError: a file of other tensors has no shape; RuntimeError: the shape is not of these.
         except (OSError, SafetensorError, KeyError, RuntimeError) as error:
             first = str(error).splitlines()[0]
             raise DataError(f"{path} is no checkpoint of a masked encoder: {first}") from error

@@ -17,6 +17,8 @@ __all__ = ["Scaled", "recent_quantiles", "scale_windows", "tokens"]
 RECENT = 24
 """Last values whose median and quantiles are the anchor."""
 _FLOOR = 1e-4
+_FARTHEST_READ = 1e3
+"""Largest scaled value that is read; no inverse hyperbolic sine of a float comes near it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,10 @@ def tokens(scaled: Tensor, seasons: Tensor, config: EncoderConfig) -> tuple[Tens
         parts.append(torch.where(places >= 0, found, torch.nan))
     series = torch.stack(parts, 2).unflatten(1, (-1, config.patch))  # [B, N, patch, 1 + lags]
     known = series.isfinite()
-    features = torch.cat((series.nan_to_num(0.0), known.to(series.dtype)), -1).flatten(2)
+    # A lag from before a context that stands still may lie 1e20 of its deviations away, and the
+    # square of that is no float32 any more.
+    held = series.nan_to_num(0.0).clamp(-_FARTHEST_READ, _FARTHEST_READ)
+    features = torch.cat((held, known.to(series.dtype)), -1).flatten(2)
     seen = known.flatten(2).any(2)
     seen[:, context // config.patch :] = True  # queries are always read
     return features, seen

@@ -20,6 +20,7 @@ from steelyard.train.result import EstimatorResult, OnStep
 
 __all__ = [
     "WindowNetwork",
+    "ends_together",
     "network_quantiles",
     "pretraining_budget",
     "train_network",
@@ -123,6 +124,14 @@ def train_network(
     return result
 
 
+def ends_together(rows: list[np.ndarray]) -> Tensor:
+    """Stack values [T] of different lengths so that they end together, NaN before the shorter."""
+    past = np.full((len(rows), max(map(len, rows))), np.nan)
+    for place, row in enumerate(rows):
+        past[place, past.shape[1] - len(row) :] = row
+    return torch.from_numpy(past)
+
+
 @torch.no_grad()
 def network_quantiles(
     network: WindowNetwork, rows: list[np.ndarray], horizon: int, seasons: np.ndarray
@@ -142,13 +151,8 @@ def network_quantiles(
     steps = np.minimum(np.arange(horizon), network.config.horizon - 1)
     found: list[np.ndarray] = []
     for first in range(0, len(rows), _BATCH):
-        part = [row[-longest:] for row in rows[first : first + _BATCH]]
-        past = np.full((len(part), max(map(len, part))), np.nan)
-        for place, row in enumerate(part):
-            past[place, past.shape[1] - len(row) :] = row
-        outputs, scaled = network(
-            torch.from_numpy(past), torch.from_numpy(seasons[first : first + _BATCH])
-        )
+        past = ends_together([row[-longest:] for row in rows[first : first + _BATCH]])
+        outputs, scaled = network(past, torch.from_numpy(seasons[first : first + _BATCH]))
         levels = head_quantiles(network.head_kind, outputs)
         values = scaled.inverse(levels.flatten(1)).unflatten(1, levels.shape[1:])
         found += list(values.transpose(1, 2)[..., steps].numpy())
