@@ -67,6 +67,20 @@ def test_llama_3_config_gives_the_catalog_record(tmp_path):
     assert _same_shape(arch, architecture_by_name("llama-3-8b"))
 
 
+def test_bloom_config_gives_the_catalog_record():
+    config = {
+        "model_type": "bloom",
+        "n_embed": 14336,
+        "n_layer": 70,
+        "num_attention_heads": 112,
+        "seq_length": 2048,
+        "vocab_size": 250880,
+        "layer_norm_epsilon": 1e-05,
+        "apply_residual_connection_post_layernorm": False,
+    }
+    assert _same_shape(from_huggingface(config), architecture_by_name("bloom-176b"))
+
+
 def test_gpt2_config_gives_the_catalog_record():
     config = {
         "model_type": "gpt2",

@@ -167,6 +167,24 @@ def _opt(config: ConfigFields) -> dict[str, Any]:
     }
 
 
+def _bloom(config: ConfigFields) -> dict[str, Any]:
+    """Read BLOOM; its class has no field for a feed-forward width other than four times its own."""
+    hidden = config.number("hidden_size", "n_embed")
+    config.only("apply_residual_connection_post_layernorm", (False, None))
+    return _old_style(hidden, config.number("n_head", "num_attention_heads")) | {
+        "num_layers": config.number("n_layer", "num_hidden_layers"),
+        "intermediate_size": 4 * hidden,
+        "vocab_size": config.number("vocab_size"),
+        # Slopes of ALiBi end nowhere: this is the length that it was trained on.
+        "max_positions": config.number("seq_length", default=2048),
+        "position": "alibi",
+        "embedding_norm": True,
+        "mlp": "gelu",
+        "tied_embeddings": config.flag("tie_word_embeddings", True),
+        "norm_eps": config.real("layer_norm_epsilon", 1e-5),
+    }
+
+
 def _bert(config: ConfigFields) -> dict[str, Any]:
     """Read the bare BERT encoder with its pooler."""
     config.only("hidden_act", ("gelu",))
@@ -229,6 +247,7 @@ def _t5(config: ConfigFields) -> dict[str, Any]:
 
 _READERS: dict[str, Callable[[ConfigFields], dict[str, Any]]] = {
     "bert": _bert,
+    "bloom": _bloom,
     "deepseek_v2": _deepseek2,
     "deepseek_v3": _deepseek3,
     "gemma": gemma,

@@ -26,7 +26,7 @@ def to_huggingface(arch: Architecture) -> dict[str, Any]:
         CatalogError: no supported model class has this combination of traits.
     """
     kind, model_class = _class_of(arch)
-    old = kind in ("gpt2", "opt", "bert", "t5")
+    old = kind in ("gpt2", "opt", "bert", "t5", "bloom")
     fields = (
         _old_values(arch, kind)
         if old
@@ -70,6 +70,7 @@ _CLASSES: tuple[tuple[dict[str, Any], str, str], ...] = (
     ({"sparse": True, "shared_expert_gate": True}, "qwen2_moe", "Qwen2MoeForCausalLM"),
     ({"sparse": True, "qk_norm": True}, "qwen3_moe", "Qwen3MoeForCausalLM"),
     ({"sparse": True}, "mixtral", "MixtralForCausalLM"),
+    ({"position": "alibi", "embedding_norm": True}, "bloom", "BloomForCausalLM"),
     ({"position": "learned", "mlp": "relu"}, "opt", "OPTForCausalLM"),
     ({"position": "learned"}, "gpt2", "GPT2LMHeadModel"),
     ({"mlp": "geglu", "qk_norm": True}, "gemma3_text", "Gemma3ForCausalLM"),
@@ -221,7 +222,7 @@ def _gemma_values(arch: Architecture, kind: str) -> dict[str, Any]:
 
 
 def _old_values(arch: Architecture, kind: str) -> dict[str, Any]:
-    """Write the fields of GPT-2, OPT, BERT and T5, each by its own names."""
+    """Write the fields of GPT-2, OPT, BERT, T5 and BLOOM, each by its own names."""
     names = {
         "gpt2": ("n_embd", "n_layer", "n_head", "n_inner", "n_positions", "layer_norm_epsilon"),
         "opt": (
@@ -240,6 +241,8 @@ def _old_values(arch: Architecture, kind: str) -> dict[str, Any]:
             "max_position_embeddings",
             "layer_norm_eps",
         ),
+        # Its class makes the feed-forward part four times as wide, and has no field for it.
+        "bloom": ("hidden_size", "n_layer", "n_head", "", "seq_length", "layer_norm_epsilon"),
         "t5": ("d_model", "num_layers", "num_heads", "d_ff", "n_positions", "layer_norm_epsilon"),
     }[kind]
     sizes = (
@@ -257,6 +260,7 @@ def _old_values(arch: Architecture, kind: str) -> dict[str, Any]:
             "word_embed_proj_dim": arch.hidden_size,
             "do_layer_norm_before": True,
         },
+        "bloom": {"apply_residual_connection_post_layernorm": False},
         "bert": {"hidden_act": "gelu", "type_vocab_size": arch.num_token_types},
         "t5": {
             "d_kv": arch.head_dim,

@@ -25,11 +25,11 @@ class LatencyLimits:
 
     Source: arXiv 2308.12908.
 
-    Attributes:
-        high_p50: median of high priority, as a share.
-        high_p99: its 99th percentile.
-        low_p50: median of low priority.
-        low_p99: its 99th percentile.
+    Args:
+        high_p50: how much longer the median of high priority may be, as a share.
+        high_p99: how much longer its 99th percentile may be.
+        low_p50: how much longer the median of low priority may be.
+        low_p99: how much longer the 99th percentile of low priority may be.
     """
 
     high_p50: float = 0.01
