@@ -156,7 +156,7 @@ def _drawn(outputs: Tensor, generator: torch.Generator) -> Tensor:
     scale = nn.functional.softplus(outputs[..., 1]) + 1e-3
     freedom = 2 + nn.functional.softplus(outputs[..., 2])
     normal = torch.randn(center.shape, generator=generator)
-    chi = 2 * torch._standard_gamma(freedom / 2, generator=generator)
+    chi = 2 * torch._standard_gamma(freedom / 2, generator=generator)  # pyright: ignore[reportPrivateImportUsage]
     drawn = center + scale * normal * (freedom / chi).sqrt()
     # A path that left every scale would be all that the next steps read.
     return drawn.clamp(-_FARTHEST, _FARTHEST)

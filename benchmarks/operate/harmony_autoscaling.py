@@ -1,8 +1,9 @@
 """Scaling by a whole forecast: replicas of least expected loss against Kubernetes' own rule.
 
-Real demands: the last week of each series is looked at once; forecaster and reactive target are
-chosen on what lies before it, everything else on generated series. Replicas start within minutes
-(median 180 s), functions within the quantiles of Huawei's Region 2 (Custom runtime).
+Real demands: forecaster and reactive target are chosen on what lies before the last week of each
+series, and how the scaler works on the later half of that; the last week chooses nothing. Replicas
+start within minutes (median 180 s), functions within the quantiles of Huawei's Region 2 (Custom
+runtime).
 """
 
 import numpy as np

@@ -181,6 +181,18 @@ _ROWS: tuple[tuple[str, str, Literal["lower", "higher", "neither"], str], ...] =
         "lower",
         "Key and value bytes kept per token over all layers.",
     ),
+    (
+        "serve.goodput",
+        "request/s",
+        "higher",
+        "Highest rate at which the wanted share of requests keeps its limits on TTFT and TPOT.",
+    ),
+    (
+        "serve.slo_attainment",
+        "fraction",
+        "higher",
+        "Share of requests that keep the limits on both TTFT and TPOT.",
+    ),
     ("serve.makespan", "s", "lower", "Time from the first arrival to the last token of a trace."),
     (
         "run.energy",

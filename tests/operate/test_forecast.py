@@ -1,6 +1,7 @@
 """Forecasts and their scores, rules, damped smoothing, conformal intervals, fallback and choice."""
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,13 +17,18 @@ from steelyard.operate.forecast import (
     SeasonalNaive,
     SeasonalProfile,
     evaluate,
+    pinball,
 )
+from steelyard.operate.forecast.blending import BlendedForecaster, cut_windows
 from steelyard.operate.forecast.bookkeeping import remember, settle
+from steelyard.operate.forecast.bounds import quantiles_of_rows
 from steelyard.operate.forecast.choosing import ChosenForecaster
 from steelyard.operate.forecast.conformal import AdaptiveConformal
 from steelyard.operate.forecast.corpus import ARCHETYPES, generate_corpus
 from steelyard.operate.forecast.ets import DampedETS
 from steelyard.operate.forecast.guarded import GuardedForecaster
+from steelyard.operate.forecast.quantile_weights import learned_weights
+from steelyard.operate.forecast.recent_errors import RecentErrors
 from steelyard.operate.series import SeriesSet
 from steelyard.runs.ledger import Ledger
 from steelyard.runs.store import RunStore
@@ -242,7 +248,7 @@ def test_a_model_is_used_only_where_it_beat_the_best_rule():
     model.name = "Oracle"
     chosen = ChosenForecaster([model], horizon=48)
     chosen.fit(series)
-    assert chosen.windows == 12
+    assert chosen.windows == 15
     assert chosen.choices["wave"].used == "Oracle"
     # The model is bad there, so it has no weight in the blend either.
     noise = chosen.choices["noise"]
@@ -255,6 +261,79 @@ def test_a_model_is_used_only_where_it_beat_the_best_rule():
     assert chosen.windows == 0 and chosen.choices["short"].used == "RecentQuantiles"
     with pytest.raises(TraceError, match="nothing was chosen for series 'wave'"):
         chosen.predict(series, 48)
+
+
+def test_quantiles_of_rows_are_those_of_numpy():
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(40, 30))
+    values[rng.uniform(size=values.shape) < 0.4] = np.nan
+    values[0, 1:] = np.nan
+    np.testing.assert_allclose(
+        quantiles_of_rows(values), np.nanquantile(values, LEVELS, axis=1).T, atol=1e-12
+    )
+    assert np.isnan(quantiles_of_rows(np.full((1, 3), np.nan))).all()
+
+
+def test_learned_weights_lose_least_and_are_drawn_to_the_prior():
+    rng = np.random.default_rng(0)
+    actual = rng.normal(size=(20, 48))
+    right = np.broadcast_to(normal_forecast().values[:, :1], (20, len(LEVELS), 48))
+    # One says no width and one twice the true one: their mean is the truth.
+    said = np.array([0 * right, 2 * right, right + 3])
+    prior = np.array([0.1, 0.1, 0.8])
+    found = learned_weights(said, actual, prior, 0.02)
+    np.testing.assert_allclose(found, [0.5, 0.5, 0.0], atol=0.06)
+
+    # Under any other weights of a grid, loss and divergence together are larger.
+    def loss(weights):
+        mean = np.einsum("m,mwkh->kwh", weights, said)[2:-2]
+        return pinball(actual, mean, LEVELS[2:-2]).mean()
+
+    unit = min(loss(part) for part in np.eye(3))
+
+    def lost(weights):
+        return loss(weights) / unit + 0.02 * (weights * np.log(weights / prior)).sum()
+
+    grid = np.random.default_rng(1).dirichlet(np.ones(3), 300)
+    assert lost(found) <= min(lost(weights) for weights in grid) * 1.02
+    assert learned_weights(0 * said, 0 * actual, prior, 0.1) is prior
+    huge = learned_weights(said * 1e305, actual * 1e305, prior, 0.02)
+    np.testing.assert_allclose(huge, found, atol=1e-6)
+    blank = actual.copy()
+    blank[3:] = np.nan
+    assert np.isfinite(learned_weights(said, blank, prior, 0.1)).all()
+
+
+def test_a_blend_is_rehearsed_with_what_was_known_before_each_window():
+    series = waves(2, length=1500, noise=0.3)
+    parts = [SeasonalNaive(), RecentQuantiles(), DampedETS()]
+    blend = BlendedForecaster(parts, horizon=48, stride=24)
+    past = cut_windows(series, 48, 10, 24)
+    assert len(past.rows) == 2 * 19 and past.overlap == 1
+    said = [part.predict(past.context, 48) for part in parts]
+    before = blend.learn(series, past, said)
+    early = past.rows * 0 + np.tile(np.arange(19), 2) < 8
+    other = replace(past, actual=np.where(early[:, None], past.actual, 100.0))
+    after = blend.learn(series, other, said)
+    # Windows 8 to 11 share weights of the windows that were over when window 8 began.
+    for row in range(19):
+        same = np.array_equal(before[row].values, after[row].values)
+        assert same == (row < 12)
+    blend.fit(series)
+    assert all(item.sum() == pytest.approx(1) and item.min() > 0 for item in blend.weights.values())
+    flat = SeriesSet.from_arrays([np.full(600, 7.0)], step_s=300, ids=["flat"])
+    blend.fit(flat)
+    assert (blend.predict(flat, 48)[0].values == 7).all()
+    assert blend.predict(flat.cut([], [], []), 48) == []
+
+
+def test_forecasts_of_samples_keep_their_paths_and_are_not_blended():
+    series = waves(1)
+    chosen = ChosenForecaster([RecentErrors()], horizon=12)
+    chosen.fit(series)
+    assert "Blend" not in chosen.reports and "RecentErrors" in chosen.reports
+    with pytest.raises(ConfigError, match="samples"):
+        BlendedForecaster([RecentErrors(), RecentQuantiles()], horizon=12).fit(series)
 
 
 def test_conformal_intervals_come_to_hold_what_they_promise():

@@ -3,40 +3,36 @@
 from steelyard.catalog.hardware import Accelerator
 from steelyard.catalog.market import family_of
 from steelyard.cost.assumptions import Assumptions
+from steelyard.cost.power.rating import rated_w, server_share, usual_draw
 
 __all__ = ["J_PER_KWH", "accelerator_power_w", "average_power_w", "run_energy_j"]
 
 J_PER_KWH = 3.6e6
-_FALLBACK_W = {"gpu": 400.0, "tpu": 300.0, "npu": 400.0, "rdu": 400.0, "cpu": 60.0}
-"""Typical rated power by kind, where a record has none: energy is then marked as assumed."""
 
 
 def average_power_w(
-    rated_w: float,
+    chip_w: float,
     kind: str,
     family: str,
     assumptions: Assumptions | None = None,
     draw: float | None = None,
 ) -> float:
-    """Return the average power of one accelerator in training, with its share of the server.
+    """Return the average power of one accelerator, with its share of the server.
 
     Args:
-        rated_w: rated power of the accelerator alone.
+        chip_w: rated power of the accelerator alone.
         kind: "gpu", "tpu" and others; a "cpu" is its own server.
         family: word that decides the server's power, as `catalog.market.family_of` returns it.
         assumptions: servers and draws.
-        draw: average over rated power; the assumed one of its kind when not given.
+        draw: average over rated power, such as an `EnergyModel`'s; that of training when not given.
 
     Returns:
         Watts, facility overhead left out.
 
     Source: Cottier et al. 2024 (arXiv 2405.21015), appendix A.
     """
-    chosen = assumptions or Assumptions()
-    table = chosen.tpu_power if kind == "tpu" else chosen.server_power
-    server = 1.0 if kind == "cpu" else table.get(family, table[""])
-    usual = chosen.tpu_draw if kind == "tpu" else chosen.gpu_draw
-    return rated_w * server * (usual if draw is None else draw)
+    usual = usual_draw(kind, assumptions) if draw is None else draw
+    return chip_w * server_share(kind, family, assumptions) * usual
 
 
 def accelerator_power_w(accelerator: Accelerator, *, draw: float | None = None) -> float:
@@ -51,8 +47,8 @@ def accelerator_power_w(accelerator: Accelerator, *, draw: float | None = None) 
     Returns:
         Watts.
     """
-    rated = accelerator.tdp_w or _FALLBACK_W.get(accelerator.kind, 300.0)
-    return average_power_w(rated, accelerator.kind, family_of(accelerator.name), draw=draw)
+    family = family_of(accelerator.name)
+    return average_power_w(rated_w(accelerator), accelerator.kind, family, draw=draw)
 
 
 def run_energy_j(

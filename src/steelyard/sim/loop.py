@@ -30,6 +30,11 @@ class EventLoop:
     def __len__(self) -> int:
         return len(self._heap)
 
+    @property
+    def next_s(self) -> float:
+        """Time of the next event, infinity when there is none."""
+        return self._heap[0][0] if self._heap else math.inf
+
     def at(self, time_s: float, action: Callable[[], None], *, priority: int = 0) -> None:
         """Schedule an action at an absolute time.
 

@@ -80,6 +80,20 @@ class Timeline:
         several = self.output_tokens > 1
         return (self.last_token_s - self.first_token_s)[several] / (self.output_tokens[several] - 1)
 
+    def within(self, ttft_s: float, tpot_s: float) -> np.ndarray:
+        """Say which requests keep both limits; a lone token has no time per token.
+
+        Args:
+            ttft_s: longest time to the first token.
+            tpot_s: longest mean time per further token of a request.
+
+        Returns:
+            Bool [R].
+        """
+        further = np.maximum(self.output_tokens - 1, 1)
+        spent_s = self.last_token_s - self.first_token_s
+        return (self.ttft_s <= ttft_s) & (spent_s <= tpot_s * further)
+
     def samples(self) -> dict[str, np.ndarray]:
         """Return each serving quantity with its samples; totals over the trace are single samples.
 

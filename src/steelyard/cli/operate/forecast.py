@@ -139,16 +139,18 @@ def _note(answer: _ForecastAnswer) -> str:
     """Say what the scores are, and when a model is used."""
     from steelyard.operate.forecast.together import ChosenTogether
 
-    scores = (
-        f"CRPS over {answer.chosen.windows} past windows of {answer.forecasts[0].horizon} steps, "
-        "relative to the size of the series; lower is better. "
-    )
+    horizon = answer.forecasts[0].horizon
+    scores = "relative to the size of the series; lower is better. "
     if isinstance(answer.chosen, ChosenTogether):
-        return scores + (
+        return (
+            f"CRPS over {answer.chosen.windows} past windows of {horizon} steps, {scores}"
             "Series on levels are forecast together: the model is used for all where it beat the "
             "best rules by geometric mean, else for none."
         )
-    return scores + "A model is used only where it beat the best rule there."
+    return (
+        f"CRPS over the last {answer.chosen.windows} times {horizon} steps, forecast half a window "
+        f"apart and {scores}A model is used only where it beat the best rule there."
+    )
 
 
 def _facts(answer: _ForecastAnswer) -> list[tuple[str, str, str]]:

@@ -68,13 +68,14 @@ class ModelOptions:
             each in quotes.
         checkpoint: file of a masked encoder that `operate pretrain` made; the shipped one unless
             given.
-        windows: most past windows a series to try them on.
+        windows: most past windows a series to try them on, end to end; models are tried half a
+            window apart, levels a whole one.
     """
 
     models: Annotated[tuple[ModelName, ...], _MANY] = ("masked-encoder", "ets")
     levels: Annotated[tuple[str, ...], _MANY] = ()
     checkpoint: Path | None = None
-    windows: int = 12
+    windows: int = 24
 
     def chosen(self, series: "SeriesSet", horizon: int) -> "ChosenForecaster | ChosenTogether":
         """Try rules and models on the series' past, and choose.
@@ -114,7 +115,7 @@ class ModelOptions:
 
     def _each(self, series: "SeriesSet", horizon: int) -> "ChosenForecaster":
         """Return the choice between models and rules, series by series."""
-        from steelyard.operate.forecast.choosing import ChosenForecaster
+        from steelyard.operate.forecast.choosing import ChosenForecaster, half_horizon
 
         made = [_model(name, horizon, self.checkpoint) for name in dict.fromkeys(self.models)]
         past = int(min(series.lengths)) // 2 // horizon
@@ -122,7 +123,13 @@ class ModelOptions:
             # What is trained here sees nothing of the windows that it is then tried on.
             if item.name in ("DLinear", "GRU"):
                 item.fit(series.before(min(self.windows, past) * horizon))
-        return ChosenForecaster(made, horizon=horizon, windows=self.windows, deadline_s=_DEADLINE_S)
+        return ChosenForecaster(
+            made,
+            horizon=horizon,
+            windows=self.windows,
+            stride=half_horizon(horizon),
+            deadline_s=_DEADLINE_S,
+        )
 
 
 def _model(name: ModelName, horizon: int, checkpoint: Path | None) -> "Forecaster":

@@ -31,6 +31,21 @@ for name, text, example in (
         "--model llama-3.1-8b --rate '20 request/s' --tpot '30 ms'",
     ),
     (
+        "energy",
+        "Find width, copies, clock and batch of least energy per token for a load.",
+        "--rate '2 request/s' --count 16 --ttft '2 s' --tpot '100 ms'",
+    ),
+    (
+        "power",
+        "Find how many more servers a row carries with caps, without a brake or slower answers.",
+        "--servers 40 --days 7 --seeds 3",
+    ),
+    (
+        "serve",
+        "Plan the fleet that serves a load within limits: what shares machines, how split.",
+        "--model llama-3-8b --machine H100-SXM5-80GB --rate '20 request/s' --tpot '30 ms'",
+    ),
+    (
         "network",
         "Say which routing a traffic needs on a network, and what the others would take.",
         "--topology leaf-spine:16x16x16 --collective halving-doubling",

@@ -1,6 +1,6 @@
 """Arithmetic that no finite context makes overflow, and the range that a forecast may not leave."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -8,7 +8,15 @@ from steelyard.errors import TraceError
 from steelyard.operate.forecast.sample_forecast import SampleForecast
 from steelyard.operate.series import SeriesSet
 
-__all__ = ["LEVELS", "forecast_all", "forecast_each", "known_values", "reach", "within_reach"]
+__all__ = [
+    "LEVELS",
+    "forecast_all",
+    "forecast_each",
+    "known_values",
+    "quantiles_of_rows",
+    "reach",
+    "within_reach",
+]
 
 LEVELS = np.array([0.01, 0.05, *(level / 10 for level in range(1, 10)), 0.95, 0.99])
 """Levels of the quantiles that forecasters of this package return."""
@@ -39,43 +47,63 @@ def known_values(row: np.ndarray, name: str, least: int = 1) -> np.ndarray:
     return np.asarray(row[int(known.argmax()) :], np.float64)
 
 
-def within_reach(quantiles: np.ndarray, context: np.ndarray) -> np.ndarray:
+def within_reach(quantiles: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """Hold quantiles in the context's range, widened by its width on either side, in order.
 
     A forecast beyond that is an explosion of a trend or of a model, never what a series of the
     past has shown; a constant context thus has its constant as forecast.
 
     Args:
-        quantiles: [K, H], finite or not.
-        context: values of the past [T]; NaN where nothing was observed.
+        quantiles: [n, K, H], finite or not.
+        low: least value of each context, [n, 1, 1].
+        high: largest value of each, [n, 1, 1].
 
     Returns:
-        Finite quantiles [K, H], ascending along K.
+        Finite quantiles [n, K, H], ascending along K.
     """
-    middle = 0.5 * np.nanmin(context) + 0.5 * np.nanmax(context)
+    middle = 0.5 * low + 0.5 * high
     held = np.where(np.isnan(quantiles), middle, quantiles)
-    return np.sort(np.clip(held, *reach(context)), axis=0)
+    return np.sort(np.clip(held, *reach(low, high)), axis=1)
 
 
-def reach(context: np.ndarray) -> tuple[float, float]:
-    """Return the range of a context, widened by its width on either side.
+def reach(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ranges of contexts, widened by their widths on either side.
 
     Args:
-        context: values of the past [T]; NaN where nothing was observed.
+        low: least value of each context, of any shape.
+        high: largest value of each.
 
     Returns:
-        The lowest and the highest value that a forecast may have.
+        The lowest and the highest values that a forecast may have.
     """
-    low, high = np.nanmin(context), np.nanmax(context)
     width = high - low  # infinite where the range of floats is left: then nothing is cut off
     return low - width, high + width
+
+
+def quantiles_of_rows(values: np.ndarray, levels: np.ndarray = LEVELS) -> np.ndarray:
+    """Return linear quantiles of each row, as `numpy.nanquantile` does, all rows at once.
+
+    Args:
+        values: [n, N]; NaN counts as missing.
+        levels: [K], in [0, 1].
+
+    Returns:
+        [n, K]; NaN for a row without values.
+    """
+    ordered = np.sort(values, axis=1)  # NaN last
+    most = np.maximum(np.isfinite(values).sum(1, keepdims=True) - 1, 0)
+    place = levels * most
+    below = place.astype(np.int64)
+    low = np.take_along_axis(ordered, below, 1)
+    high = np.take_along_axis(ordered, np.minimum(below + 1, most), 1)
+    return low + (place - below) * (high - low)
 
 
 def forecast_all(
     context: SeriesSet,
     horizon: int,
     name: str,
-    forecast: Callable[[list[np.ndarray], int, np.ndarray], list[np.ndarray]],
+    forecast: Callable[[list[np.ndarray], int, np.ndarray], Sequence[np.ndarray] | np.ndarray],
     least: int = 1,
 ) -> list[SampleForecast]:
     """Forecast contexts together, each in its own unit, within its reach.
@@ -95,21 +123,22 @@ def forecast_all(
     Raises:
         TraceError: a context has too few values.
     """
+    if not len(context):
+        return []
     rows = [known_values(context.row(i), item, least) for i, item in enumerate(context.ids)]
+    ends = np.array([(np.fmin.reduce(row), np.fmax.reduce(row)) for row in rows])
+    low, high = ends.T[:, :, None, None]
     # In units of the largest value no sum or square can overflow, however large the values.
-    units = [max(float(np.nanmax(np.abs(row))), _TINY) for row in rows]
-    scaled = [row / unit for row, unit in zip(rows, units, strict=True)]
+    units = np.maximum(np.abs(ends).max(1), _TINY)[:, None, None]
+    scaled = [row / unit for row, unit in zip(rows, units[:, 0, 0], strict=True)]
     seasons = np.array([context.season(i) for i in range(len(context))], np.int64)
-    made = []
     with np.errstate(over="ignore", invalid="ignore"):
-        found = forecast(scaled, horizon, seasons)
-        parts = zip(context.ids, found, rows, scaled, units, strict=True)
-        for item, quantiles, row, small, unit in parts:
-            held = within_reach(quantiles, small) * unit
-            # The product rounds, so the reach is held once more in the series' own unit.
-            held = np.clip(within_reach(held, row), -_HUGE, _HUGE)
-            made.append(SampleForecast(held, LEVELS, name, item))
-    return made
+        made = np.asarray(forecast(scaled, horizon, seasons), np.float64)
+        held = within_reach(made, low / units, high / units) * units
+        # The product rounds, so the reach is held once more in the series' own unit.
+        held = np.clip(within_reach(held, low, high), -_HUGE, _HUGE)
+    pairs = zip(held, context.ids, strict=True)
+    return [SampleForecast(quantiles, LEVELS, name, item) for quantiles, item in pairs]
 
 
 def forecast_each(

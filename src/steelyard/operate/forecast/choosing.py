@@ -4,17 +4,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from steelyard.errors import TraceError
-from steelyard.operate.forecast.blending import BlendedForecaster, past_windows
-from steelyard.operate.forecast.evaluation import ForecastReport, SeriesScore, evaluate
+from steelyard.operate.forecast.blending import BlendedForecaster, cut_windows, past_windows
+from steelyard.operate.forecast.evaluation import (
+    ForecastReport,
+    SeriesScore,
+    scored,
+)
 from steelyard.operate.forecast.forecaster import Forecaster
 from steelyard.operate.forecast.guarded import GuardedForecaster
 from steelyard.operate.forecast.sample_forecast import SampleForecast
 from steelyard.operate.forecast.simple import RecentQuantiles, SeasonalNaive
 from steelyard.operate.series import SeriesSet
 
-__all__ = ["ChosenForecaster", "SeriesChoice", "default_forecaster", "simple_rules"]
+__all__ = [
+    "ChosenForecaster",
+    "SeriesChoice",
+    "default_forecaster",
+    "half_horizon",
+    "simple_rules",
+]
 
-_MOST_WINDOWS = 12
+_MOST_WINDOWS = 24
+_LONG = 288
+_LEAD = 0.7
+"""Weight of the first model in the blend, before anything was seen."""
 
 
 def simple_rules() -> list[Forecaster]:
@@ -22,21 +35,26 @@ def simple_rules() -> list[Forecaster]:
     return [RecentQuantiles(), SeasonalNaive()]
 
 
-def default_forecaster(horizon: int = 48) -> BlendedForecaster:
-    """Return the forecaster for who has no other: the shipped encoder, damped smoothing, the rules.
+def default_forecaster(horizon: int = 48) -> "ChosenForecaster":
+    """Return the forecaster for who has no other: that of `steelyard operate forecast`.
 
     Args:
-        horizon: steps of the past windows that `fit` weighs them on.
+        horizon: steps of the past windows that `fit` tries it on.
 
     Returns:
-        Their blend; call `fit` with the past of the series first.
+        The choice among the rules, the shipped encoder, damped smoothing and the blend of all; call
+        `fit` with the past of the series first.
     """
     from steelyard.operate.forecast.ets import DampedETS
     from steelyard.operate.forecast.networks.forecaster import MaskedEncoderForecaster
 
     models: list[Forecaster] = [MaskedEncoderForecaster.shipped(), DampedETS()]
-    guarded: list[Forecaster] = [GuardedForecaster(item) for item in models]
-    return BlendedForecaster([*guarded, *simple_rules()], horizon=horizon)
+    return ChosenForecaster(models, horizon=horizon, stride=half_horizon(horizon))
+
+
+def half_horizon(horizon: int) -> int:
+    """Return the steps between windows that overlap by half: a short past tells more by them."""
+    return -(-horizon // 2)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,8 +84,10 @@ class ChosenForecaster:
     Attributes:
         name: "Chosen".
         choices: what is used for each series that `fit` saw, by id.
-        reports: what each forecaster scored on the past windows, by name.
-        windows: past windows a series that were scored; 0 where the series are too short.
+        reports: what each forecaster scored on the past windows, by name; what the blend says of a
+            window is learned from the windows before it.
+        windows: past windows a series, end to end, that were scored; 0 where the series are too
+            short.
     """
 
     def __init__(
@@ -76,14 +96,17 @@ class ChosenForecaster:
         *,
         horizon: int = 48,
         windows: int = _MOST_WINDOWS,
+        stride: int = 0,
         deadline_s: float = 0.0,
     ) -> None:
         """Say what is tried: the rules, the models, and a blend of all of them.
 
         Args:
-            models: tried beside the simple rules; a model that learns has been fitted.
+            models: tried beside the simple rules, the one to be trusted most first; a model that
+                learns has been fitted.
             horizon: steps of the windows that it is tried on.
-            windows: most past windows of each series.
+            windows: most past windows of each series, end to end.
+            stride: steps from one window to the next; 0 for a horizon.
             deadline_s: seconds that a forecast may take before a rule stands in; 0 for no limit.
         """
         self.name = "Chosen"
@@ -94,13 +117,17 @@ class ChosenForecaster:
         self._models: list[Forecaster] = [
             GuardedForecaster(item, deadline_s=deadline_s) for item in models
         ]
+        # A day of quantiles is no rule that is used alone, but it steadies the blend.
+        self._parts = [*self._models, *self._rules, RecentQuantiles(_LONG)]
         self._blend = None
         if models:
-            parts = [*self._models, *self._rules]
-            self._blend = BlendedForecaster(parts, horizon=horizon, windows=windows)
+            self._blend = BlendedForecaster(
+                self._parts, horizon=horizon, windows=windows, stride=stride, lead=_LEAD
+            )
             self._models.append(GuardedForecaster(self._blend))
         self._horizon = horizon
         self._most = windows
+        self._stride = stride or horizon
 
     def fit(self, series: SeriesSet) -> None:
         """Score rules and models on the last windows of the series, and choose for each.
@@ -108,33 +135,31 @@ class ChosenForecaster:
         Args:
             series: the past; nothing of what is forecast later.
         """
-        horizon = self._horizon
-        self.windows = past_windows(series, horizon, self._most)
+        self.windows = past_windows(series, self._horizon, self._most)
         self.reports = {}
         if self.windows:
-            # The blend is tried with weights that it learned before these windows, and used with
-            # those that it learns from all of the past.
-            if self._blend is not None:
-                self._blend.fit(series.before(self.windows * horizon))
-            for forecaster in (*self._rules, *self._models):
-                found = evaluate(forecaster, series, horizon, self.windows, horizon)
-                self.reports[forecaster.name] = found
-            if self._blend is not None:
-                self._blend.fit(series)
+            past = cut_windows(series, self._horizon, self.windows, self._stride)
+            said = [part.predict(past.context, self._horizon) for part in self._parts]
+            tried = zip([part.name for part in self._parts], said, strict=True)
+            self.reports = {name: scored(name, made, series, past) for name, made in tried}
+            # Samples are whole paths, which means of quantiles would tear apart.
+            if self._blend is not None and all(made[0].levels is not None for made in said):
+                made = self._blend.learn(series, past, said)
+                self.reports[self._blend.name] = scored(self._blend.name, made, series, past)
         self.choices = {name: self._choice(name) for name in series.ids}
 
     def _choice(self, name: str) -> SeriesChoice:
         """Choose for one series."""
         scores = {key: report.series[name] for key, report in self.reports.items()}
         rules = [item.name for item in self._rules]
-        models = [item.name for item in self._models]
+        models = [item.name for item in self._models if item.name in scores]
         if not scores:
             # Nothing was tried on this series, so nothing but the plainest rule is justified.
             return SeriesChoice(
                 series=name,
                 rule=rules[0],
                 rule_score=None,
-                model=models[0] if models else "",
+                model=self._models[0].name if self._models else "",
                 model_score=None,
                 used=rules[0],
             )

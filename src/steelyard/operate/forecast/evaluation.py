@@ -1,7 +1,7 @@
 """Rolling evaluation: what a forecaster's windows at the end of every series scored."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ from steelyard.operate.forecast.forecaster import Forecaster
 from steelyard.operate.forecast.sample_forecast import CRPS_LEVELS, SampleForecast, pinball
 from steelyard.operate.series import SeriesSet
 
-__all__ = ["ForecastReport", "SeriesScore", "evaluate"]
+__all__ = ["ForecastReport", "PastWindows", "SeriesScore", "evaluate", "scored"]
 
 _EXACT = 1e-5
 
@@ -75,6 +75,66 @@ class ForecastReport:
         return float(np.exp(np.mean(np.log(own / their)))), int((own < their).sum())
 
 
+@dataclass(frozen=True, slots=True)
+class PastWindows:
+    """Windows of the past, each with what was known before it and what came in it.
+
+    Attributes:
+        context: what was known, a row a window; the windows of a series follow one another.
+        rows: the series of each window, int64 [n].
+        actual: what came in each, [n, horizon]; NaN where nothing was observed.
+        stride: steps from one window of a series to the next.
+    """
+
+    context: SeriesSet
+    rows: np.ndarray
+    actual: np.ndarray
+    stride: int
+
+    @property
+    def overlap(self) -> int:
+        """How many windows of a series before one still hold steps of it."""
+        return -(-self.actual.shape[1] // self.stride) - 1
+
+    @classmethod
+    def of(
+        cls,
+        series: SeriesSet,
+        horizon: int,
+        windows: int,
+        stride: int,
+        *,
+        context_steps: int = 0,
+    ) -> "PastWindows":
+        """Cut the last windows of every series, as `evaluate` scores them.
+
+        Args:
+            series: the series; every one needs values before its first window.
+            horizon: steps of each window.
+            windows: windows a series; the last one ends at its end.
+            stride: steps from one window to the next.
+            context_steps: most steps of context; 0 for all there are.
+
+        Returns:
+            The windows.
+
+        Raises:
+            ConfigError: a count is below 1.
+            TraceError: a series is too short.
+        """
+        if min(horizon, windows, stride) < 1:
+            raise ConfigError(
+                f"horizon {horizon}, windows {windows}, stride {stride}",
+                hint="give 1 or more of each",
+            )
+        rows, ends = _window_ends(series, horizon, windows, stride)
+        starts = ends - context_steps if context_steps else np.zeros_like(ends)
+        pairs = zip(rows, ends, strict=True)
+        actual = np.array([series.row(row)[end : end + horizon] for row, end in pairs], np.float64)
+        context = series.cut(rows, starts, ends)
+        return cls(context, rows, actual.reshape(len(rows), horizon), stride)
+
+
 def evaluate(
     forecaster: Forecaster,
     series: SeriesSet,
@@ -101,28 +161,49 @@ def evaluate(
         ConfigError: a count is below 1.
         TraceError: a series is too short, or none of its steps were observed.
     """
-    if min(horizon, windows, stride) < 1:
-        raise ConfigError(
-            f"horizon {horizon}, windows {windows}, stride {stride}", hint="give 1 or more of each"
-        )
-    rows, ends = _window_ends(series, horizon, windows, stride)
-    starts = ends - context_steps if context_steps else np.zeros_like(ends)
-    context = series.cut(rows, starts, ends)
+    past = PastWindows.of(series, horizon, windows, stride, context_steps=context_steps)
     begin = time.perf_counter()
-    forecasts = forecaster.predict(context, horizon)
+    forecasts = forecaster.predict(past.context, horizon)
     took_s = time.perf_counter() - begin
+    return scored(forecaster.name, forecasts, series, past, took_s)
+
+
+def scored(
+    name: str,
+    forecasts: Sequence[SampleForecast],
+    series: SeriesSet,
+    past: PastWindows,
+    seconds: float = float("nan"),
+) -> ForecastReport:
+    """Score forecasts of windows.
+
+    Args:
+        name: the forecaster.
+        forecasts: one a window.
+        series: the series that the windows are of.
+        past: the windows, equally many of every series.
+        seconds: what all the forecasts took.
+
+    Returns:
+        Scores by series and pooled.
+
+    Raises:
+        TraceError: none of a series' steps were observed.
+    """
     parts = [
-        _window_sums(item, series.row(row)[end : end + horizon], context, place, series.season(row))
-        for place, (item, row, end) in enumerate(zip(forecasts, rows, ends, strict=True))
+        _window_sums(item, past.actual[place], past.context.row(place), past.context.season(place))
+        for place, item in enumerate(forecasts)
     ]
-    table = np.array(parts).reshape(len(series), windows, -1)
-    scores = {name: _score(table[index], windows, name) for index, name in enumerate(series.ids)}
+    table = np.array(parts).reshape(len(series), len(forecasts) // len(series), -1)
     return ForecastReport(
-        forecaster=forecaster.name,
-        horizon=horizon,
-        series=scores,
-        pooled=_score(table.reshape(-1, table.shape[-1]), len(rows), "all"),
-        seconds_per_window=took_s / len(rows),
+        forecaster=name,
+        horizon=past.actual.shape[1],
+        series={
+            item: _score(rows, len(rows), item)
+            for item, rows in zip(series.ids, table, strict=True)
+        },
+        pooled=_score(table.reshape(-1, table.shape[-1]), len(forecasts), "all"),
+        seconds_per_window=seconds / len(forecasts),
     )
 
 
@@ -144,18 +225,18 @@ def _window_ends(
 
 
 def _window_sums(
-    forecast: SampleForecast, actual: np.ndarray, context: SeriesSet, place: int, season: int
+    forecast: SampleForecast, actual: np.ndarray, context: np.ndarray, season: int
 ) -> tuple[float, ...]:
     """Sum up one window: loss, |y|, errors, relative errors, scaled errors, covered, steps."""
     came = np.isfinite(actual)
-    target = np.asarray(actual[came], np.float64)
+    target = actual[came]
     quantiles = forecast.quantile(CRPS_LEVELS)[:, came]
     median, low, high = quantiles[len(CRPS_LEVELS) // 2], quantiles[0], quantiles[-1]
     loss = 2 * pinball(target, quantiles, np.array(CRPS_LEVELS)).mean(axis=0).sum()
     error = np.abs(target - median)
     size = np.abs(target) + np.abs(median)
     relative = np.divide(2 * error, size, out=np.zeros_like(error), where=size > 0)
-    past = np.asarray(context.row(place), np.float64)
+    past = np.asarray(context, np.float64)
     lag = season if len(past) > season else 1
     usual = np.nanmean(np.abs(past[lag:] - past[:-lag])) if len(past) > lag else np.nan
     scaled = error.sum() / usual if usual > 0 else np.nan

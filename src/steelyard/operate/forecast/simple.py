@@ -2,36 +2,43 @@
 
 import numpy as np
 
-from steelyard.operate.forecast.bounds import LEVELS, forecast_each
+from steelyard.operate.forecast.bounds import forecast_all, forecast_each, quantiles_of_rows
 from steelyard.operate.forecast.sample_forecast import SampleForecast
 from steelyard.operate.series import SeriesSet
 
 __all__ = ["RecentQuantiles", "SeasonalNaive", "SeasonalProfile", "filled"]
 
+_USUAL = 24
+
 
 class RecentQuantiles:
     """Says of every step ahead what the quantiles of the last values were."""
 
-    def __init__(self, count: int = 24) -> None:
+    def __init__(self, count: int = _USUAL) -> None:
         """Set how far back is looked.
 
         Args:
             count: last observed values whose quantiles are taken, at least 1.
         """
         self.count = count
-        self.name = "RecentQuantiles"
+        self.name = "RecentQuantiles" if count == _USUAL else f"RecentQuantiles of {count}"
 
     def fit(self, series: SeriesSet) -> None:
         """Learn nothing: the rule has no parameters."""
 
     def predict(self, context: SeriesSet, horizon: int) -> list[SampleForecast]:
         """Forecast as `Forecaster.predict` does."""
-        return forecast_each(context, horizon, self.name, self._quantiles)
+        return forecast_all(context, horizon, self.name, self._quantiles)
 
-    def _quantiles(self, values: np.ndarray, horizon: int, season: int) -> np.ndarray:
-        """Return quantiles [K, horizon] of one context."""
-        last = values[np.isfinite(values)][-self.count :]
-        return np.repeat(np.quantile(last, LEVELS)[:, None], horizon, axis=1)
+    def _quantiles(self, rows: list[np.ndarray], horizon: int, seasons: np.ndarray) -> np.ndarray:
+        """Return quantiles [n, K, horizon] of contexts."""
+        last = np.full((len(rows), self.count), np.nan)
+        for place, row in enumerate(rows):
+            recent = row[-self.count :]
+            if np.isnan(recent).any():
+                recent = row[np.isfinite(row)][-self.count :]
+            last[place, : len(recent)] = recent
+        return np.repeat(quantiles_of_rows(last)[:, :, None], horizon, axis=2)
 
 
 class SeasonalNaive:
@@ -64,8 +71,8 @@ class SeasonalNaive:
         season = season if len(values) > season else 1
         center = values[len(values) - season + np.arange(horizon) % season]
         errors = values[season:] - values[:-season]
-        spread = np.quantile(errors if len(errors) else np.zeros(1), LEVELS)
-        return center + spread[:, None]
+        spread = quantiles_of_rows((errors if len(errors) else np.zeros(1))[None])
+        return center + spread[0][:, None]
 
 
 class SeasonalProfile:
@@ -102,7 +109,7 @@ class SeasonalProfile:
         if count:
             table = filled(values)[-count * season :].reshape(count, season)
         profile = np.nanmean(table, axis=0)
-        spread = np.nanquantile(table - profile, LEVELS)
+        spread = quantiles_of_rows((table - profile).reshape(1, -1))[0]
         return profile[np.arange(horizon) % len(profile)] + spread[:, None]
 
 

@@ -16,6 +16,9 @@ class SchedulerConfig:
         num_blocks: blocks in the pool.
         block_size: token slots per block, a power of two.
         token_budget: most tokens a step runs.
+        whole_prompts: whether prompts run undivided, up to the token budget together or a longer
+            one alone, in steps of their own that come before decoding; else decoding sequences come
+            first and parts of prompts fill the rest of the budget.
         max_num_seqs: most sequences that run at once, at most the token budget.
         max_model_len: most tokens of a prompt and its output together.
         watermark_fraction: share of the pool kept free when a request is admitted beside others.
@@ -41,6 +44,7 @@ class SchedulerConfig:
     num_blocks: int
     block_size: int = 16
     token_budget: int = 512
+    whole_prompts: bool = False
     max_num_seqs: int = 64
     max_model_len: int = 2048
     watermark_fraction: float = 0.01

@@ -1,5 +1,6 @@
 """Iteration-level scheduling: who runs in the next step, under a token and a block budget."""
 
+import sys
 from collections import deque
 from collections.abc import Iterable
 
@@ -187,22 +188,9 @@ class Scheduler(Queues):
         self._rounds += 1
         if self.config.update_every and self._rounds % self.config.update_every == 0:
             self._reorder(now_s)
-        chunks, is_short = self._decode(now_s)
-        num_decodes = len(chunks)
-        if self.speculator and not is_short:
-            # Who waits has the first claim to free blocks.
-            is_awaited = bool(self.waiting or self.swapped)
-            chunks = self.speculator.extend(chunks, self.memory, is_awaited=is_awaited)
-        budget = self.config.token_budget - sum(length for _, length in chunks)
-        budget = self._prefill(self.running, chunks, budget)
-        # Blocks that were just taken from one request must not go to another in the same step: the
-        # sequences that run would be short of them again in the next.
-        while budget > 0 and not is_short:
-            request = self._next(now_s)
-            if request is None or not self.take_in(request):
-                break
-            if request.state == "running":
-                budget = self._prefill([request], chunks, budget)
+        chunks, num_decodes = self._whole(now_s) if self.config.whole_prompts else [], 0
+        if not chunks:
+            chunks, num_decodes = self._mixed(now_s)
         transfers = self.swapper.drain()
         if not chunks and not transfers:
             return None
@@ -267,6 +255,39 @@ class Scheduler(Queues):
         """Return computed token states over the slots of held blocks; 1 when none is held."""
         slots = self.pool.num_in_use * self.config.block_size
         return self.usage().stored / slots if slots else 1.0
+
+    def _mixed(self, now_s: float) -> tuple[list[Chunk], int]:
+        """Choose decoding sequences, then prompts in parts; return them and how many decode."""
+        chunks, is_short = self._decode(now_s)
+        num_decodes = len(chunks)
+        if self.speculator and not is_short:
+            is_awaited = bool(self.waiting or self.swapped)  # they claim free blocks first
+            chunks = self.speculator.extend(chunks, self.memory, is_awaited=is_awaited)
+        if self.config.whole_prompts:
+            return chunks, num_decodes
+        budget = self.config.token_budget - sum(length for _, length in chunks)
+        budget = self._prefill(self.running, chunks, budget)
+        # Blocks that were just taken from one request must not go to another in the same step: the
+        # sequences that run would be short of them again in the next.
+        while budget > 0 and not is_short:
+            request = self._next(now_s)
+            if request is None or not self.take_in(request):
+                break
+            if request.state == "running":
+                budget = self._prefill([request], chunks, budget)
+        return chunks, num_decodes
+
+    def _whole(self, now_s: float) -> list[Chunk]:
+        """Choose prompts up to the token budget, or one that is longer; none decodes beside."""
+        chunks: list[Chunk] = []
+        self._prefill(self.running, chunks, sys.maxsize)
+        while (request := self._next(now_s)) is not None:
+            total = sum(length for _, length in chunks) + request.num_tokens
+            if (chunks and total > self.config.token_budget) or not self.take_in(request):
+                break
+            if request.state == "running":
+                self._prefill([request], chunks, sys.maxsize)
+        return chunks
 
     def _decode(self, now_s: float) -> tuple[list[Chunk], bool]:
         """Find decoding sequences a slot each, preempting who comes last while blocks are short.

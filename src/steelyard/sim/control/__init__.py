@@ -15,7 +15,7 @@ from steelyard.sim.control.shapes import (
     Policy,
     Reading,
 )
-from steelyard.sim.control.virtual import simulate
+from steelyard.sim.control.virtual import VirtualControl, simulate
 
 __all__ = [
     "Actuator",
@@ -30,6 +30,7 @@ __all__ = [
     "Outcome",
     "Policy",
     "Reading",
+    "VirtualControl",
     "drive",
     "simulate",
     "with_regret",

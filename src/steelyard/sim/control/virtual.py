@@ -11,7 +11,7 @@ from steelyard.sim.control.report import ControlReport, Landing
 from steelyard.sim.control.shapes import Command, ControlledPlant, Observation, Policy, Reading
 from steelyard.sim.loop import EventLoop
 
-__all__ = ["simulate"]
+__all__ = ["VirtualControl", "simulate"]
 
 # At one moment: settings take effect, then meters are read, then the policy decides on both.
 _LAND, _SAMPLE, _ARRIVE, _DECIDE = range(4)
@@ -51,25 +51,19 @@ def simulate(
             f"decisions every {period_s} s during {duration_s} s, but both must be finite and "
             "above 0, and the period no longer than the time"
         )
-    run = _Virtual(policy, plant, actuators, np.random.default_rng(seed))
+    run = VirtualControl(policy, plant, actuators, np.random.default_rng(seed))
     plant.start(run.loop)
     run.read(meters, duration_s)
     run.every(period_s, duration_s, run.decide, _DECIDE)
-    run.loop.run(until_s=duration_s)
-    plant.advance(duration_s)
-    return ControlReport(
-        name=name or type(policy).__name__,
-        outcome=plant.outcome(),
-        landed=tuple(run.landed),
-        num_sent=run.num_sent,
-        num_superseded=run.num_superseded,
-        num_failed=run.num_failed,
-        duration_s=duration_s,
-    )
+    return run.end(duration_s, name)
 
 
-class _Virtual:
-    """State of one simulation."""
+class VirtualControl:
+    """State of one simulation: commands under way, readings seen, and what landed.
+
+    `simulate` drives it tick by tick; a plant that can read its own meter over many ticks, such as
+    `sim.power`, drives it only where the policy would act.
+    """
 
     def __init__(
         self,
@@ -78,6 +72,17 @@ class _Virtual:
         actuators: Sequence[Actuator],
         rng: np.random.Generator,
     ) -> None:
+        """Start at time 0 with nothing seen or sent.
+
+        Args:
+            policy: decides.
+            plant: what is controlled.
+            actuators: one for each target that the policy commands.
+            rng: draws noise, losses, latencies and failures.
+
+        Raises:
+            ConfigError: two actuators have one target.
+        """
         self.loop = EventLoop()
         self.policy, self.plant, self.rng = policy, plant, rng
         self.actuators = {item.target: item for item in actuators}
@@ -88,6 +93,20 @@ class _Virtual:
         self.under_way: dict[str, Command] = {}
         self.landed: list[Landing] = []
         self.num_sent = self.num_superseded = self.num_failed = 0
+
+    def end(self, duration_s: float, name: str = "") -> ControlReport:
+        """Let all that is under way happen up to the end, and report."""
+        self.loop.run(until_s=duration_s)
+        self.plant.advance(duration_s)
+        return ControlReport(
+            name=name or type(self.policy).__name__,
+            outcome=self.plant.outcome(),
+            landed=tuple(self.landed),
+            num_sent=self.num_sent,
+            num_superseded=self.num_superseded,
+            num_failed=self.num_failed,
+            duration_s=duration_s,
+        )
 
     def read(self, meters: Sequence[Meter], duration_s: float) -> None:
         """Read each meter at 0 and each of its periods."""

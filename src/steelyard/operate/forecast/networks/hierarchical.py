@@ -291,7 +291,7 @@ class HierarchicalFlowForecaster:
         values: dict[str, NDArray[np.float64]] = {}
         for column, name in enumerate(self.forecast_names):
             place = places.index(name)
-            low, high = reach(past[place])
+            low, high = reach(np.nanmin(past[place]), np.nanmax(past[place]))
             values[name] = np.clip(drawn[..., column], low, high) * units[place]
         # A total of totals needs theirs first, and those stand on larger levels.
         for total in sorted(self.levels.sums, key=lambda name: -self.levels.level[name]):

@@ -37,7 +37,7 @@ def _knots(numbers: Tensor) -> _Knots:
         places.append(F.pad(F.pad(inner, (1, 0), value=-_REACH), (0, 1), value=_REACH))
     inner = _LEAST + (1 - _LEAST) * F.softplus(slopes + _UNIT_SLOPE)
     # A slope of 1 at both ends joins the identity of the tails without a kink.
-    return _Knots(*places, F.pad(inner, (1, 1), value=1.0))
+    return _Knots(places[0], places[1], F.pad(inner, (1, 1), value=1.0))
 
 
 class _Piece(NamedTuple):

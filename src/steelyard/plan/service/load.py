@@ -1,0 +1,133 @@
+"""The requests that a service is planned for, at any rate."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steelyard.errors import TraceError
+from steelyard.serve.traces import TraceRow
+from steelyard.serve.traces.reshape import gamma_gaps
+
+__all__ = ["ServiceLoad"]
+
+_MOST_BURSTY = 8.0
+"""Largest coefficient of variation that is taken from a trace: the Gamma distribution of gaps needs
+ever more requests to show its mean beyond."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceLoad:
+    """A sample of requests whose arrivals are stretched to any rate.
+
+    One sample serves all rates and candidates, so that these differ by what they are and not by
+    what was drawn.
+
+    Attributes:
+        input_tokens: int64 [R] prompt lengths.
+        output_tokens: int64 [R] output lengths.
+        unit_arrival_s: float64 [R] arrivals at one request per second.
+        variation: coefficient of variation of the gaps; 1 is Poisson.
+    """
+
+    input_tokens: NDArray[np.int64]
+    output_tokens: NDArray[np.int64]
+    unit_arrival_s: NDArray[np.float64]
+    variation: float = 1.0
+
+    @classmethod
+    def drawn(
+        cls,
+        input_tokens: NDArray[np.int64],
+        output_tokens: NDArray[np.int64],
+        generator: np.random.Generator,
+        *,
+        count: int,
+        variation: float = 1.0,
+    ) -> "ServiceLoad":
+        """Draw requests of given lengths.
+
+        Args:
+            input_tokens: [n] prompt lengths to draw from.
+            output_tokens: [n] output lengths of the same requests.
+            generator: source of the draws.
+            count: requests to draw.
+            variation: coefficient of variation of the gaps, above 0.
+
+        Returns:
+            The load.
+
+        Source: Zhong et al. 2024 (arXiv 2401.09670), section 4.1 (resampling of the history).
+        """
+        rows = generator.integers(len(input_tokens), size=count)
+        gaps = gamma_gaps(generator, count, rate_per_s=1.0, burstiness=1 / variation**2)
+        return cls(
+            input_tokens=np.asarray(input_tokens)[rows],
+            output_tokens=np.asarray(output_tokens)[rows],
+            # The sample's own mean gap, so that a rate is met whatever was drawn.
+            unit_arrival_s=np.cumsum(gaps) * (count / gaps.sum()),
+            variation=variation,
+        )
+
+    @classmethod
+    def of_rows(
+        cls, rows: Sequence[TraceRow], generator: np.random.Generator, *, count: int
+    ) -> "ServiceLoad":
+        """Draw requests like those of a trace, with gaps that vary as much as its own.
+
+        Args:
+            rows: rows by arrival.
+            generator: source of the draws.
+            count: requests to draw.
+
+        Returns:
+            The load; Poisson where all rows arrive at once.
+
+        Raises:
+            TraceError: there is no row.
+        """
+        if not rows:
+            raise TraceError("the trace has no request", hint="give at least one row")
+        gaps = np.diff([row.arrival_s for row in rows])
+        spread = float(gaps.std() / gaps.mean()) if gaps.size > 1 and gaps.mean() > 0 else 1.0
+        return cls.drawn(
+            np.array([row.input_tokens for row in rows]),
+            np.array([row.output_tokens for row in rows]),
+            generator,
+            count=count,
+            variation=float(np.clip(spread, 0.05, _MOST_BURSTY)),
+        )
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest request, prompt and output."""
+        return int((self.input_tokens + self.output_tokens).max())
+
+    def head(self, count: int) -> "ServiceLoad":
+        """Return the first `count` requests, or all where there are fewer."""
+        return replace(
+            self,
+            input_tokens=self.input_tokens[:count],
+            output_tokens=self.output_tokens[:count],
+            unit_arrival_s=self.unit_arrival_s[:count],
+        )
+
+    def lasting(
+        self, rate_per_s: float, span_s: float
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+        """Return the requests at a rate, again and again until they span a time.
+
+        Args:
+            rate_per_s: requests per second.
+            span_s: least time from the first to the last arrival, seconds.
+
+        Returns:
+            Arrivals [n], prompt tokens [n] and output tokens [n]; all requests at least once.
+        """
+        size = len(self.unit_arrival_s)
+        rounds = max(math.ceil(span_s * rate_per_s / size), 1)
+        starts = np.repeat(np.arange(rounds) * float(size), size)
+        arrival_s = (np.tile(self.unit_arrival_s, rounds) + starts) / rate_per_s
+        return arrival_s, np.tile(self.input_tokens, rounds), np.tile(self.output_tokens, rounds)

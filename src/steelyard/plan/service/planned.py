@@ -1,0 +1,158 @@
+"""The plan of a service: how many instances of which arrangement, and why the others lost."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from steelyard.catalog.hardware import Accelerator
+from steelyard.plan.service.goodput import Goodput
+from steelyard.plan.service.search import FleetInstance, ServiceCandidate, ServiceSearch
+from steelyard.plan.types import Plan, Rejected
+from steelyard.quantity import Forecast
+from steelyard.units import pretty
+
+__all__ = ["explained", "service_plan"]
+
+_SPREAD = 0.35
+"""Relative error of step times from published peaks and assumed efficiencies."""
+_LATE = {"ttft": "first tokens come too late", "tpot": "further tokens take too long"}
+
+
+def service_plan(
+    search: ServiceSearch,
+    found: Sequence[ServiceCandidate],
+    rate_per_s: float,
+    accelerator: Accelerator,
+) -> Plan:
+    """Turn what a search found into a plan.
+
+    Args:
+        search: the search.
+        found: its candidates, the best first.
+        rate_per_s: requests per second of the service.
+        accelerator: its machines.
+
+    Returns:
+        The plan. Its goodput is that of one instance; the interval comes from step times that are
+        shorter and longer by their spread.
+    """
+    best, *rest = explained(found, search)
+    assert best.goodput is not None, "the first candidate was simulated"
+    arrangement, at = best.arrangement, best.goodput.at
+    instances = math.ceil(rate_per_s / best.goodput.rate_per_s)
+    devices = instances * arrangement.num_devices
+    choice = _choice(arrangement) | {
+        "instances": instances,
+        "accelerators": devices,
+        "accelerator": accelerator.name,
+    }
+    hour = accelerator.price_usd_per_hour
+    notes = [
+        f"{search.share:.0%} of the requests are to keep both limits; {_load_words(search)}",
+        f"step times: {arrangement.options[0].step_time.source}",
+    ]
+    if hour:
+        notes.append(f"${hour * devices:,.2f} per hour at ${hour:g} per accelerator")
+    return Plan(
+        choice=choice,
+        forecasts=[
+            _goodput_forecast(search, arrangement, best.goodput),
+            _point("serve.slo_attainment", at.both),
+        ],
+        rejected=[
+            Rejected(
+                choice=_choice(item.arrangement) | {"goodput_per_accelerator": item.per_device},
+                reason=item.reason,
+            )
+            for item in rest
+        ],
+        binding_constraint=_LATE[best.goodput.binding] + " beyond",
+        notes=notes,
+    )
+
+
+def explained(found: Sequence[ServiceCandidate], search: ServiceSearch) -> list[ServiceCandidate]:
+    """Say of each candidate but the first why it is not the first."""
+    return [found[0], *(replace(item, reason=_why(item, found[0], search)) for item in found[1:])]
+
+
+def _why(item: ServiceCandidate, best: ServiceCandidate, search: ServiceSearch) -> str:
+    """Say why a candidate is not the first."""
+    share = item.per_device / best.per_device
+    if item.goodput is None:
+        bound = "its halves alone" if len(item.arrangement.groups) > 1 else "its steps alone"
+        return f"at most {share:.0%} of the goodput per accelerator, by {bound}"
+    at = item.goodput.at
+    if not item.goodput.rate_per_s:
+        name = "ttft" if at.ttft < at.tpot else "tpot"
+        reached, limit = getattr(at, f"{name}_s"), getattr(search.slo, f"{name}_s")
+        return f"{name} is {pretty(reached, 's')} without any load, more than {pretty(limit, 's')}"
+    late = _LATE[item.goodput.binding]
+    short = item.goodput.beyond.preempted > 0.05
+    room = ", as keys and values have too little room" if short else ""
+    return f"{share:.0%} of the goodput per accelerator: {late}{room}"
+
+
+def _choice(arrangement: FleetInstance) -> dict[str, Any]:
+    """Return an arrangement as plain values."""
+    parts = [
+        {
+            "role": group.role,
+            "replicas": group.count,
+            "tensor": option.tensor,
+            "pipeline": option.pipeline,
+            "kv_tokens": option.kv_tokens,
+            "token_budget": group.token_budget,
+            "max_num_seqs": group.max_num_seqs,
+            "whole_prompts": group.whole_prompts,
+        }
+        for option, group in zip(arrangement.options, arrangement.groups, strict=True)
+    ]
+    return {"kind": arrangement.kind, "words": arrangement.words, "groups": parts}
+
+
+def _load_words(search: ServiceSearch) -> str:
+    """Say what the load is like."""
+    load = search.load
+    return (
+        f"prompts of {load.input_tokens.mean():,.0f} and outputs of "
+        f"{load.output_tokens.mean():,.0f} tokens in the mean, gaps vary by {load.variation:.2g}"
+    )
+
+
+def _goodput_forecast(
+    search: ServiceSearch, arrangement: FleetInstance, found: Goodput
+) -> Forecast:
+    """Forecast the goodput of an instance with its interval."""
+    low, high = (
+        _at_pace(search, arrangement, factor) for factor in (1 + _SPREAD, 1 / (1 + _SPREAD))
+    )
+    return Forecast(
+        quantity="serve.goodput",
+        value=found.rate_per_s,
+        low=min(low, found.rate_per_s),
+        high=max(high, found.rate_per_s),
+        provenance="simulated",
+        source="sim.fleet",
+    )
+
+
+def _at_pace(search: ServiceSearch, arrangement: FleetInstance, factor: float) -> float:
+    """Return the goodput where every step takes `factor` times as long."""
+    groups = tuple(
+        replace(group, step_time=group.step_time.scaled(factor)) for group in arrangement.groups
+    )
+    return search.carried(replace(arrangement, groups=groups)).rate_per_s
+
+
+def _point(quantity: str, value: float) -> Forecast:
+    """Return a forecast of a share, which is what it is by choice of the rate."""
+    return Forecast(
+        quantity=quantity,
+        value=value,
+        low=value,
+        high=value,
+        provenance="simulated",
+        source="sim.fleet",
+    )

@@ -1,0 +1,143 @@
+"""What the compiled loop of a fleet works on, as tables of records."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "BOTH",
+    "DECODE",
+    "FEWEST",
+    "GROUPS",
+    "JOBS",
+    "LANES",
+    "NONE",
+    "PREFILL",
+    "REPLICAS",
+    "STEPS",
+    "FleetState",
+]
+
+NONE = -1
+BOTH, PREFILL, DECODE = range(3)
+"""What the replicas of a group do."""
+ROTATION, FEWEST = range(2)
+"""How a group's replica is chosen: in turn, or the one with the fewest requests."""
+
+JOBS = np.dtype(
+    [
+        ("arrival_s", "f8"),
+        ("first_s", "f8"),
+        ("last_s", "f8"),
+        ("land_s", "f8"),  # end of the transfer of its keys and values
+        ("input", "i8"),
+        ("output", "i8"),
+        ("computed", "i8"),  # leading tokens whose keys and values are in its lane
+        ("made", "i8"),  # output tokens so far
+        ("blocks", "i8"),  # held in the lane that runs it
+        ("held", "i8"),  # held where its prompt ran, until they are pulled
+        ("order", "i8"),  # rank of arrival in its lane
+        ("mark", "i8"),  # 0 not in the step, 1 in it, 2 in it and gets a token
+        ("after", "i8"),  # next in the queue it stands in
+        ("lane", "i8"),
+        ("first", "i8"),  # replica that ran its prompt
+        ("second", "i8"),  # replica that decoded it; NONE where that is the same
+        ("preempted", "i8"),
+    ]
+)
+LANES = np.dtype(
+    [
+        ("free", "i8"),  # blocks that can be taken
+        ("running", "i8"),  # requests in its row of `running`
+        ("stack", "i8"),  # preempted ones in its row of `stack`
+        ("head", "i8"),  # queue of requests that never ran
+        ("tail", "i8"),
+        ("pull_head", "i8"),  # queue of requests whose prompts ran elsewhere
+        ("pull_tail", "i8"),
+        ("landing", "i8"),  # requests whose keys and values are on their way
+        ("load", "i8"),
+        ("orders", "i8"),
+        ("busy", "i8"),
+        ("end_s", "f8"),
+    ]
+)
+REPLICAS = np.dtype(
+    [
+        ("group", "i8"),
+        ("lane", "i8"),  # its first lane
+        ("load", "i8"),  # requests it was sent and has not finished with
+        ("latest", "i8"),  # lane that planned last
+        ("land_head", "i8"),  # transfers into it, in the order in which they end
+        ("land_tail", "i8"),
+        ("fly_head", "i8"),  # prompts in its pipeline, in the order in which they end
+        ("fly_tail", "i8"),
+        ("touched", "i8"),
+        ("link_s", "f8"),  # when its link is free
+        ("next_s", "f8"),
+    ]
+)
+GROUPS = np.dtype(
+    [
+        ("role", "i8"),
+        ("count", "i8"),
+        ("replica", "i8"),  # its first replica
+        ("stages", "i8"),
+        ("lanes", "i8"),
+        ("blocks", "i8"),  # of a lane
+        ("size", "i8"),  # tokens of a block
+        ("budget", "i8"),
+        ("most", "i8"),  # sequences of a lane at once
+        ("watermark", "i8"),
+        ("whole", "i8"),
+        ("rule", "i8"),
+        ("turn", "i8"),
+        ("large", "f8"),
+        ("latency_s", "f8"),
+        ("token_s", "f8"),
+    ]
+)
+STEPS = np.dtype(
+    [
+        ("replica", "i8"),
+        ("lane", "i8"),
+        ("start_s", "f8"),
+        ("end_s", "f8"),
+        ("prompt_tokens", "i8"),
+        ("decodes", "i8"),
+    ]
+)
+"""One row per step, in the order of their starts."""
+
+Records = Any
+"""Rows of a table; the compiled loop reads and writes their fields by name."""
+
+
+class FleetState(NamedTuple):
+    """Tables of the loop.
+
+    Attributes:
+        jobs: `JOBS`, one per request by arrival.
+        lanes: `LANES`, one per micro-batch of each replica.
+        replicas: `REPLICAS`.
+        groups: `GROUPS`: those that take arrivals, then those that take prompts that ran.
+        tables: step times of each group, float64 [groups, phases, features].
+        running: requests that run in each lane by order, int64 [lanes, most].
+        stack: preempted requests of each lane, the first to come back last, int64 [lanes, most].
+        stage_s: when each stage of each replica is free, float64 [replicas, stages].
+        features: what the step that is planned holds, float64 [7].
+        steps: `STEPS`, as many as are kept.
+        counts: steps so far, requests finished, preemptions, int64 [3].
+    """
+
+    jobs: Records
+    lanes: Records
+    replicas: Records
+    groups: Records
+    tables: NDArray[np.float64]
+    running: NDArray[np.int64]
+    stack: NDArray[np.int64]
+    stage_s: NDArray[np.float64]
+    features: NDArray[np.float64]
+    steps: Records
+    counts: NDArray[np.int64]
