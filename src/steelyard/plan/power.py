@@ -223,6 +223,7 @@ class _Halving:
 
     def most(self, bound: int) -> int:
         """Return the most servers that can be added, at most a bound."""
+        # -1 stands for less than what was planned for: the planned row itself is tried as well.
         low, high = -1, bound + 1
         while high - low > 1:
             middle = (low + high) // 2
@@ -250,6 +251,7 @@ class _Halving:
 
 def _trial(scenario: RowScenario, make: Callable[[float], CapLadder]) -> RowTrial:
     """Replay one row without and with the policy."""
+    # Both replays have the same requests, so that what differs is the policy's doing.
     requests = scenario.requests()
     free = replay_scenario(scenario, uncapped(), requests=requests)
     policy = make(free.plant.row.budget_w)

@@ -90,6 +90,7 @@ class Timeline:
         Returns:
             Bool [R].
         """
+        # A lone token has spent nothing after the first, and keeps any limit.
         further = np.maximum(self.output_tokens - 1, 1)
         spent_s = self.last_token_s - self.first_token_s
         return (self.ttft_s <= ttft_s) & (spent_s <= tpot_s * further)

@@ -90,6 +90,7 @@ def _answer(
     """Forecast, with intervals as wide as the past windows ask for."""
     from steelyard.operate.forecast.conformal import AdaptiveConformal
 
+    # What is chosen is widened by its own past windows, whichever model or rule it is.
     corrected = AdaptiveConformal(chosen)
     held = corrected.learn(series, horizon, chosen.windows) if chosen.windows else {}
     return _ForecastAnswer(

@@ -137,6 +137,7 @@ def _page(made: KnobPlan, chip: Accelerator, model: str, grams: float) -> Report
     """Make the page: the best, the untuned, and what comes next."""
     shown = list(made.settings[:_SHOWN])
     rows = [_row(item, chip, grams) for item in shown]
+    # The untuned setting is always a row: the saving is against it.
     if made.fastest is not None and made.fastest not in shown:
         rows.append(_row(made.fastest, chip, grams))
     heads = (

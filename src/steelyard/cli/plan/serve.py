@@ -180,6 +180,7 @@ def _curves(search: ServiceSearch, found: list[ServiceCandidate]) -> dict[str, A
     for item in found:
         if item.goodput and item.goodput.rate_per_s:
             firsts.setdefault(item.arrangement.kind, item)
+    # One axis for all kinds: rates per accelerator, up to well beyond the best one's goodput.
     top = found[0].per_device
     curves = {}
     for kind, item in list(firsts.items())[:_CURVES]:

@@ -103,6 +103,7 @@ class PowerCurve:
 
     def clocked_w(self, full_w: ArrayLike, clock: ArrayLike) -> Array:
         """Return what a power at the full clock is at another one, both in watts, [...]."""
+        # Idle power does not fall with the clock: a mean below it is a measurement's artefact.
         above = np.maximum(np.asarray(full_w, float) - self.idle_w, 0.0)
         return self.idle_w + above * self.dynamic(clock)
 

@@ -170,6 +170,7 @@ class EnergyModel:
 
     def power_w(self, features: ArrayLike, clock: float = 1.0) -> Array:
         """Return the mean watts of all accelerators in steps with features [..., 7], [...]."""
+        # Rates at the full clock: the curve itself says what a lower clock leaves of the power.
         uses = self.uses(features, self.time_s(features))
         return self.curve.mean_w(*uses, clock) * self.tensor_parallel
 

@@ -204,6 +204,7 @@ def fit_curve(rows: Sequence[PowerRow], accelerator: Accelerator) -> PowerCurve:
     columns = np.column_stack([np.ones(len(rows)), _uses(rows, accelerator)])
     static, compute, memory = map(float, relative_nnls(columns, means))
     errors = columns @ np.array([static, compute, memory]) / means - 1
+    # A chip with kernels resident draws no less than an idle one, whatever the record says.
     idle = accelerator.idle_w / accelerator.tdp_w if accelerator.idle_w else _IDLE
     flat = PowerCurve(
         rated_w=accelerator.tdp_w,

@@ -91,6 +91,7 @@ class Levels:
                 sums[groups[0][0]] = tuple(parts)
             else:
                 groups = [_names(part, ",", rule) for part in rule.split(">")]
+            # The first group stands below nothing by this rule; another rule may still lower it.
             for upper, lower in zip([[], *groups[:-1]], groups, strict=True):
                 for name in lower:
                     above.setdefault(name, set()).update(upper)

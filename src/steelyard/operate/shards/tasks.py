@@ -28,7 +28,7 @@ class TaskTable:
         return len(self._tasks)
 
     def __iter__(self) -> Iterator[ShardTask]:
-        return iter(list(self._tasks.values()))
+        return iter(list(self._tasks.values()))  # a copy: callers begin and end tasks meanwhile
 
     def begin(
         self,

@@ -37,6 +37,7 @@ def service_plan(
         The plan. Its goodput is that of one instance; the interval comes from step times that are
         shorter and longer by their spread.
     """
+    # The reasons are worked out here too, so that a plan alone says why each other one lost.
     best, *rest = explained(found, search)
     assert best.goodput is not None, "the first candidate was simulated"
     arrangement, at = best.arrangement, best.goodput.at

@@ -265,6 +265,7 @@ class ServiceSearch:
         """Simulate arrangements from the highest bound per accelerator until none can win."""
         bounded.sort(key=lambda item: -item[0] / item[1].num_devices)
         best, found = 0.0, []
+        # From the highest bound down, so that the first simulations rule most others out.
         for bound, arrangement in bounded:
             is_open = bound / arrangement.num_devices > best
             made = ServiceCandidate(

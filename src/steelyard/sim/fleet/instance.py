@@ -199,6 +199,7 @@ def _jobs(arrival_s: ArrayLike, input_tokens: ArrayLike, output_tokens: ArrayLik
 def _check_room(groups: Sequence[ReplicaGroup], jobs: Records) -> None:
     """Refuse requests that a micro-batch could not hold even alone."""
     for group in groups:
+        # A replica for prompts makes the first token only; the others are made elsewhere.
         tokens = jobs["input"] + (1 if group.role == "prefill" else jobs["output"])
         room = group.blocks * group.block_size
         if tokens.max() > room:

@@ -73,7 +73,7 @@ def _preempt_last(state: FleetState, lane: int) -> int:
 
 @njit()
 def _admit(state: FleetState, group: int, lane: int, job: int, running: int) -> bool:
-    """Give a waiting request blocks for all its tokens, if there are enough and one to spare."""
+    """Take blocks for all tokens of a waiting request, if there are enough and one to spare."""
     rule, row, item = state.groups[group], state.lanes[lane], state.jobs[job]
     if running + 1 > rule.most:
         return False

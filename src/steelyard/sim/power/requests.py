@@ -174,6 +174,7 @@ def daily_shape(
     for step, shock in enumerate(shocks.tolist()):
         slow = kept * slow + shock
         found[step] = slow
+    # The noise multiplies, so that a calm night is moved by little and no rate becomes negative.
     level *= np.exp(drift * found)
     return level / level.max()
 
