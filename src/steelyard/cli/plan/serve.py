@@ -2,33 +2,30 @@
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from steelyard import catalog
-from steelyard.catalog.architecture import Architecture
-from steelyard.cli.output import Switch, forecast_table, print_report
-from steelyard.config import to_plain
-from steelyard.cost.memory import kv_bytes_per_token
-from steelyard.cost.roofline import Machine
+from steelyard.catalog.stored import THIS_MACHINE
+from steelyard.cli.following import say_next
+from steelyard.cli.output import Switch, print_report
+from steelyard.cli.plan.service_page import attainment_curves, service_page
+from steelyard.config import dump, to_plain
 from steelyard.errors import ConfigError
-from steelyard.plan.machines import nodes_of
+from steelyard.plan.service.case import OwnEngine, ServiceCase
+from steelyard.plan.service.deployed import deployment_of, service_forecasts
+from steelyard.plan.service.goodput import unloaded
 from steelyard.plan.service.load import ServiceLoad
-from steelyard.plan.service.options import engine_options
 from steelyard.plan.service.planned import explained, service_plan
-from steelyard.plan.service.search import ServiceCandidate, ServiceLimits, ServiceSearch
+from steelyard.plan.service.search import ServiceCandidate, ServiceSearch
 from steelyard.plan.shapes import model_of
 from steelyard.plan.types import Plan
-from steelyard.runs.report import Chart, Column, Report, Section, Table, Text
 from steelyard.serve.client.summary import Slo
-from steelyard.serve.traces import load_rows, rate_of, synthetic_rows
-from steelyard.units import parse, pretty
+from steelyard.serve.deployment import DeployedLoad, DeployedMachine, Deployment
+from steelyard.serve.traces import rate_of
+from steelyard.units import parse
 
 __all__ = ["serve"]
-
-_SHOWN = 8
-_CURVES = 3
 
 
 def serve(
@@ -45,9 +42,14 @@ def serve(
     per_node: int = 8,
     nodes: int = 1,
     network: str = "",
+    dtype: str = "bf16",
     token_budget: int = 512,
+    max_num_seqs: int = 256,
+    steps: Path | None = None,
+    memory: str = "",
     requests: int = 2000,
     seed: int = 0,
+    out: Path | None = None,
     json: Switch = False,
     report: Path | None = None,
 ) -> None:
@@ -56,8 +58,8 @@ def serve(
     Example: steelyard plan serve --model llama-3-8b --machine H100-SXM5-80GB --rate '20 request/s'
 
     Args:
-        model: catalog name of the model, or its size, such as 7B.
-        machine: catalog name of the accelerator.
+        model: catalog name of the model, its size, such as 7B, or with --steps its folder.
+        machine: catalog name of the accelerator; this-machine with --steps.
         trace: requests with arrivals and lengths, as `serve bench` reads them.
         rate: requests per second; the trace's own mean when left out.
         ttft: longest time to the first token.
@@ -69,40 +71,59 @@ def serve(
         nodes: nodes over which one instance may spread.
         network: rate of a node to others, such as '400 Gbit/s', over which keys and values may
             pass; left out, the phases of a request stay in a node.
+        dtype: number format of weights and products, such as bf16 or fp8; with --steps, fp32 or
+            bf16.
         token_budget: most tokens of a step where prompts are divided.
+        max_num_seqs: most sequences that run at once.
+        steps: step times of this package's own engine from `steelyard serve profile`, in place of
+            the roofline.
+        memory: with --steps, what the engine's process may come to hold; all of this machine's
+            memory when left out.
         requests: requests that are simulated at each rate.
         seed: seed of the load.
+        out: JSON file for the deployment, which `steelyard serve` starts.
         json: print the plan as JSON.
         report: HTML file for the page with the attainment curves.
     """
     _check(attainment, prompt=prompt, output=output, requests=requests, nodes=nodes)
-    arch, _ = model_of(model)
-    record = catalog.accelerator(machine)
-    wanted = Machine.from_accelerator(record, cluster=nodes_of(record, per_node))
-    load, rate_per_s = _load(trace, rate, prompt, output, requests, seed)
-    limits = _limits(arch, wanted, per_node, nodes, network, token_budget)
-    longest = int(load.input_tokens.max())
-    search = ServiceSearch(
-        load=load,
-        slo=Slo(ttft_s=parse(ttft, "s", where="--ttft"), tpot_s=parse(tpot, "s", where="--tpot")),
-        share=attainment,
-        options=tuple(
-            engine_options(
-                arch,
-                wanted,
-                step_tokens=max(token_budget, longest),
-                tensors=[count for count in (1, 2, 4, 8) if count <= per_node],
-                pipelines=[count for count in (1, 2, 4) if count <= per_node * nodes],
-            )
-        ),
-        limits=limits,
-        progress=_say if sys.stderr.isatty() else lambda _: None,
+    asked = DeployedLoad(
+        rate_per_s=_rate(rate, trace),
+        trace=trace,
+        requests=requests,
+        prompt_tokens=prompt,
+        output_tokens=output,
+        seed=seed,
+        ttft_s=parse(ttft, "s", where="--ttft"),
+        tpot_s=parse(tpot, "s", where="--tpot"),
+        attainment=attainment,
     )
-    found = search.run(rate_per_s)
-    plan = service_plan(search, found, rate_per_s, record)
-    curves = _curves(search, found)
-    page = _page(arch.name, rate_per_s, plan, explained(found, search), curves)
+    load, asked = _load(asked, is_given=bool(rate))
+    arch = catalog.from_huggingface(Path(model)) if steps else model_of(model)[0]
+    case = ServiceCase(
+        arch=arch,
+        accelerator=catalog.accelerator(machine),
+        dtype=dtype,
+        load=load,
+        rate_per_s=asked.rate_per_s,
+        slo=Slo(ttft_s=asked.ttft_s, tpot_s=asked.tpot_s),
+        share=attainment,
+        per_node=per_node,
+        nodes=nodes,
+        network_bytes_per_s=parse(network, "byte/s", where="--network") if network else 0.0,
+        token_budget=token_budget,
+        max_num_seqs=max_num_seqs,
+        own=_own(machine, steps, memory),
+    )
+    search = case.search(_say if sys.stderr.isatty() else lambda _: None)
+    found = search.run(case.rate_per_s)
+    plan = service_plan(search, found, case.rate_per_s, case.accelerator)
+    if out is not None:
+        dump(_deployment(case, search, found[0], plan, asked), out)
+    curves = attainment_curves(search, found)
+    page = service_page(arch.name, case.rate_per_s, plan, explained(found, search), curves, [])
     print_report(page, json=json, html=report, values=to_plain(plan) | {"attainment": curves})
+    if out is not None and not json:
+        say_next("serve", "MODEL_DIR", "--deployment", out)
 
 
 def _say(words: str) -> None:
@@ -120,134 +141,97 @@ def _check(attainment: float, **counts: int) -> None:
             raise ConfigError(f"--{name} is {value}, but must be at least {least}")
 
 
-def _load(
-    trace: Path | None, rate: str, prompt: int, output: int, requests: int, seed: int
-) -> tuple[ServiceLoad, float]:
-    """Return the requests and the rate that is planned for."""
-    generator = np.random.default_rng(seed)
-    asked = parse(rate, "request/s", where="--rate") if rate else 0.0
-    if trace is None and not asked:
+def _rate(rate: str, trace: Path | None) -> float:
+    """Return the rate that is asked for, 1 where the trace says it."""
+    asked = parse(rate, "request/s", where="--rate") if rate else 1.0
+    if trace is None and not rate:
         raise ConfigError(
             "either --trace or --rate must be given",
             hint="--trace day.csv, or --rate '20 request/s' with --prompt and --output",
         )
-    if rate and not asked > 0:
+    if not asked > 0:
         raise ConfigError(f"--rate is {rate}, but must be above 0")
-    if trace is None:
-        rows = synthetic_rows(
-            generator,
-            num_requests=requests,
-            rate_per_s=asked,
-            mean_prompt=prompt,
-            mean_output=output,
-            max_prompt=8 * prompt,
-            max_output=8 * output,
-        )
+    return asked
+
+
+def _load(asked: DeployedLoad, *, is_given: bool) -> tuple[ServiceLoad, DeployedLoad]:
+    """Return the requests that are simulated, and what is asked at the rate that is planned for."""
+    from dataclasses import replace
+
+    from steelyard.serve.traces import load_rows
+
+    generator = np.random.default_rng(asked.seed)
+    if asked.trace is None:
+        rows = asked.rows()
         inputs = np.array([row.input_tokens for row in rows])
         outputs = np.array([row.output_tokens for row in rows])
-        return ServiceLoad.drawn(inputs, outputs, generator, count=requests), asked
-    rows = load_rows(trace, generator)
+        return ServiceLoad.drawn(inputs, outputs, generator, count=asked.requests), asked
+    rows = load_rows(asked.trace, generator)
     mean = rate_of(rows)
-    if not asked and mean == float("inf"):
+    if not is_given and mean == float("inf"):
         raise ConfigError(
-            f"all requests of {trace} arrive at once, so it has no rate", hint="give --rate"
+            f"all requests of {asked.trace} arrive at once, so it has no rate", hint="give --rate"
         )
-    return ServiceLoad.of_rows(rows, generator, count=requests), asked or mean
-
-
-def _limits(
-    arch: Architecture, machine: Machine, per_node: int, nodes: int, network: str, budget: int
-) -> ServiceLimits:
-    """Return how engines work and what joins them."""
-    size = kv_bytes_per_token(arch, machine.dtype_bytes)
-    share = machine.efficiencies.link
-    node_rate = share * (machine.scale_up_bytes_per_s or machine.host_link_bytes_per_s)
-    outside = share * parse(network, "byte/s", where="--network") if network else 0.0
-    return ServiceLimits(
-        per_node=per_node,
-        nodes=nodes,
-        token_budget=budget,
-        prefill_budget=budget,
-        max_num_seqs=min(256, budget),
-        node_transfer_s_per_token=size / node_rate if node_rate else 0.0,
-        network_transfer_s_per_token=size / outside if outside else float("inf"),
+    load = ServiceLoad.of_rows(rows, generator, count=asked.requests)
+    return load, replace(
+        asked,
+        rate_per_s=asked.rate_per_s if is_given else mean,
+        prompt_tokens=float(load.input_tokens.mean()),
+        output_tokens=float(load.output_tokens.mean()),
     )
 
 
-def _curves(search: ServiceSearch, found: list[ServiceCandidate]) -> dict[str, Any]:
-    """Return attainment over the rate per accelerator of the best candidate of each kind."""
-    firsts: dict[str, ServiceCandidate] = {}
-    for item in found:
-        if item.goodput and item.goodput.rate_per_s:
-            firsts.setdefault(item.arrangement.kind, item)
-    # One axis for all kinds: rates per accelerator, up to well beyond the best one's goodput.
-    top = found[0].per_device
-    curves = {}
-    for kind, item in list(firsts.items())[:_CURVES]:
-        devices = item.arrangement.num_devices
-        per_device = np.linspace(0.3, 1.4, 23) * top
-        seen = search.curve(item.arrangement, per_device * devices)
-        curves[f"{kind}: {item.arrangement.words}"] = {
-            "rate_per_accelerator": per_device.tolist(),
-            "attainment": [point.both for point in seen],
-        }
-    return curves
+def _own(machine: str, steps: Path | None, memory: str) -> OwnEngine | None:
+    """Return the measured engine, if there is one."""
+    if steps is None:
+        if memory:
+            raise ConfigError("--memory needs --steps", hint="give --steps step-table.json too")
+        return None
+    from steelyard.catalog.stored import load_calibration
+    from steelyard.cost.step_time import ServeStepTime
+
+    if machine != THIS_MACHINE:
+        raise ConfigError(
+            f"--steps were measured here, but --machine is {machine}",
+            hint=f"give --machine {THIS_MACHINE}",
+        )
+    record = catalog.accelerator(machine)
+    calibration = load_calibration()
+    return OwnEngine(
+        step_time=ServeStepTime.load(steps),
+        memory_bytes=parse(memory, "byte", where="--memory") if memory else record.memory_bytes,
+        process_bytes=calibration.engine_process_bytes if calibration else 0.0,
+    )
 
 
-def _page(
-    name: str,
-    rate_per_s: float,
+def _deployment(
+    case: ServiceCase,
+    search: ServiceSearch,
+    best: ServiceCandidate,
     plan: Plan,
-    found: list[ServiceCandidate],
-    curves: dict[str, Any],
-) -> Report:
-    """Lay the plan out: the candidates, the forecasts, the curves."""
-    from steelyard.runs.charts import loss_curves
+    asked: DeployedLoad,
+) -> Deployment:
+    """Return the plan as what an engine starts."""
+    from dataclasses import replace
 
-    choice = plan.choice
-    said = (
-        f"{choice['instances']} x ({choice['words']}) = {choice['accelerators']} "
-        f"{choice['accelerator']}, {choice['kind']}"
+    alone = unloaded(best.arrangement.groups, search.load, search.slo, search.share)
+    return deployment_of(
+        best.arrangement,
+        model=case.arch.name,
+        machine=DeployedMachine(
+            accelerator=case.accelerator.name,
+            dtype=case.dtype,
+            per_node=case.per_node,
+            nodes=case.nodes,
+            network_bytes_per_s=case.network_bytes_per_s,
+        ),
+        instances=plan.choice["instances"],
+        max_model_len=search.load.longest,
+        load=replace(
+            asked,
+            trace=asked.trace.resolve() if asked.trace else None,
+            alone_ttft_s=alone.ttft_s,
+            alone_tpot_s=alone.tpot_s,
+        ),
+        forecasts=service_forecasts(plan.forecasts, plan.choice["instances"]),
     )
-    lines = {
-        label.partition(":")[0]: (curve["rate_per_accelerator"], curve["attainment"])
-        for label, curve in curves.items()
-    }
-    chart = loss_curves(
-        lines,
-        "Requests that keep both limits",
-        x_title="Requests per second and accelerator",
-        y_title="Share of the requests",
-    )
-    notes = [Text(f"{line}.") for line in plan.notes]
-    return Report(
-        f"Serving {name} at {pretty(rate_per_s, 'request/s')}",
-        said,
-        [
-            Section("", [_table(found), Text(f"Bound: {plan.binding_constraint}.")]),
-            Section("Forecast of one instance", [forecast_table(plan.forecasts), *notes]),
-            Section("Attainment", [Chart(chart)]),
-        ],
-    )
-
-
-def _table(found: list[ServiceCandidate]) -> Table:
-    """List the candidates, the best first."""
-    heads = [
-        Column("arrangement"),
-        Column("split"),
-        Column("accelerators", align="right", rank=1),
-        Column("goodput each", align="right"),
-        Column("why not"),
-    ]
-    rows = [
-        [
-            item.arrangement.kind,
-            item.arrangement.words,
-            item.arrangement.num_devices,
-            pretty(item.per_device, "request/s") if item.goodput else "",
-            item.reason,
-        ]
-        for item in found[:_SHOWN]
-    ]
-    return Table(heads, rows)

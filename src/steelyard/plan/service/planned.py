@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from steelyard.catalog.hardware import Accelerator
+from steelyard.plan.service.expected import expected, paced
 from steelyard.plan.service.goodput import Goodput
 from steelyard.plan.service.search import FleetInstance, ServiceCandidate, ServiceSearch
 from steelyard.plan.types import Plan, Rejected
@@ -14,8 +15,6 @@ from steelyard.units import pretty
 
 __all__ = ["explained", "service_plan"]
 
-_SPREAD = 0.35
-"""Relative error of step times from published peaks and assumed efficiencies."""
 _LATE = {"ttft": "first tokens come too late", "tpot": "further tokens take too long"}
 
 
@@ -34,13 +33,13 @@ def service_plan(
         accelerator: its machines.
 
     Returns:
-        The plan. Its goodput is that of one instance; the interval comes from step times that are
-        shorter and longer by their spread.
+        The plan. Its forecasts are of one instance at its share of the rate; intervals come from
+        step times that are shorter and longer by their spread.
     """
     # The reasons are worked out here too, so that a plan alone says why each other one lost.
     best, *rest = explained(found, search)
     assert best.goodput is not None, "the first candidate was simulated"
-    arrangement, at = best.arrangement, best.goodput.at
+    arrangement = best.arrangement
     instances = math.ceil(rate_per_s / best.goodput.rate_per_s)
     devices = instances * arrangement.num_devices
     choice = _choice(arrangement) | {
@@ -59,7 +58,7 @@ def service_plan(
         choice=choice,
         forecasts=[
             _goodput_forecast(search, arrangement, best.goodput),
-            _point("serve.slo_attainment", at.both),
+            *_seen(search, arrangement, rate_per_s / instances),
         ],
         rejected=[
             Rejected(
@@ -126,34 +125,32 @@ def _goodput_forecast(
     search: ServiceSearch, arrangement: FleetInstance, found: Goodput
 ) -> Forecast:
     """Forecast the goodput of an instance with its interval."""
-    low, high = (
-        _at_pace(search, arrangement, factor) for factor in (1 + _SPREAD, 1 / (1 + _SPREAD))
-    )
+    width = 1 + search.spread
+    low, high = (_at_pace(search, arrangement, factor) for factor in (width, 1 / width))
     return Forecast(
         quantity="serve.goodput",
         value=found.rate_per_s,
         low=min(low, found.rate_per_s),
         high=max(high, found.rate_per_s),
         provenance="simulated",
-        source="sim.fleet",
+        source=f"sim.fleet, {arrangement.options[0].step_time.source}",
     )
 
 
 def _at_pace(search: ServiceSearch, arrangement: FleetInstance, factor: float) -> float:
     """Return the goodput where every step takes `factor` times as long."""
-    groups = tuple(
-        replace(group, step_time=group.step_time.scaled(factor)) for group in arrangement.groups
-    )
+    groups = paced(arrangement.groups, factor)
     return search.carried(replace(arrangement, groups=groups)).rate_per_s
 
 
-def _point(quantity: str, value: float) -> Forecast:
-    """Return a forecast of a share, which is what it is by choice of the rate."""
-    return Forecast(
-        quantity=quantity,
-        value=value,
-        low=value,
-        high=value,
-        provenance="simulated",
-        source="sim.fleet",
+def _seen(search: ServiceSearch, arrangement: FleetInstance, rate_per_s: float) -> list[Forecast]:
+    """Forecast what requests see of one instance at a rate."""
+    found = expected(
+        arrangement.groups,
+        search.load.lasting(rate_per_s, 0.0),
+        search.slo,
+        spread=search.spread,
+        source=arrangement.options[0].step_time.source,
     )
+    # How long the sample lasts says nothing of a service that goes on.
+    return [item for item in found if item.quantity != "serve.makespan"]

@@ -1,0 +1,97 @@
+"""What the requests of a service are expected to see at a rate, with intervals."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steelyard.quantity import Forecast, Provenance
+from steelyard.serve.client.summary import Slo
+from steelyard.sim.fleet.instance import ReplicaGroup, simulate_fleet
+
+__all__ = ["DRIFT", "expected", "paced"]
+
+DRIFT = 0.15
+"""How far a machine's speed moves between a profile and a later run; assumed, seen up to twice that
+on shared hosts."""
+_LEAST = 0.03
+"""Least half-width of an interval, as a share of the value; assumed."""
+_QUANTITIES = (
+    "serve.ttft",
+    "serve.ttft_p95",
+    "serve.tpot",
+    "serve.e2e_latency",
+    "serve.throughput",
+    "serve.request_rate",
+    "serve.makespan",
+)
+Lengths = NDArray[np.int64]
+
+
+def paced(groups: Sequence[ReplicaGroup], factor: float) -> tuple[ReplicaGroup, ...]:
+    """Return the same groups with every step `factor` times as long."""
+    return tuple(replace(group, step_time=group.step_time.scaled(factor)) for group in groups)
+
+
+def expected(
+    groups: Sequence[ReplicaGroup],
+    requests: tuple[NDArray[np.float64], Lengths, Lengths],
+    slo: Slo,
+    *,
+    spread: float,
+    source: str,
+    provenance: Provenance = "simulated",
+) -> list[Forecast]:
+    """Forecast what requests see.
+
+    They are simulated at the step times, and at times shorter and longer by their spread. Queues
+    amplify such errors, and a steady rate absorbs them.
+
+    Args:
+        groups: the instance.
+        requests: arrivals [R] s, prompt tokens [R], output tokens [R].
+        slo: limits of which attainment is forecast.
+        spread: relative error of the step times.
+        source: what they were made from.
+        provenance: how they came to be.
+
+    Returns:
+        Forecasts of serving quantities with 80 % intervals, attainment among them.
+
+    Raises:
+        CapacityError: a request is larger than the room for its keys and values.
+    """
+    middle, *ends = (
+        _seen(paced(groups, factor), requests, slo)
+        for factor in (1.0, 1 / (1 + spread), 1 + spread)
+    )
+    return [
+        Forecast(
+            quantity=name,
+            value=value,
+            low=min(value / (1 + _LEAST), *(end[name] for end in ends)),
+            # A share cannot be above 1.
+            high=min(
+                max(value * (1 + _LEAST), *(end[name] for end in ends)),
+                1.0 if name == "serve.slo_attainment" else math.inf,
+            ),
+            provenance=provenance,
+            source=f"sim.fleet, {source}",
+        )
+        for name, value in middle.items()
+    ]
+
+
+def _seen(
+    groups: Sequence[ReplicaGroup],
+    requests: tuple[NDArray[np.float64], Lengths, Lengths],
+    slo: Slo,
+) -> dict[str, float]:
+    """Return the serving quantities of one simulated run."""
+    timeline = simulate_fleet(groups, *requests).timeline
+    summary = timeline.summary()
+    kept = {name: summary[name] for name in _QUANTITIES if name in summary}
+    attained = float(timeline.within(slo.ttft_s, slo.tpot_s).mean())
+    return kept | {"serve.slo_attainment": attained}
