@@ -152,5 +152,6 @@ def _seen(search: ServiceSearch, arrangement: FleetInstance, rate_per_s: float) 
         spread=search.spread,
         source=arrangement.options[0].step_time.source,
     )
-    # How long the sample lasts says nothing of a service that goes on.
-    return [item for item in found if item.quantity != "serve.makespan"]
+    # How long the sample lasts says nothing of a service that goes on, nor do rates over it.
+    own = ("serve.makespan", "serve.throughput", "serve.request_rate")
+    return [item for item in found if item.quantity not in own]
