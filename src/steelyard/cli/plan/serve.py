@@ -1,28 +1,26 @@
 """`steelyard plan serve`: the fleet that keeps both limits at a rate on the fewest accelerators."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from steelyard import catalog
 from steelyard.catalog.stored import THIS_MACHINE
 from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, print_report
+from steelyard.cli.plan.service_changes import compare
 from steelyard.cli.plan.service_page import attainment_curves, service_page
 from steelyard.config import dump, to_plain
 from steelyard.errors import ConfigError
+from steelyard.plan.service.assumptions import weakest_assumptions
 from steelyard.plan.service.case import OwnEngine, ServiceCase
 from steelyard.plan.service.deployed import deployment_of, service_forecasts
 from steelyard.plan.service.goodput import unloaded
-from steelyard.plan.service.load import ServiceLoad
 from steelyard.plan.service.planned import explained, service_plan
 from steelyard.plan.service.search import ServiceCandidate, ServiceSearch
-from steelyard.plan.shapes import model_of
 from steelyard.plan.types import Plan
-from steelyard.serve.client.summary import Slo
 from steelyard.serve.deployment import DeployedLoad, DeployedMachine, Deployment
-from steelyard.serve.traces import rate_of
+from steelyard.serve.traces import rate_of, read_rows
 from steelyard.units import parse
 
 __all__ = ["serve"]
@@ -30,8 +28,8 @@ __all__ = ["serve"]
 
 def serve(
     *,
-    model: str,
-    machine: str,
+    model: str = "",
+    machine: str = "",
     trace: Path | None = None,
     rate: str = "",
     ttft: str = "1 s",
@@ -49,6 +47,8 @@ def serve(
     memory: str = "",
     requests: int = 2000,
     seed: int = 0,
+    against: Path | None = None,
+    change: str = "",
     out: Path | None = None,
     json: Switch = False,
     report: Path | None = None,
@@ -81,11 +81,25 @@ def serve(
             memory when left out.
         requests: requests that are simulated at each rate.
         seed: seed of the load.
+        against: file of a deployment that runs: what it would gain by each single change, for its
+            own model, machines and load.
+        change: with --against, one change such as tensor=4 or prompts=whole, to be written to
+            --out.
         out: JSON file for the deployment, which `steelyard serve` starts.
         json: print the plan as JSON.
         report: HTML file for the page with the attainment curves.
     """
+    progress = _say if sys.stderr.isatty() else lambda _: None
+    own = _own(machine, steps, memory)
+    if against is not None:
+        compare(against, change, out, model=model, own=own, json=json, report=report, say=progress)
+        return
     _check(attainment, prompt=prompt, output=output, requests=requests, nodes=nodes)
+    for name, given in (("--model", model), ("--machine", machine)):
+        if not given:
+            raise ConfigError(f"{name} is missing", hint="name one, or give --against FILE")
+    if change:
+        raise ConfigError("--change needs --against", hint="give the deployment's file")
     asked = DeployedLoad(
         rate_per_s=_rate(rate, trace),
         trace=trace,
@@ -97,31 +111,28 @@ def serve(
         tpot_s=parse(tpot, "s", where="--tpot"),
         attainment=attainment,
     )
-    load, asked = _load(asked, is_given=bool(rate))
-    arch = catalog.from_huggingface(Path(model)) if steps else model_of(model)[0]
-    case = ServiceCase(
-        arch=arch,
-        accelerator=catalog.accelerator(machine),
+    place = DeployedMachine(
+        accelerator=machine,
         dtype=dtype,
-        load=load,
-        rate_per_s=asked.rate_per_s,
-        slo=Slo(ttft_s=asked.ttft_s, tpot_s=asked.tpot_s),
-        share=attainment,
         per_node=per_node,
         nodes=nodes,
         network_bytes_per_s=parse(network, "byte/s", where="--network") if network else 0.0,
-        token_budget=token_budget,
-        max_num_seqs=max_num_seqs,
-        own=_own(machine, steps, memory),
     )
-    search = case.search(_say if sys.stderr.isatty() else lambda _: None)
+    case = ServiceCase.asked(
+        model, place, asked, token_budget=token_budget, max_num_seqs=max_num_seqs, own=own
+    )
+    search = case.search(progress)
     found = search.run(case.rate_per_s)
     plan = service_plan(search, found, case.rate_per_s, case.accelerator)
     if out is not None:
-        dump(_deployment(case, search, found[0], plan, asked), out)
+        dump(_deployment(case, search, found[0], plan, (place, asked)), out)
     curves = attainment_curves(search, found)
-    page = service_page(arch.name, case.rate_per_s, plan, explained(found, search), curves, [])
-    print_report(page, json=json, html=report, values=to_plain(plan) | {"attainment": curves})
+    best = found[0].goodput
+    assert best is not None, "the first candidate was simulated"
+    weak = weakest_assumptions(search, found[0].arrangement, best.rate_per_s)
+    page = service_page(case, plan, explained(found, search), curves, weak)
+    values = to_plain(plan) | {"attainment": curves, "assumptions": to_plain(weak)}
+    print_report(page, json=json, html=report, values=values)
     if out is not None and not json:
         say_next("serve", "MODEL_DIR", "--deployment", out)
 
@@ -142,43 +153,23 @@ def _check(attainment: float, **counts: int) -> None:
 
 
 def _rate(rate: str, trace: Path | None) -> float:
-    """Return the rate that is asked for, 1 where the trace says it."""
-    asked = parse(rate, "request/s", where="--rate") if rate else 1.0
+    """Return the rate that is planned for: what is asked, else the trace's own mean."""
     if trace is None and not rate:
         raise ConfigError(
             "either --trace or --rate must be given",
             hint="--trace day.csv, or --rate '20 request/s' with --prompt and --output",
         )
-    if not asked > 0:
-        raise ConfigError(f"--rate is {rate}, but must be above 0")
-    return asked
-
-
-def _load(asked: DeployedLoad, *, is_given: bool) -> tuple[ServiceLoad, DeployedLoad]:
-    """Return the requests that are simulated, and what is asked at the rate that is planned for."""
-    from dataclasses import replace
-
-    from steelyard.serve.traces import load_rows
-
-    generator = np.random.default_rng(asked.seed)
-    if asked.trace is None:
-        rows = asked.rows()
-        inputs = np.array([row.input_tokens for row in rows])
-        outputs = np.array([row.output_tokens for row in rows])
-        return ServiceLoad.drawn(inputs, outputs, generator, count=asked.requests), asked
-    rows = load_rows(asked.trace, generator)
-    mean = rate_of(rows)
-    if not is_given and mean == float("inf"):
+    if rate:
+        asked = parse(rate, "request/s", where="--rate")
+        if not asked > 0:
+            raise ConfigError(f"--rate is {rate}, but must be above 0")
+        return asked
+    mean = rate_of(list(read_rows(trace))) if trace is not None else float("inf")
+    if mean == float("inf"):
         raise ConfigError(
-            f"all requests of {asked.trace} arrive at once, so it has no rate", hint="give --rate"
+            f"all requests of {trace} arrive at once, so it has no rate", hint="give --rate"
         )
-    load = ServiceLoad.of_rows(rows, generator, count=asked.requests)
-    return load, replace(
-        asked,
-        rate_per_s=asked.rate_per_s if is_given else mean,
-        prompt_tokens=float(load.input_tokens.mean()),
-        output_tokens=float(load.output_tokens.mean()),
-    )
+    return mean
 
 
 def _own(machine: str, steps: Path | None, memory: str) -> OwnEngine | None:
@@ -209,27 +200,21 @@ def _deployment(
     search: ServiceSearch,
     best: ServiceCandidate,
     plan: Plan,
-    asked: DeployedLoad,
+    asked: tuple[DeployedMachine, DeployedLoad],
 ) -> Deployment:
     """Return the plan as what an engine starts."""
-    from dataclasses import replace
-
+    machine, load = asked
     alone = unloaded(best.arrangement.groups, search.load, search.slo, search.share)
     return deployment_of(
         best.arrangement,
         model=case.arch.name,
-        machine=DeployedMachine(
-            accelerator=case.accelerator.name,
-            dtype=case.dtype,
-            per_node=case.per_node,
-            nodes=case.nodes,
-            network_bytes_per_s=case.network_bytes_per_s,
-        ),
+        machine=machine,
         instances=plan.choice["instances"],
         max_model_len=search.load.longest,
         load=replace(
-            asked,
-            trace=asked.trace.resolve() if asked.trace else None,
+            load,
+            # The file may be read from another folder.
+            trace=load.trace.resolve() if load.trace else None,
             alone_ttft_s=alone.ttft_s,
             alone_tpot_s=alone.tpot_s,
         ),

@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 
 from steelyard.cli.output import forecast_table
+from steelyard.plan.service.assumptions import Assumption
+from steelyard.plan.service.case import ServiceCase
 from steelyard.plan.service.search import ServiceCandidate, ServiceSearch
 from steelyard.plan.types import Plan
 from steelyard.runs.report import Chart, Column, Report, Section, Table, Text
@@ -45,22 +47,20 @@ def attainment_curves(search: ServiceSearch, found: list[ServiceCandidate]) -> d
 
 
 def service_page(
-    name: str,
-    rate_per_s: float,
+    case: ServiceCase,
     plan: Plan,
     found: list[ServiceCandidate],
     curves: dict[str, Any],
-    further: list[Section],
+    weak: list[Assumption],
 ) -> Report:
     """Lay a plan out.
 
     Args:
-        name: name of the model.
-        rate_per_s: requests per second of the service.
+        case: what was planned for.
         plan: the plan.
         found: candidates with the reasons why they lost, the best first.
         curves: of `attainment_curves`.
-        further: sections before the charts.
+        weak: assumptions by what they cost.
 
     Returns:
         The report.
@@ -84,16 +84,29 @@ def service_page(
     )
     notes = [Text(f"{line}.") for line in plan.notes]
     return Report(
-        f"Serving {name} at {pretty(rate_per_s, 'request/s')}",
+        f"Serving {case.arch.name} at {pretty(case.rate_per_s, 'request/s')}",
         said,
         [
             Section("", [_table(found), Text(f"Bound: {plan.binding_constraint}.")]),
             Section("Forecast of one instance", [forecast_table(plan.forecasts), *notes]),
-            *further,
+            Section("If an assumption is wrong", [_assumptions(weak)]),
             Section("Attainment", [Chart(chart)]),
             Section("Accelerators and money against time", [Chart(_front(found))]),
         ],
     )
+
+
+def _assumptions(weak: list[Assumption]) -> Table:
+    """List assumptions, the one whose failure costs most first."""
+    heads = [
+        Column("if"),
+        Column("goodput of one instance", align="right"),
+        Column("change", align="right"),
+    ]
+    rows = [
+        [item.words, pretty(item.goodput_per_s, "request/s"), f"{-item.lost:+.1%}"] for item in weak
+    ]
+    return Table(heads, rows)
 
 
 def _front(found: list[ServiceCandidate]) -> Any:

@@ -105,7 +105,8 @@ class Arranger:
         if role == "decode":
             return max(limits.token_budget, limits.max_num_seqs)
         # A request that was preempted runs again undivided, with the output that it had.
-        return max(self.longest, _WHOLE_TOKENS) if whole else limits.token_budget
+        least = max(self.longest, _WHOLE_TOKENS) if whole else 0
+        return max(limits.token_budget, least)
 
     def room(self, option: EngineOption, role: ReplicaRole, *, whole: bool) -> int:
         """Return the tokens, in whole blocks, that each micro-batch of a replica holds."""

@@ -3,7 +3,9 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+from steelyard.catalog import accelerator, from_huggingface
 from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.hardware import Accelerator
 from steelyard.cost.memory import kv_bytes_per_token
@@ -12,10 +14,12 @@ from steelyard.cost.step_time import ServeStepTime
 from steelyard.plan.machines import nodes_of
 from steelyard.plan.service.arrangement import ServiceLimits
 from steelyard.plan.service.expected import DRIFT
-from steelyard.plan.service.load import ServiceLoad
+from steelyard.plan.service.load import ServiceLoad, asked_load
 from steelyard.plan.service.options import EngineOption, engine_options, own_option
 from steelyard.plan.service.search import ROOFLINE_SPREAD, ServiceSearch
+from steelyard.plan.shapes import model_of
 from steelyard.serve.client.summary import Slo
+from steelyard.serve.deployment import DeployedLoad, DeployedMachine
 
 __all__ = ["OwnEngine", "ServiceCase"]
 
@@ -68,6 +72,50 @@ class ServiceCase:
     token_budget: int = 512
     max_num_seqs: int = 256
     own: OwnEngine | None = None
+
+    @classmethod
+    def asked(
+        cls,
+        model: str,
+        machine: DeployedMachine,
+        load: DeployedLoad,
+        *,
+        token_budget: int = 512,
+        max_num_seqs: int = 256,
+        own: OwnEngine | None = None,
+    ) -> "ServiceCase":
+        """Look up what is named.
+
+        Args:
+            model: catalog name of the model or its size; its folder for a measured engine.
+            machine: where it is to run.
+            load: what is asked, and within which limits.
+            token_budget: most tokens of a step where prompts are divided.
+            max_num_seqs: most sequences of a micro-batch.
+            own: measured engine; None for step times of the roofline.
+
+        Returns:
+            The case; the whole trace is drawn from.
+
+        Raises:
+            CatalogError: there is no such model or machine.
+            TraceError: the trace cannot be read.
+        """
+        return cls(
+            arch=from_huggingface(Path(model)) if own else model_of(model)[0],
+            accelerator=accelerator(machine.accelerator),
+            dtype=machine.dtype,
+            load=asked_load(load),
+            rate_per_s=load.rate_per_s,
+            slo=Slo(ttft_s=load.ttft_s, tpot_s=load.tpot_s),
+            share=load.attainment,
+            per_node=machine.per_node,
+            nodes=machine.nodes,
+            network_bytes_per_s=machine.network_bytes_per_s,
+            token_budget=token_budget,
+            max_num_seqs=max_num_seqs,
+            own=own,
+        )
 
     @property
     def machine(self) -> Machine:

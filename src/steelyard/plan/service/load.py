@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.errors import TraceError
-from steelyard.serve.traces import TraceRow
+from steelyard.serve.deployment import DeployedLoad
+from steelyard.serve.traces import TraceRow, load_rows
 from steelyard.serve.traces.reshape import gamma_gaps
 
-__all__ = ["ServiceLoad"]
+__all__ = ["ServiceLoad", "asked_load"]
 
 _MOST_BURSTY = 8.0
 """Largest coefficient of variation that is taken from a trace: the Gamma distribution of gaps needs
@@ -100,6 +101,35 @@ class ServiceLoad:
             variation=float(np.clip(spread, 0.05, _MOST_BURSTY)),
         )
 
+    def with_prompts(self, factor: float, *, most: int) -> "ServiceLoad":
+        """Return the requests with prompts that are longer or shorter.
+
+        Args:
+            factor: above 0, multiplies each prompt.
+            most: tokens that no request, prompt and output, may come to have.
+
+        Returns:
+            The same requests otherwise.
+        """
+        longer = np.rint(self.input_tokens * factor).astype(np.int64)
+        room = np.maximum(most - self.output_tokens, 1)
+        return replace(self, input_tokens=np.clip(longer, 1, room))
+
+    def with_variation(self, variation: float, generator: np.random.Generator) -> "ServiceLoad":
+        """Return the requests with gaps that vary more or less.
+
+        Args:
+            variation: coefficient of variation of the gaps, above 0.
+            generator: source of the gaps.
+
+        Returns:
+            The same requests in the same order.
+        """
+        count = len(self.unit_arrival_s)
+        gaps = gamma_gaps(generator, count, rate_per_s=1.0, burstiness=1 / variation**2)
+        times = np.cumsum(gaps) * (count / gaps.sum())
+        return replace(self, unit_arrival_s=times, variation=variation)
+
     @property
     def longest(self) -> int:
         """Tokens of the longest request, prompt and output."""
@@ -131,3 +161,28 @@ class ServiceLoad:
         starts = np.repeat(np.arange(rounds) * float(size), size)
         arrival_s = (np.tile(self.unit_arrival_s, rounds) + starts) / rate_per_s
         return arrival_s, np.tile(self.input_tokens, rounds), np.tile(self.output_tokens, rounds)
+
+
+def asked_load(asked: DeployedLoad) -> ServiceLoad:
+    """Return the requests that a deployment is planned for.
+
+    Args:
+        asked: its trace, of which all rows are drawn from, or the mean lengths.
+
+    Returns:
+        As many requests as a replay sends.
+
+    Raises:
+        TraceError: the trace cannot be read.
+    """
+    generator = np.random.default_rng(asked.seed)
+    if asked.trace is not None:
+        rows = load_rows(asked.trace, generator, scale=asked.length_scale)
+        return ServiceLoad.of_rows(rows, generator, count=asked.requests)
+    rows = asked.rows()
+    return ServiceLoad.drawn(
+        np.array([row.input_tokens for row in rows]),
+        np.array([row.output_tokens for row in rows]),
+        generator,
+        count=asked.requests,
+    )
