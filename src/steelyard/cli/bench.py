@@ -126,7 +126,7 @@ def bench(
     planned = _planned(options)
     if planned is not None:
         objective = Slo(ttft_s=planned.load.ttft_s, tpot_s=planned.load.tpot_s)
-        rows = {0: planned.load.rows()}
+        rows = {0: planned.rows()}
     else:
         objective = Slo.parse(options.slo)
         rate_per_s = _rate(options.rate)

@@ -126,7 +126,9 @@ def _buffers(arch: Architecture, rows: int) -> float:
     """Return the bytes of the compiled kernels' buffers, which are kept from step to step."""
     query, key = arch.num_heads * arch.head_dim, arch.num_kv_heads * arch.head_dim
     inner = (2 if arch.is_gated else 1) * arch.intermediate_size
-    return 4.0 * rows * (2 * arch.hidden_size + 2 * query + 2 * key + inner)
+    # Inputs of a product are laid out once more, as its kernel reads them.
+    tiles = max(arch.hidden_size, query, arch.intermediate_size)
+    return 4.0 * rows * (2 * arch.hidden_size + 2 * query + 2 * key + inner + tiles)
 
 
 def _kept_elements(arch: Architecture) -> float:

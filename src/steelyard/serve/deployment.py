@@ -219,6 +219,15 @@ class Deployment:
             group.replicas * group.tensor * group.pipeline for group in self.groups
         )
 
+    def rows(self) -> list[TraceRow]:
+        """Return the requests of a replay, without those that are longer than `max_model_len`.
+
+        Raises:
+            TraceError: the trace cannot be read.
+        """
+        most = self.max_model_len
+        return [row for row in self.load.rows() if row.input_tokens + row.output_tokens <= most]
+
     def beyond_one_engine(self, model: str) -> list[str]:
         """Say what one engine of this package on one machine does not run of it.
 

@@ -18,6 +18,8 @@ DRIFT = 0.15
 on shared hosts."""
 _LEAST = 0.03
 """Least half-width of an interval, as a share of the value; assumed."""
+_NORMAL_80 = 1.2816
+"""Standard deviations on each side that hold 80 % of a normal distribution."""
 _QUANTITIES = (
     "serve.ttft",
     "serve.ttft_p95",
@@ -67,21 +69,31 @@ def expected(
         _seen(paced(groups, factor), requests, slo)
         for factor in (1.0, 1 / (1 + spread), 1 + spread)
     )
-    return [
-        Forecast(
-            quantity=name,
-            value=value,
-            low=min(value / (1 + _LEAST), *(end[name] for end in ends)),
-            # A share cannot be above 1.
-            high=min(
-                max(value * (1 + _LEAST), *(end[name] for end in ends)),
-                1.0 if name == "serve.slo_attainment" else math.inf,
-            ),
-            provenance=provenance,
-            source=f"sim.fleet, {source}",
+    found = []
+    for name, value in middle.items():
+        low = min(value / (1 + _LEAST), *(end[name] for end in ends))
+        high = max(value * (1 + _LEAST), *(end[name] for end in ends))
+        if name == "serve.slo_attainment":
+            chance = _chance(value, len(requests[0]))
+            low, high = max(min(low, value - chance), 0.0), min(max(high, value + chance), 1.0)
+        found.append(
+            Forecast(
+                quantity=name,
+                value=value,
+                low=low,
+                high=high,
+                provenance=provenance,
+                source=f"sim.fleet, {source}",
+            )
         )
-        for name, value in middle.items()
-    ]
+    return found
+
+
+def _chance(share: float, count: int) -> float:
+    """Return how far a share of so many requests lies from the long run's, at 80 %."""
+    # Half a request is added to both sides: of shares of 0 or 1 nobody knows that they are exact.
+    middle = (share * count + 0.5) / (count + 1)
+    return _NORMAL_80 * math.sqrt(middle * (1 - middle) / count)
 
 
 def _seen(

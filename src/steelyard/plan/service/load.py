@@ -31,12 +31,15 @@ class ServiceLoad:
         output_tokens: int64 [R] output lengths.
         unit_arrival_s: float64 [R] arrivals at one request per second.
         variation: coefficient of variation of the gaps; 1 is Poisson.
+        most_tokens: tokens of the longest request that may come, prompt and output, where that is
+            longer than any that was drawn.
     """
 
     input_tokens: NDArray[np.int64]
     output_tokens: NDArray[np.int64]
     unit_arrival_s: NDArray[np.float64]
     variation: float = 1.0
+    most_tokens: int = 0
 
     @classmethod
     def drawn(
@@ -70,6 +73,7 @@ class ServiceLoad:
             # The sample's own mean gap, so that a rate is met whatever was drawn.
             unit_arrival_s=np.cumsum(gaps) * (count / gaps.sum()),
             variation=variation,
+            most_tokens=int((np.asarray(input_tokens) + np.asarray(output_tokens)).max()),
         )
 
     @classmethod
@@ -132,8 +136,8 @@ class ServiceLoad:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest request, prompt and output."""
-        return int((self.input_tokens + self.output_tokens).max())
+        """Tokens of the longest request that may come, prompt and output."""
+        return max(int((self.input_tokens + self.output_tokens).max()), self.most_tokens)
 
     def head(self, count: int) -> "ServiceLoad":
         """Return the first `count` requests, or all where there are fewer."""

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.cost.memory import kv_bytes_per_token, serving_memory
@@ -89,7 +90,7 @@ def engine_options(
     Returns:
         The options, those that do not hold the weights among them.
     """
-    base = ServeStepTime.from_roofline(arch, machine)
+    base = _roofline(arch, machine)
     kv_bytes = kv_bytes_per_token(arch, kv_dtype_bytes or machine.dtype_bytes)
     return [
         _option(arch, machine, base, (tensor, pipeline), step_tokens, kv_bytes)
@@ -97,6 +98,12 @@ def engine_options(
         for pipeline in pipelines
         if arch.num_heads % tensor == 0 and pipeline <= arch.num_layers
     ]
+
+
+@lru_cache(maxsize=8)
+def _roofline(arch: Architecture, machine: Machine) -> ServeStepTime:
+    """Fit the roofline of a model on a machine, once for all splits and changes."""
+    return ServeStepTime.from_roofline(arch, machine)
 
 
 def _option(

@@ -24,6 +24,7 @@ __all__ = ["reduced"]
 
 _MOST_SEQUENCES = 64
 _LEAST_BUDGET = 16
+_BLOCK = 16
 _WIDEST = 4.0
 """Bytes of an element of keys and values in the widest type that the engine keeps them in."""
 _SAMPLE = 200
@@ -105,7 +106,7 @@ def _own_group(
     sequences = min(group.max_num_seqs, _MOST_SEQUENCES)
     budget = max(math.ceil(group.token_budget / factor), sequences, _LEAST_BUDGET)
     return DeployedGroup(
-        num_blocks=-(-tokens // 16),
+        num_blocks=max(tokens // _BLOCK, -(-longest // _BLOCK)),
         token_budget=max(budget, longest) if whole else budget,
         max_num_seqs=sequences,
         whole_prompts=whole,
@@ -115,7 +116,12 @@ def _own_group(
 def _as_busy(planned: Deployment, made: Deployment, times: PhaseStepTime) -> Deployment:
     """Set limits, rate and forecasts by what the engine does here."""
     instance = deployed_instance(made, (times,))
-    sample = replace(made.load, requests=_SAMPLE, rate_per_s=1.0).rows()
+    sample = replace(made, load=replace(made.load, requests=_SAMPLE, rate_per_s=1.0)).rows()
+    if not sample:
+        raise CapacityError(
+            f"none of the first {_SAMPLE} requests fits {made.max_model_len} tokens",
+            hint="take a model of longer sequences",
+        )
     load = ServiceLoad.of_rows(sample, np.random.default_rng(made.load.seed), count=len(sample))
     wanted = made.load.attainment
     alone = unloaded(instance.groups, load, Slo(), wanted)
@@ -146,7 +152,7 @@ def _as_busy(planned: Deployment, made: Deployment, times: PhaseStepTime) -> Dep
     )
     forecasts = expected(
         instance.groups,
-        _columns(final.rows()),
+        _columns(replace(made, load=final).rows()),
         slo,
         spread=math.hypot(times.relative_spread, DRIFT),
         source=times.source,
