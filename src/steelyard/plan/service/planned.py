@@ -13,7 +13,7 @@ from steelyard.plan.types import Plan, Rejected
 from steelyard.quantity import Forecast
 from steelyard.units import pretty
 
-__all__ = ["explained", "service_plan"]
+__all__ = ["explained", "goodput_forecast", "service_plan"]
 
 _LATE = {"ttft": "first tokens come too late", "tpot": "further tokens take too long"}
 
@@ -57,7 +57,7 @@ def service_plan(
     return Plan(
         choice=choice,
         forecasts=[
-            _goodput_forecast(search, arrangement, best.goodput),
+            goodput_forecast(search, arrangement, best.goodput),
             *_seen(search, arrangement, rate_per_s / instances),
         ],
         rejected=[
@@ -121,10 +121,18 @@ def _load_words(search: ServiceSearch) -> str:
     )
 
 
-def _goodput_forecast(
-    search: ServiceSearch, arrangement: FleetInstance, found: Goodput
-) -> Forecast:
-    """Forecast the goodput of an instance with its interval."""
+def goodput_forecast(search: ServiceSearch, arrangement: FleetInstance, found: Goodput) -> Forecast:
+    """Forecast the goodput of an instance.
+
+    Args:
+        search: the search, with the spread of its step times.
+        arrangement: the instance.
+        found: what it carries.
+
+    Returns:
+        Requests per second; the ends of the 80 % interval are carried at step times that are longer
+        and shorter by their spread.
+    """
     width = 1 + search.spread
     low, high = (_at_pace(search, arrangement, factor) for factor in (width, 1 / width))
     return Forecast(
