@@ -258,7 +258,8 @@ class Deployment:
             given: options that say the rest, such as threads.
 
         Returns:
-            Options whose pool has the deployment's blocks.
+            Options whose pool has the deployment's blocks; tokens are only guessed where that is
+            asked for.
 
         Raises:
             ConfigError: one engine cannot run it, or an option says what the deployment says.
@@ -282,4 +283,6 @@ class Deployment:
             token_budget=group.token_budget,
             max_num_seqs=group.max_num_seqs,
             whole_prompts=group.whole_prompts,
+            # A plan counts neither what guessed tokens save nor the memory of what guesses them.
+            speculate="off" if given.speculate == "auto" else given.speculate,
         )
