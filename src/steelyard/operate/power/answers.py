@@ -38,10 +38,10 @@ class RowMeters:
     @property
     def gaps(self) -> dict[str, float]:
         """Relative gaps between levels: requests and rest to the meter, quarters to the meter."""
-        rest = self.spent_j[:, IDLE:].sum()
+        rest_j = self.spent_j[:, IDLE:].sum()
         return {
-            "requests to row": abs((self.request_j.sum() + rest) / self.meter_j - 1),
-            "quarters to row": abs(self.spent_j.sum() / self.meter_j - 1),
+            "requests to row": float(abs((self.request_j.sum() + rest_j) / self.meter_j - 1)),
+            "quarters to row": float(abs(self.spent_j.sum() / self.meter_j - 1)),
         }
 
 

@@ -101,7 +101,7 @@ class ChainRun:
             "row_j": self.meters.meter_j,
             "idle_j": float(idle),
             "starting_j": float(starts),
-            "peak": self.meters.spent_j.sum(axis=1).max() / STEP_S / plant.row.budget_w,
+            "peak": float(self.meters.spent_j.sum(axis=1).max() / STEP_S / plant.row.budget_w),
             "pue": self.pue,
             "grid_j": self.grid_j,
             "water_l": float(self.account.water_l.sum()) / self.rows,

@@ -84,6 +84,9 @@ class ChainScenario:
     def spec(self) -> DataCenterSpec:
         """Look the data center up.
 
+        Returns:
+            The record.
+
         Raises:
             CatalogError: it is unknown or broken.
         """
@@ -91,6 +94,9 @@ class ChainScenario:
 
     def year(self) -> SiteYear:
         """Read or generate weather and carbon.
+
+        Returns:
+            The year.
 
         Raises:
             TraceError: a file cannot be used.

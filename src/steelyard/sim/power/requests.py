@@ -102,7 +102,13 @@ class RowRequests(NamedTuple):
                 hint="drop the row",
             )
         order = np.argsort(made.arrival_s, kind="stable")
-        return cls(*(column[order] for column in made))
+        return cls(
+            made.arrival_s[order],
+            made.prompt_tokens[order],
+            made.output_tokens[order],
+            made.priority[order],
+            made.kind[order],
+        )
 
 
 @dataclass(frozen=True, slots=True)
