@@ -76,7 +76,7 @@ class RowPlant:
         self.tables = row.tables(requests)
         self.state = _start(row, self.tables, max(duration_s, float(requests.arrival_s[-1])))
         self.startup, self._rng = startup, np.random.default_rng(seed)
-        self._read = dict.fromkeys(PRIORITIES, (0.0, 0.0))
+        self._read: dict[str, tuple[float, float]] = {}
         self.num_brakes = self.num_starts = 0
         self._wanted = [1.0, 1.0]
         self._is_braked = False
@@ -131,7 +131,7 @@ class RowPlant:
 
     def _demand(self, name: str) -> float:
         """Return the mean load since it was asked for last, NaN at the very start."""
-        since_s, before = self._read[name]
+        since_s, before = self._read.get(name, (0.0, 0.0))
         now_s, total = float(self.state.totals[0]), self.state.present_s[PRIORITIES.index(name)]
         self._read[name] = (now_s, float(total))
         return (total - before) / (now_s - since_s) if now_s > since_s else math.nan
