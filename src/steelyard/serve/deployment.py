@@ -78,7 +78,6 @@ class DeployedLoad:
         requests: requests that a replay sends.
         prompt_tokens: mean prompt, before the scale.
         output_tokens: mean output, before the scale.
-        cached_fraction: share of the prompts' tokens that replicas hold already.
         seed: seed of what is drawn.
         ttft_s: longest time to the first token.
         tpot_s: longest mean time per further token.
@@ -93,7 +92,6 @@ class DeployedLoad:
     requests: int = 100
     prompt_tokens: float = 512.0
     output_tokens: float = 256.0
-    cached_fraction: float = 0.0
     seed: int = 0
     ttft_s: float
     tpot_s: float
@@ -110,7 +108,6 @@ class DeployedLoad:
             attainment=(0 < self.attainment < 1, "between 0 and 1"),
             alone_ttft_s=(self.alone_ttft_s >= 0, "at least 0"),
             alone_tpot_s=(self.alone_tpot_s >= 0, "at least 0"),
-            cached_fraction=(0 <= self.cached_fraction < 1, "in [0, 1)"),
             **{name: (0 < getattr(self, name) < math.inf, "above 0") for name in names},
         )
 

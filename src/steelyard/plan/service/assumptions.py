@@ -16,6 +16,7 @@ __all__ = ["Assumption", "weakest_assumptions"]
 _LONGER = 1.25
 _BURSTIER = 2.0
 _SLOWER = 1.2
+_SHARING_KEPT = 0.5
 _SEED = 17
 
 
@@ -48,7 +49,8 @@ def weakest_assumptions(
         The assumptions, that which costs most first.
     """
     found = []
-    for words, worse in _WORSE.items():
+    worst = _WORSE | (_SHARING if search.load.block_ids else {})
+    for words, worse in worst.items():
         search.progress(words)
         changed, load = worse(arrangement, search.load)
         carried = goodput(changed.groups, load, search.slo, search.share).rate_per_s
@@ -89,6 +91,14 @@ def _slower(arrangement: FleetInstance, load: ServiceLoad) -> _Pair:
     return replace(arrangement, groups=paced(arrangement.groups, _SLOWER)), load
 
 
+def _less_shared(arrangement: FleetInstance, load: ServiceLoad) -> _Pair:
+    """Return prompts of which only some share what they did."""
+    return arrangement, load.less_shared(_SHARING_KEPT, np.random.default_rng(_SEED))
+
+
+_SHARING: dict[str, Callable[[FleetInstance, ServiceLoad], _Pair]] = {
+    f"{1 - _SHARING_KEPT:.0%} of the prompts share no prefix": _less_shared
+}
 _WORSE: dict[str, Callable[[FleetInstance, ServiceLoad], _Pair]] = {
     f"prompts {_LONGER - 1:.0%} longer": _longer_prompts,
     f"outputs {_LONGER - 1:.0%} longer": _longer_outputs,

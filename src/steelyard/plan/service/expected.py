@@ -4,10 +4,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-from numpy.typing import NDArray
-
-from steelyard.quantity import Forecast, Provenance
+from steelyard.plan.service.goodput import Requests, run_load
+from steelyard.plan.service.load import ServiceLoad
+from steelyard.quantity import Forecast
 from steelyard.serve.client.summary import Slo
 from steelyard.sim.fleet.instance import ReplicaGroup, simulate_fleet
 
@@ -29,7 +28,6 @@ _QUANTITIES = (
     "serve.request_rate",
     "serve.makespan",
 )
-Lengths = NDArray[np.int64]
 
 
 def paced(groups: Sequence[ReplicaGroup], factor: float) -> tuple[ReplicaGroup, ...]:
@@ -39,12 +37,12 @@ def paced(groups: Sequence[ReplicaGroup], factor: float) -> tuple[ReplicaGroup, 
 
 def expected(
     groups: Sequence[ReplicaGroup],
-    requests: tuple[NDArray[np.float64], Lengths, Lengths],
+    requests: Requests,
     slo: Slo,
     *,
     spread: float,
     source: str,
-    provenance: Provenance = "simulated",
+    load: ServiceLoad | None = None,
 ) -> list[Forecast]:
     """Forecast what requests see.
 
@@ -57,7 +55,7 @@ def expected(
         slo: limits of which attainment is forecast.
         spread: relative error of the step times.
         source: what they were made from.
-        provenance: how they came to be.
+        load: where the requests are from; None where their prompts share nothing.
 
     Returns:
         Forecasts of serving quantities with 80 % intervals, attainment among them.
@@ -82,7 +80,7 @@ def expected(
                 value=value,
                 low=low,
                 high=high,
-                provenance=provenance,
+                provenance="simulated",
                 source=f"sim.fleet, {source}",
             )
         )
@@ -97,13 +95,11 @@ def _chance(share: float, count: int) -> float:
 
 
 def _seen(
-    groups: Sequence[ReplicaGroup],
-    requests: tuple[NDArray[np.float64], Lengths, Lengths],
-    slo: Slo,
+    groups: Sequence[ReplicaGroup], requests: Requests, slo: Slo, load: ServiceLoad | None
 ) -> dict[str, float]:
     """Return the serving quantities of one simulated run."""
-    timeline = simulate_fleet(groups, *requests).timeline
-    summary = timeline.summary()
+    run = run_load(groups, load, requests) if load else simulate_fleet(groups, *requests)
+    summary = run.timeline.summary()
     kept = {name: summary[name] for name in _QUANTITIES if name in summary}
-    attained = float(timeline.within(slo.ttft_s, slo.tpot_s).mean())
+    attained = float(run.timeline.within(slo.ttft_s, slo.tpot_s).mean())
     return kept | {"serve.slo_attainment": attained}

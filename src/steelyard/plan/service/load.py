@@ -10,10 +10,15 @@ from numpy.typing import NDArray
 from steelyard.errors import TraceError
 from steelyard.serve.deployment import DeployedLoad
 from steelyard.serve.traces import TraceRow, load_rows
+from steelyard.serve.traces.fleet import block_ids
 from steelyard.serve.traces.reshape import gamma_gaps
 
 __all__ = ["ServiceLoad", "asked_load"]
 
+SHARED_BLOCK = 16
+"""Token slots of the blocks that prompts share."""
+_ROUND = 1 << 140
+"""Ids of a round begin here, above those of all sessions."""
 _MOST_BURSTY = 8.0
 """Largest coefficient of variation that is taken from a trace: the Gamma distribution of gaps needs
 ever more requests to show its mean beyond."""
@@ -33,6 +38,8 @@ class ServiceLoad:
         variation: coefficient of variation of the gaps; 1 is Poisson.
         most_tokens: tokens of the longest request that may come, prompt and output, where that is
             longer than any that was drawn.
+        block_ids: what the leading blocks of each prompt hold, [R] tuples, as `sim.fleet` takes
+            them; empty where nothing is shared.
     """
 
     input_tokens: NDArray[np.int64]
@@ -40,6 +47,7 @@ class ServiceLoad:
     unit_arrival_s: NDArray[np.float64]
     variation: float = 1.0
     most_tokens: int = 0
+    block_ids: tuple[tuple[int, ...], ...] = ()
 
     @classmethod
     def drawn(
@@ -82,6 +90,9 @@ class ServiceLoad:
     ) -> "ServiceLoad":
         """Draw requests like those of a trace, with gaps that vary as much as its own.
 
+        Where prompts share prefixes, requests that follow each other are taken: draws from all over
+        the trace would tear conversations apart.
+
         Args:
             rows: rows by arrival.
             generator: source of the draws.
@@ -97,6 +108,9 @@ class ServiceLoad:
             raise TraceError("the trace has no request", hint="give at least one row")
         gaps = np.diff([row.arrival_s for row in rows])
         spread = float(gaps.std() / gaps.mean()) if gaps.size > 1 and gaps.mean() > 0 else 1.0
+        if any(row.hash_ids or row.session for row in rows):
+            start = int(generator.integers(max(len(rows) - count, 0) + 1))
+            return cls._following(rows[start : start + count], spread, generator, rows)
         return cls.drawn(
             np.array([row.input_tokens for row in rows]),
             np.array([row.output_tokens for row in rows]),
@@ -104,6 +118,65 @@ class ServiceLoad:
             count=count,
             variation=float(np.clip(spread, 0.05, _MOST_BURSTY)),
         )
+
+    @classmethod
+    def _following(
+        cls,
+        taken: Sequence[TraceRow],
+        spread: float,
+        generator: np.random.Generator,
+        rows: Sequence[TraceRow],
+    ) -> "ServiceLoad":
+        """Take rows as they follow each other, with what their prompts share."""
+        made = cls(
+            input_tokens=np.array([row.input_tokens for row in taken]),
+            output_tokens=np.array([row.output_tokens for row in taken]),
+            unit_arrival_s=np.zeros(len(taken)),
+            most_tokens=max(row.input_tokens + row.output_tokens for row in rows),
+            block_ids=tuple(block_ids(row, SHARED_BLOCK) for row in taken),
+        )
+        return made.with_variation(float(np.clip(spread, 0.05, _MOST_BURSTY)), generator)
+
+    @property
+    def shared_fraction(self) -> float:
+        """Share of the prompts' tokens that stand in blocks of an earlier request too."""
+        seen: set[int] = set()
+        shared = 0
+        for ids in self.block_ids:
+            shared += sum(name in seen for name in ids)
+            seen.update(ids)
+        return SHARED_BLOCK * shared / float(self.input_tokens.sum())
+
+    def contents(self, count: int) -> list[tuple[int, ...]]:
+        """Return what the prompts of `lasting` requests hold; rounds share nothing.
+
+        Args:
+            count: requests of all rounds.
+
+        Returns:
+            Block ids of each; none where nothing is shared.
+        """
+        if not self.block_ids:
+            return []
+        rounds = range(count // len(self.block_ids))
+        # The same request again is another one: it would find its whole prompt else.
+        return [
+            tuple(name + turn * _ROUND for name in ids) for turn in rounds for ids in self.block_ids
+        ]
+
+    def less_shared(self, kept: float, generator: np.random.Generator) -> "ServiceLoad":
+        """Return the requests with some prompts that share nothing any more.
+
+        Args:
+            kept: share of the requests whose prompts go on to share.
+            generator: chooses them.
+
+        Returns:
+            The same requests otherwise.
+        """
+        stay = generator.random(len(self.block_ids)) < kept
+        ids = (ids if keeps else () for ids, keeps in zip(self.block_ids, stay, strict=True))
+        return replace(self, block_ids=tuple(ids))
 
     def with_prompts(self, factor: float, *, most: int) -> "ServiceLoad":
         """Return the requests with prompts that are longer or shorter.
@@ -146,6 +219,7 @@ class ServiceLoad:
             input_tokens=self.input_tokens[:count],
             output_tokens=self.output_tokens[:count],
             unit_arrival_s=self.unit_arrival_s[:count],
+            block_ids=self.block_ids[:count],
         )
 
     def lasting(

@@ -115,9 +115,11 @@ def _choice(arrangement: FleetInstance) -> dict[str, Any]:
 def _load_words(search: ServiceSearch) -> str:
     """Say what the load is like."""
     load = search.load
+    shared = f", {load.shared_fraction:.0%} of the prompts shared" if load.block_ids else ""
     return (
         f"prompts of {load.input_tokens.mean():,.0f} and outputs of "
-        f"{load.output_tokens.mean():,.0f} tokens in the mean, gaps vary by {load.variation:.2g}"
+        f"{load.output_tokens.mean():,.0f} tokens in the mean{shared}, gaps vary by "
+        f"{load.variation:.2g}"
     )
 
 
@@ -159,6 +161,7 @@ def _seen(search: ServiceSearch, arrangement: FleetInstance, rate_per_s: float) 
         search.slo,
         spread=search.spread,
         source=arrangement.options[0].step_time.source,
+        load=search.load,
     )
     # How long the sample lasts says nothing of a service that goes on, nor do rates over it.
     own = ("serve.makespan", "serve.throughput", "serve.request_rate")
