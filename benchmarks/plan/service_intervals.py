@@ -1,16 +1,17 @@
 """Intervals of `plan serve` where others measured: does 80 % hold 80 %, and is it narrow enough?
 
-Step times are the roofline of the datasheet with the package's default efficiencies, as `plan serve`
-takes them; nothing is fitted on what is compared.
+Step times are the roofline of the datasheet with the package's default efficiencies, as `plan
+serve` takes them; nothing is fitted on what is compared.
 
 1. Goodput: rates per accelerator at which the published curves of DistServe and vLLM (OPT-13B, 66B
-   and 175B on A100s, figure 8) fall through several shares of requests that keep both limits, beside
-   the forecast of the same placement at that share. Points of one curve are not independent.
-2. What requests see: two published runs of vLLM 0.19, of which the simulator knows the arrivals and
-   the lengths.
+   and 175B on A100s, figure 8) fall through several shares of requests that keep both limits,
+   beside the forecast of the same placement at that share. Points of one curve are not independent.
+2. What requests see: a published run of vLLM 0.19 on an RTX 4090, of which the simulator knows the
+   arrivals and the lengths. The others ran on a GPU that the catalog lacks.
 """
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 from benchmarks.common import Check
@@ -104,7 +105,7 @@ def _crossing(model: str, system: str, percent: float) -> float | None:
         for item in curve_points()
         if (item.model, item.system, item.axis) == (model, system, "rate_per_gpu")
     )
-    for (rate, above), (after, below) in zip(points, points[1:], strict=False):
+    for (rate, above), (after, below) in pairwise(points):
         if above >= percent > below:
             return rate + (after - rate) * (above - percent) / (above - below)
     return None

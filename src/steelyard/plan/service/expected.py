@@ -64,7 +64,7 @@ def expected(
         CapacityError: a request is larger than the room for its keys and values.
     """
     middle, *ends = (
-        _seen(paced(groups, factor), requests, slo)
+        _seen(paced(groups, factor), requests, slo, load)
         for factor in (1.0, 1 / (1 + spread), 1 + spread)
     )
     found = []
