@@ -6,7 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+
+from steelyard.catalog.architecture import Architecture
+from steelyard.nn.transformer import build
+from steelyard.serve.build import make_engine
+from steelyard.serve.options import EngineOptions
+from steelyard.serve.scheduling.params import SamplingParams
 
 CASES = Path(__file__).with_name("capacity_cases.py")
 
@@ -38,3 +46,29 @@ def test_many_recommended_engines_start_and_fit():
     assert len(held) >= 75
     # The reserve is for what nobody counts: hardly any engine may need it.
     assert sum(item["used_reserve"] for item in held) <= 0.05 * len(held)
+
+
+def test_whole_prompts_beyond_the_budget_run_alone_with_equal_outputs(drawn_prompts):
+    model, prompts = drawn_prompts
+    outputs = []
+    for whole in (False, True):
+        options = EngineOptions(
+            weights="fp32", whole_prompts=whole, token_budget=64, max_num_seqs=16, num_blocks=64
+        )
+        llm = make_engine(model, options)
+        assert llm.config.num_blocks == 64
+        found = llm.generate(prompts, SamplingParams(max_tokens=8))
+        outputs.append([item.tokens for item in found])
+    assert outputs[0] == outputs[1]
+
+
+@pytest.fixture
+def drawn_prompts():
+    """A tiny model, prompts of more than 64 tokens, and short ones."""
+    torch.set_num_threads(1)
+    arch = Architecture(
+        name="tiny", vocab_size=97, max_positions=256, hidden_size=64, num_layers=2, num_heads=4,
+        num_kv_heads=2, head_dim=16, intermediate_size=128,
+    )  # fmt: skip
+    draw = np.random.default_rng(0)
+    return build(arch, seed=1), [*draw.integers(0, 97, (5, 150)).tolist(), [1, 2, 3], [4]]

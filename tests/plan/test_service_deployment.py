@@ -73,7 +73,7 @@ def test_memory_is_left_for_the_steps_that_an_arrangement_runs():
     arranger = Arranger(ServiceLimits(token_budget=512, max_num_seqs=64), longest=6000)
     chunked, whole = (arranger.colocated(option, whole=kind).groups[0] for kind in (False, True))
     assert chunked.blocks == 10_000 // 16
-    assert whole.token_budget == 6000
+    assert whole.token_budget == 2048
     assert whole.blocks == int(10_000 - 0.1 * (6000 - 512)) // 16
     prefill = arranger.apart(option, option).groups[0]
     assert prefill.blocks == whole.blocks

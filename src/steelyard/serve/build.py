@@ -6,7 +6,6 @@ from typing import Literal
 
 import torch
 
-from steelyard.errors import ConfigError
 from steelyard.nn import checkpoint
 from steelyard.nn.traits import refuse_unserved
 from steelyard.nn.transformer import Transformer
@@ -131,7 +130,6 @@ def engine_config(model: Transformer, options: EngineOptions) -> SchedulerConfig
 
     Raises:
         CapacityError: the pool or the host tier cannot hold one sequence of the model length.
-        ConfigError: prompts are to run whole, but the token budget does not hold the longest.
     """
     kept = kv_type(model, chosen_weights(model, options.weights), _kv_dtype(options))
     block_bytes = _BLOCK_TOKENS * slot_bytes(model.architecture, kept)
@@ -144,14 +142,6 @@ def engine_config(model: Transformer, options: EngineOptions) -> SchedulerConfig
         weights=options.weights,
     )
     swaps = options.preemption != "recompute"
-    if options.whole_prompts and config.max_model_len > options.token_budget:
-        # The kernels' buffers are as long as the budget, and a prompt that is not divided is one
-        # step.
-        raise ConfigError(
-            f"whole prompts of up to {config.max_model_len} tokens do not fit a step of "
-            f"{options.token_budget}",
-            hint=f"set the token budget to {config.max_model_len}, or max_model_len lower",
-        )
     given = options.host_tier_bytes
     tier = given // block_bytes if given else config.num_blocks
     return replace(

@@ -28,8 +28,8 @@ class EngineOptions:
         max_model_len: Longest prompt and output together; 0 takes what model and pool allow.
         token_budget: Most tokens per step.
         max_num_seqs: Most sequences that run at once, at most the token budget.
-        whole_prompts: Whether prompts run undivided in steps of their own, before decoding; the
-            token budget has to hold the longest of them.
+        whole_prompts: Whether prompts run undivided in steps of their own, before decoding: up to
+            the token budget together, or a longer one alone.
         policy: Order in which requests are served.
         client_weights: Share of each client under "vtc", 1 for those not named.
         update_every: Steps between two updates of the order; 0 orders requests only when they are

@@ -237,7 +237,7 @@ def _with_prompts(case: ServiceCase, running: Deployment, *, is_whole: bool) -> 
     """Divide prompts, or do not."""
     (group,) = running.groups
     arranger = Arranger(case.limits(), case.load.longest)
-    budget = arranger.step_tokens("both", whole=is_whole)
+    budget = arranger.budget("both", whole=is_whole)
     made = replace(group, whole_prompts=is_whole, token_budget=max(budget, group.max_num_seqs))
     return replace(running, groups=(made,))
 

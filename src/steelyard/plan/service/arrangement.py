@@ -96,17 +96,20 @@ class Arranger:
     limits: ServiceLimits
     longest: int
 
-    def step_tokens(self, role: ReplicaRole, *, whole: bool = False) -> int:
-        """Return the tokens of the largest step of a role, which memory has to be left for."""
+    def budget(self, role: ReplicaRole, *, whole: bool = False) -> int:
+        """Return the most tokens of a step of a role, but for a prompt that is longer alone."""
         limits = self.limits
         if role == "prefill":
-            # A prompt beyond the budget runs alone.
-            return max(limits.prefill_budget, self.longest)
+            return limits.prefill_budget
         if role == "decode":
             return max(limits.token_budget, limits.max_num_seqs)
+        return max(limits.token_budget, _WHOLE_TOKENS) if whole else limits.token_budget
+
+    def step_tokens(self, role: ReplicaRole, *, whole: bool = False) -> int:
+        """Return the tokens of the largest step of a role, which memory has to be left for."""
         # A request that was preempted runs again undivided, with the output that it had.
-        least = max(self.longest, _WHOLE_TOKENS) if whole else 0
-        return max(limits.token_budget, least)
+        is_whole = role == "prefill" or (whole and role == "both")
+        return max(self.budget(role, whole=whole), self.longest if is_whole else 0)
 
     def room(self, option: EngineOption, role: ReplicaRole, *, whole: bool) -> int:
         """Return the tokens, in whole blocks, that each micro-batch of a replica holds."""
@@ -176,8 +179,8 @@ class Arranger:
         whole = whole_prompts
         budgets = {
             "prefill": {"token_budget": limits.prefill_budget, "whole_prompts": True},
-            "decode": {"token_budget": self.step_tokens(role)},
-            "both": {"token_budget": self.step_tokens(role, whole=whole), "whole_prompts": whole},
+            "decode": {"token_budget": self.budget(role)},
+            "both": {"token_budget": self.budget(role, whole=whole), "whole_prompts": whole},
         }
         settings: dict[str, Any] = {
             "step_time": option.step_time,

@@ -107,7 +107,7 @@ def _own_group(
     budget = max(math.ceil(group.token_budget / factor), sequences, _LEAST_BUDGET)
     return DeployedGroup(
         num_blocks=max(tokens // _BLOCK, -(-longest // _BLOCK)),
-        token_budget=max(budget, longest) if whole else budget,
+        token_budget=budget,
         max_num_seqs=sequences,
         whole_prompts=whole,
     )
