@@ -217,7 +217,10 @@ class Deployment:
         )
 
     def rows(self) -> list[TraceRow]:
-        """Return the requests of a replay, without those that are longer than `max_model_len`.
+        """Return the requests of a replay, without those that a server of it refuses.
+
+        Returns:
+            Rows by arrival, none longer than `max_model_len`.
 
         Raises:
             TraceError: the trace cannot be read.

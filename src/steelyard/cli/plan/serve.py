@@ -1,8 +1,10 @@
 """`steelyard plan serve`: the fleet that keeps both limits at a rate on the fewest accelerators."""
 
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from cyclopts import Parameter
 
 from steelyard import catalog
 from steelyard.catalog.stored import THIS_MACHINE
@@ -23,39 +25,23 @@ from steelyard.serve.deployment import DeployedLoad, DeployedMachine, Deployment
 from steelyard.serve.traces import rate_of, read_rows
 from steelyard.units import parse
 
-__all__ = ["serve"]
+__all__ = ["ServiceOptions", "serve"]
+
+_COUNTS = (
+    "prompt",
+    "output",
+    "per_node",
+    "nodes",
+    "token_budget",
+    "max_num_seqs",
+    "requests",
+)
 
 
-def serve(
-    *,
-    model: str = "",
-    machine: str = "",
-    trace: Path | None = None,
-    rate: str = "",
-    ttft: str = "1 s",
-    tpot: str = "50 ms",
-    attainment: float = 0.9,
-    prompt: int = 512,
-    output: int = 256,
-    per_node: int = 8,
-    nodes: int = 1,
-    network: str = "",
-    dtype: str = "bf16",
-    token_budget: int = 512,
-    max_num_seqs: int = 256,
-    steps: Path | None = None,
-    memory: str = "",
-    requests: int = 2000,
-    seed: int = 0,
-    against: Path | None = None,
-    change: str = "",
-    out: Path | None = None,
-    json: Switch = False,
-    report: Path | None = None,
-) -> None:
-    """Plan the fleet that serves a load within limits: what shares machines, how split, how many.
-
-    Example: steelyard plan serve --model llama-3-8b --machine H100-SXM5-80GB --rate '20 request/s'
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ServiceOptions:
+    """What is served, on which machines, for which load, and where the answer goes.
 
     Args:
         model: catalog name of the model, its size, such as 7B, or with --steps its folder.
@@ -89,52 +75,115 @@ def serve(
         json: print the plan as JSON.
         report: HTML file for the page with the attainment curves.
     """
+
+    model: str = ""
+    machine: str = ""
+    trace: Path | None = None
+    rate: str = ""
+    ttft: str = "1 s"
+    tpot: str = "50 ms"
+    attainment: float = 0.9
+    prompt: int = 512
+    output: int = 256
+    per_node: int = 8
+    nodes: int = 1
+    network: str = ""
+    dtype: str = "bf16"
+    token_budget: int = 512
+    max_num_seqs: int = 256
+    steps: Path | None = None
+    memory: str = ""
+    requests: int = 2000
+    seed: int = 0
+    against: Path | None = None
+    change: str = ""
+    out: Path | None = None
+    json: Switch = False
+    report: Path | None = None
+
+
+def serve(*, options: ServiceOptions | None = None) -> None:
+    """Plan the fleet that serves a load within limits: what shares machines, how split, how many.
+
+    Example: steelyard plan serve --model llama-3-8b --machine H100-SXM5-80GB --rate '20 request/s'
+    """
+    options = options or ServiceOptions()
     progress = _say if sys.stderr.isatty() else lambda _: None
-    own = _own(machine, steps, memory)
-    if against is not None:
-        compare(against, change, out, model=model, own=own, json=json, report=report, say=progress)
+    own = _own(options)
+    if options.against is not None:
+        compare(
+            options.against,
+            options.change,
+            options.out,
+            model=options.model,
+            own=own,
+            json=options.json,
+            report=options.report,
+            say=progress,
+        )
         return
-    _check(attainment, prompt=prompt, output=output, requests=requests, nodes=nodes)
-    for name, given in (("--model", model), ("--machine", machine)):
-        if not given:
-            raise ConfigError(f"{name} is missing", hint="name one, or give --against FILE")
-    if change:
-        raise ConfigError("--change needs --against", hint="give the deployment's file")
-    asked = DeployedLoad(
-        rate_per_s=_rate(rate, trace),
-        trace=trace,
-        requests=requests,
-        prompt_tokens=prompt,
-        output_tokens=output,
-        seed=seed,
-        ttft_s=parse(ttft, "s", where="--ttft"),
-        tpot_s=parse(tpot, "s", where="--tpot"),
-        attainment=attainment,
-    )
-    place = DeployedMachine(
-        accelerator=machine,
-        dtype=dtype,
-        per_node=per_node,
-        nodes=nodes,
-        network_bytes_per_s=parse(network, "byte/s", where="--network") if network else 0.0,
-    )
+    _check(options)
+    place, asked = _machine(options), _asked(options)
     case = ServiceCase.asked(
-        model, place, asked, token_budget=token_budget, max_num_seqs=max_num_seqs, own=own
+        options.model,
+        place,
+        asked,
+        token_budget=options.token_budget,
+        max_num_seqs=options.max_num_seqs,
+        own=own,
     )
     search = case.search(progress)
     found = search.run(case.rate_per_s)
     plan = service_plan(search, found, case.rate_per_s, case.accelerator)
-    if out is not None:
-        dump(_deployment(case, search, found[0], plan, (place, asked)), out)
+    if options.out is not None:
+        dump(_deployment(case, search, found[0], plan, (place, asked)), options.out)
+    _show(case, search, found, plan, options)
+
+
+def _show(
+    case: ServiceCase,
+    search: ServiceSearch,
+    found: list[ServiceCandidate],
+    plan: Plan,
+    options: ServiceOptions,
+) -> None:
+    """Print the plan, with its curves and what its assumptions cost."""
     curves = attainment_curves(search, found)
     best = found[0].goodput
     assert best is not None, "the first candidate was simulated"
     weak = weakest_assumptions(search, found[0].arrangement, best.rate_per_s)
     page = service_page(case, plan, explained(found, search), curves, weak)
     values = to_plain(plan) | {"attainment": curves, "assumptions": to_plain(weak)}
-    print_report(page, json=json, html=report, values=values)
-    if out is not None and not json:
-        say_next("serve", "MODEL_DIR", "--deployment", out)
+    print_report(page, json=options.json, html=options.report, values=values)
+    if options.out is not None and not options.json:
+        say_next("serve", "MODEL_DIR", "--deployment", options.out)
+
+
+def _asked(options: ServiceOptions) -> DeployedLoad:
+    """Return what is asked, and within which limits."""
+    return DeployedLoad(
+        rate_per_s=_rate(options.rate, options.trace),
+        trace=options.trace,
+        requests=options.requests,
+        prompt_tokens=options.prompt,
+        output_tokens=options.output,
+        seed=options.seed,
+        ttft_s=parse(options.ttft, "s", where="--ttft"),
+        tpot_s=parse(options.tpot, "s", where="--tpot"),
+        attainment=options.attainment,
+    )
+
+
+def _machine(options: ServiceOptions) -> DeployedMachine:
+    """Return where it is to run."""
+    network = options.network
+    return DeployedMachine(
+        accelerator=options.machine,
+        dtype=options.dtype,
+        per_node=options.per_node,
+        nodes=options.nodes,
+        network_bytes_per_s=parse(network, "byte/s", where="--network") if network else 0.0,
+    )
 
 
 def _say(words: str) -> None:
@@ -142,14 +191,20 @@ def _say(words: str) -> None:
     sys.stderr.write(f"\r\x1b[2K{words[:100]}\r")
 
 
-def _check(attainment: float, **counts: int) -> None:
+def _check(options: ServiceOptions) -> None:
     """Refuse options out of range, in the words of the flags."""
-    if not 0 < attainment < 1:
-        raise ConfigError(f"--attainment is {attainment}, but must lie between 0 and 1")
-    for name, value in counts.items():
-        least = 100 if name == "requests" else 1
+    for name in ("model", "machine"):
+        if not getattr(options, name):
+            raise ConfigError(f"--{name} is missing", hint="name one, or give --against FILE")
+    if options.change:
+        raise ConfigError("--change needs --against", hint="give the deployment's file")
+    if not 0 < options.attainment < 1:
+        raise ConfigError(f"--attainment is {options.attainment}, but must lie between 0 and 1")
+    for name in _COUNTS:
+        value, least = getattr(options, name), 100 if name == "requests" else 1
         if value < least:
-            raise ConfigError(f"--{name} is {value}, but must be at least {least}")
+            flag = name.replace("_", "-")
+            raise ConfigError(f"--{flag} is {value}, but must be at least {least}")
 
 
 def _rate(rate: str, trace: Path | None) -> float:
@@ -172,25 +227,26 @@ def _rate(rate: str, trace: Path | None) -> float:
     return mean
 
 
-def _own(machine: str, steps: Path | None, memory: str) -> OwnEngine | None:
+def _own(options: ServiceOptions) -> OwnEngine | None:
     """Return the measured engine, if there is one."""
-    if steps is None:
-        if memory:
+    if options.steps is None:
+        if options.memory:
             raise ConfigError("--memory needs --steps", hint="give --steps step-table.json too")
         return None
     from steelyard.catalog.stored import load_calibration
     from steelyard.cost.step_time import ServeStepTime
 
+    machine = options.machine or THIS_MACHINE
     if machine != THIS_MACHINE:
         raise ConfigError(
             f"--steps were measured here, but --machine is {machine}",
             hint=f"give --machine {THIS_MACHINE}",
         )
-    record = catalog.accelerator(machine)
-    calibration = load_calibration()
+    record, calibration = catalog.accelerator(machine), load_calibration()
+    memory = parse(options.memory, "byte", where="--memory") if options.memory else 0.0
     return OwnEngine(
-        step_time=ServeStepTime.load(steps),
-        memory_bytes=parse(memory, "byte", where="--memory") if memory else record.memory_bytes,
+        step_time=ServeStepTime.load(options.steps),
+        memory_bytes=memory or record.memory_bytes,
         process_bytes=calibration.engine_process_bytes if calibration else 0.0,
     )
 

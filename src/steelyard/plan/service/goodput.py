@@ -149,8 +149,8 @@ def _judge(
 def capacity(groups: Sequence[ReplicaGroup], load: ServiceLoad) -> float:
     """Return the requests per second when all of them wait from the beginning."""
     lanes = sum(group.count * group.num_lanes * group.max_num_seqs for group in groups)
-    times, *lengths = load.lasting(1.0, 2.0 * lanes)
-    run = run_load(groups, load, (np.zeros_like(times), *lengths))
+    times, inputs, outputs = load.lasting(1.0, 2.0 * lanes)
+    run = run_load(groups, load, (np.zeros_like(times), inputs, outputs))
     return len(times) / float(run.timeline.last_token_s.max())
 
 
