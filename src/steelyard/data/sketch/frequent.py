@@ -15,7 +15,7 @@ _EMPTY = np.int64(0)
 
 
 @njit()
-def _slot(keys: np.ndarray, counts: np.ndarray, key: np.uint64) -> int:
+def _slot(keys: np.ndarray, counts: np.ndarray, key: np.uint64) -> Any:
     """Return the slot of a key, or the empty one where it would go."""
     last = len(keys) - 1
     place = np.int64(mix64(key) & np.uint64(last))

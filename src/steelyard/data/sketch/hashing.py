@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from steelyard.data.arrow import compute
 from steelyard.jit import njit
 
 if TYPE_CHECKING:
@@ -99,19 +100,18 @@ def hash_column(column: "pa.Array") -> NDArray[np.uint64]:
         Hashes, [rows]; `NULL_HASH` where a value is missing.
     """
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     kind = column.type
     if pa.types.is_dictionary(kind):
         codes = hash_column(column.dictionary)
-        indices = pc.fill_null(column.indices, 0).to_numpy(zero_copy_only=False)
+        indices = compute().fill_null(column.indices, 0).to_numpy(zero_copy_only=False)
         found = codes[indices.astype(np.int64)] if len(codes) else np.zeros(len(column), np.uint64)
     elif pa.types.is_string(kind) or pa.types.is_binary(kind):
         found = _of_bytes(column, np.int32)
     elif pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
         found = _of_bytes(column, np.int64)
     elif pa.types.is_floating(kind):
-        values = pc.fill_null(column, 0.0).cast(pa.float64()).to_numpy(zero_copy_only=False)
+        values = compute().fill_null(column, 0.0).cast(pa.float64()).to_numpy(zero_copy_only=False)
         found = np.empty(len(column), np.uint64)
         _hash_floats(values, values.view(np.uint64), found)
     else:
@@ -137,7 +137,6 @@ def _of_bytes(column: "pa.Array", width: type) -> NDArray[np.uint64]:
 def _of_integers(column: "pa.Array") -> NDArray[np.uint64]:
     """Hash whole numbers, Booleans, times, and anything else by its text."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     kind = column.type
     if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
@@ -155,5 +154,5 @@ def _of_integers(column: "pa.Array") -> NDArray[np.uint64]:
             pa.array([str(item) for item in column.to_pylist()], pa.large_string()), np.int64
         )
     found = np.empty(len(column), np.uint64)
-    _hash_integers(pc.fill_null(whole, 0).to_numpy(zero_copy_only=False), found)
+    _hash_integers(compute().fill_null(whole, 0).to_numpy(zero_copy_only=False), found)
     return found

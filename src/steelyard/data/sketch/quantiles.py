@@ -19,7 +19,7 @@ _CHUNK = 1024
 
 
 @njit()
-def _capacity(k: int, height: int, level: int) -> int:
+def _capacity(k: int, height: Any, level: int) -> int:
     """Return how many values a level holds while there are `height` levels."""
     return max(_LEAST, int(np.ceil(k * _SHRINK ** (height - 1 - level))))
 
@@ -55,7 +55,7 @@ def _merge_into(
 
 
 @njit()
-def _coin(facts: np.ndarray) -> int:
+def _coin(facts: np.ndarray) -> Any:
     """Toss the sketch's own coin."""
     facts[1] += np.uint64(0x9E3779B97F4A7C15)
     return np.int64(mix64(facts[1]) >> np.uint64(63))

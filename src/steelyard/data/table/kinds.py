@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from steelyard.data.arrow import compute
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -61,8 +63,7 @@ def majority_kind(values: "pa.Array") -> str:
     Returns:
         One of `KINDS`; "text" where there are no values.
     """
-    import pyarrow.compute as pc
-
+    pc = compute()
     present = pc.drop_null(pc.utf8_trim_whitespace(values))
     present = present.filter(pc.not_equal(present, ""))
     for kind, pattern in _PATTERNS.items():
@@ -83,7 +84,6 @@ def as_kind(values: "pa.Array", kind: str) -> "tuple[pa.Array, Misfit | None]":
         Values of its Arrow type, missing where they do not fit or are empty, and the misfits.
     """
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     if kind == "text":
         return values, None
@@ -93,6 +93,7 @@ def as_kind(values: "pa.Array", kind: str) -> "tuple[pa.Array, Misfit | None]":
         return values.cast(wanted), None
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         pass
+    pc = compute()
     trimmed = pc.utf8_trim_whitespace(values)
     is_empty = pc.fill_null(pc.equal(trimmed, ""), fill_value=True)
     fits = pc.fill_null(pc.match_substring_regex(trimmed, _PATTERNS[kind]), fill_value=False)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from steelyard.data.arrow import compute
 from steelyard.data.sketch import FrequentHashes, HyperLogLog, KllQuantiles, Moments, hash_column
 from steelyard.data.sketch.hashing import NULL_HASH, mix64
 
@@ -228,11 +229,10 @@ def _kept(frequent: FrequentHashes, texts: dict[int, str]) -> dict[int, str]:
 def _numbers(values: "pa.Array") -> NDArray[np.float64] | None:
     """Return a column as floats, NaN where missing: numbers, seconds, or lengths of texts."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     kind = values.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        values = pc.binary_length(values)
+        values = compute().binary_length(values)
     elif pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         seconds = values.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
         return seconds.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False) / 1e6

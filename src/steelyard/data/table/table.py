@@ -111,14 +111,20 @@ class Table:
 
         Args:
             step: takes and returns a batch of any number of rows; its columns must not change.
+
+        Returns:
+            The table.
         """
         return replace(self, steps=(*self.steps, step))
 
-    def filter(self, condition: "pa.compute.Expression") -> "Table":
+    def filter(self, condition: Any) -> "Table":
         """Return the table with the rows for which a condition holds.
 
         Args:
             condition: Arrow expression, such as `pc.field("price") > 3`.
+
+        Returns:
+            The table.
         """
         return self.map_batches(lambda batch: batch.filter(condition))
 
@@ -229,11 +235,10 @@ class _Looking:
 
     def _probe(self, partition: Partition, names: list[str]) -> None:
         """Keep the first values of each column."""
-        with contextlib.closing(read_texts(partition, names, Quarantine())) as batches:
-            for batch, _ in batches:
-                for name in names:
-                    self.texts[name].append(batch[name].slice(0, _PROBE_ROWS))
-                break
+        for batch, _ in read_texts(partition, names, Quarantine()):
+            for name in names:
+                self.texts[name].append(batch[name].slice(0, _PROBE_ROWS))
+            break
 
     def _look_columnar(self, path: str, format: str) -> None:
         import pyarrow as pa
