@@ -18,7 +18,10 @@ from steelyard.runs.progress import progress
 from steelyard.runs.report import Column, Facts, Report, Section, Table
 from steelyard.units import parse, pretty
 
-app = cyclopts.App(name="data", help="Clean, deduplicate and tokenize text into verified shards; look at tables in files.")
+app = cyclopts.App(
+    name="data",
+    help="Clean, deduplicate and tokenize text into verified shards; look at tables in files.",
+)
 app.command(prune)
 app.command(tables)
 

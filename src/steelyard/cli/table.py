@@ -15,8 +15,7 @@ from steelyard.runs.report import Cell, Column, Facts, Report, Section, Table, T
 from steelyard.units import pretty
 
 if TYPE_CHECKING:
-    from steelyard.data.table import ColumnProfile, Folded, Quarantine, TableProfile
-    from steelyard.data.table import Table as Scanned
+    from steelyard.data.table import ColumnProfile, DataTable, Folded, Quarantine, TableProfile
 
 __all__ = ["app"]
 
@@ -69,14 +68,14 @@ def profile(
     print_report(page, json=json, html=report, values=_values(table, folded, took_s))
 
 
-def _scanned(sources: tuple[str, ...], kinds: dict[str, str]) -> "Scanned":
+def _scanned(sources: tuple[str, ...], kinds: dict[str, str]) -> "DataTable":
     """Look at the files; the libraries that read them are an extra."""
     try:
-        from steelyard.data.table import Table as Scan
+        from steelyard.data.table import DataTable
     except ImportError as error:
         raise _without_arrow() from error
     try:
-        return Scan.scan(*sources, types=kinds)
+        return DataTable.scan(*sources, types=kinds)
     except ImportError as error:
         raise _without_arrow() from error
 
@@ -102,7 +101,7 @@ def _kinds(given: str) -> dict[str, str]:
     return found
 
 
-def _folded(table: "Scanned", workers: int, journal: Path | None, *, quiet: bool) -> "Folded":
+def _folded(table: "DataTable", workers: int, journal: Path | None, *, quiet: bool) -> "Folded":
     """Profile the table with a bar of the bytes read."""
     from steelyard.data.table import ProfileFold
 
@@ -130,7 +129,7 @@ def _write_bad(path: Path, quarantine: "Quarantine") -> None:
         writer.writerows(quarantine.rows)
 
 
-def _page(table: "Scanned", folded: "Folded", took_s: float) -> Report:
+def _page(table: "DataTable", folded: "Folded", took_s: float) -> Report:
     """Make the page."""
     found: TableProfile = folded.results["profile"]
     quarantine = folded.quarantine
@@ -155,7 +154,7 @@ def _page(table: "Scanned", folded: "Folded", took_s: float) -> Report:
     return Report("Profile", "one pass over " + _told(table), sections)
 
 
-def _told(table: "Scanned") -> str:
+def _told(table: "DataTable") -> str:
     """Return the files in words."""
     first = table.files[0].path
     return first if len(table.files) == 1 else f"{first} and {len(table.files) - 1} more"
@@ -184,8 +183,8 @@ def _columns(found: "TableProfile") -> Table:
             ]
         )
     note = (
-        "distinct values within 1.6 % (standard error), quantiles within 1.65 % of the ranks; of text "
-        "the mean is that of its length"
+        "distinct values within 1.6 % (standard error), quantiles within 1.65 % of the ranks; of "
+        "text the mean is that of its length"
     )
     return Table(
         [Column("column"), Column("type", rank=1), *columns, Column("most frequent", rank=2)],
@@ -222,7 +221,7 @@ def _bad(quarantine: "Quarantine") -> Table:
     return Table(columns, rows)
 
 
-def _values(table: "Scanned", folded: "Folded", took_s: float) -> dict[str, Any]:
+def _values(table: "DataTable", folded: "Folded", took_s: float) -> dict[str, Any]:
     """Return all figures, for programs."""
     from dataclasses import asdict
 

@@ -11,7 +11,7 @@ import pytest
 
 from steelyard.cli.main import main
 from steelyard.data.pack import Pack
-from steelyard.data.table import ProfileFold, Table
+from steelyard.data.table import DataTable, ProfileFold
 from steelyard.errors import ConfigError, StoreError
 from steelyard.files import exclusive
 
@@ -69,20 +69,20 @@ class KilledFold(CountFold):
 
 
 def test_one_pass_serves_several_folds_and_counts_every_row(folder):
-    found = Table.scan(folder).fold(ProfileFold(), CountFold())
+    found = DataTable.scan(folder).fold(ProfileFold(), CountFold())
     assert found.results["count"] == found.rows == 7 * 499
     assert found.quarantine.total == 7
     assert found.results["profile"].rows == found.rows
 
 
 def test_workers_change_no_bit(folder):
-    table = Table.scan(folder)
+    table = DataTable.scan(folder)
     alone = table.fold(ProfileFold()).results["profile"]
     assert repr(table.fold(ProfileFold(), workers=2).results["profile"]) == repr(alone)
 
 
 def test_a_profile_says_what_the_columns_hold(folder):
-    table = Table.scan(folder)
+    table = DataTable.scan(folder)
     profile = table.fold(ProfileFold()).results["profile"]
     rows, _ = table.collect()
     number, price, shop, day = profile.columns
@@ -103,7 +103,7 @@ def test_a_profile_says_what_the_columns_hold(folder):
 def test_problems_are_named(tmp_path):
     lines = ["1,,5,", "1,,5,", "1,,5,3"] * 400
     (tmp_path / "a.csv").write_text("same,none,id,half\n" + "\n".join(lines) + "\n")
-    told = "; ".join(Table.scan(tmp_path).fold(ProfileFold()).results["profile"].problems())
+    told = "; ".join(DataTable.scan(tmp_path).fold(ProfileFold()).results["profile"].problems())
     assert "same: one value throughout" in told
     assert "none: all values are missing" in told
     assert "half: 67% of the values are missing" in told
@@ -115,8 +115,8 @@ def test_a_killed_pass_goes_on_where_it_was(folder, tmp_path):
         "import sys; sys.path.insert(0, sys.argv[3])\n"
         "from pathlib import Path\n"
         "from test_folding import KilledFold\n"
-        "from steelyard.data.table import Table\n"
-        "Table.scan(sys.argv[1]).fold(KilledFold(3), journal=Path(sys.argv[2]))\n"
+        "from steelyard.data.table import DataTable\n"
+        "DataTable.scan(sys.argv[1]).fold(KilledFold(3), journal=Path(sys.argv[2]))\n"
     )
     journal = tmp_path / "journal"
     here = str(__import__("pathlib").Path(__file__).parent)
@@ -127,7 +127,7 @@ def test_a_killed_pass_goes_on_where_it_was(folder, tmp_path):
         assert run.returncode == -signal.SIGKILL
     assert len(list(journal.glob("*.pack"))) == 6
     read = []
-    found = Table.scan(folder).fold(CountFold(), journal=journal, done=read.append)
+    found = DataTable.scan(folder).fold(CountFold(), journal=journal, done=read.append)
     assert found.results["count"] == 7 * 499
     assert found.quarantine.total == 7
     assert len(read) == 7
@@ -136,7 +136,7 @@ def test_a_killed_pass_goes_on_where_it_was(folder, tmp_path):
 
 def test_a_part_that_is_damaged_or_of_other_files_is_read_again(folder, tmp_path):
     journal = tmp_path / "journal"
-    table = Table.scan(folder)
+    table = DataTable.scan(folder)
     from steelyard.data.table.folding import _fold_part, _Journal
 
     kept = _Journal(journal, table, ["count"])
@@ -147,17 +147,17 @@ def test_a_part_that_is_damaged_or_of_other_files_is_read_again(folder, tmp_path
     path.write_bytes(damaged)
     assert table.fold(CountFold(), journal=journal).results["count"] == 7 * 499
     kept.write(0, {"rows": np.array([10**9])})
-    other = Table.scan(folder / "0.csv", folder / "1.csv")
+    other = DataTable.scan(folder / "0.csv", folder / "1.csv")
     assert other.fold(CountFold(), journal=journal).results["count"] == 2 * 499
 
 
 def test_a_second_writer_on_a_journal_is_refused(folder, tmp_path):
     with exclusive(tmp_path), pytest.raises(StoreError):
-        Table.scan(folder).fold(CountFold(), journal=tmp_path)
+        DataTable.scan(folder).fold(CountFold(), journal=tmp_path)
 
 
 def test_folds_that_cannot_be_told_apart_are_refused(folder, tmp_path):
-    table = Table.scan(folder)
+    table = DataTable.scan(folder)
     with pytest.raises(ConfigError, match="two folds are named 'count'"):
         table.fold(CountFold(), CountFold())
     with pytest.raises(ConfigError, match="cannot tell whether steps"):
@@ -202,7 +202,7 @@ def test_the_verb_refuses_what_cannot_be(folder, capsys, words, told):
 
 
 def test_a_state_that_is_read_back_is_the_same(folder):
-    table, fold = Table.scan(folder), ProfileFold()
+    table, fold = DataTable.scan(folder), ProfileFold()
     from steelyard.data.table import Quarantine
 
     state = fold.init(table.schema)

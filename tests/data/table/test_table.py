@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from steelyard.data.table import Table
+from steelyard.data.table import DataTable
 from steelyard.data.table.kinds import as_kind, majority_kind
 from steelyard.data.table.partitions import list_files, split_lines
 from steelyard.errors import ConfigError, DataError
@@ -28,7 +28,7 @@ def saved(folder, text=LINES, name="a.csv"):
 
 
 def test_a_file_is_read_with_the_kinds_of_its_values(tmp_path):
-    rows, quarantine = Table.scan(saved(tmp_path)).collect()
+    rows, quarantine = DataTable.scan(saved(tmp_path)).collect()
     assert [str(kind) for kind in rows.schema.types] == ["int64", "date32[day]", "double", "string"]
     assert rows["price"].to_pylist() == [3.5, None, 7.0]
     assert rows["note"].to_pylist() == ["a, b", "x", "two\nlines"]
@@ -39,7 +39,7 @@ def test_a_file_is_read_with_the_kinds_of_its_values(tmp_path):
     "name", ["a.csv.gz", "a.tsv", "a.jsonl", "a.ndjson.gz", "a.parquet", "a.arrow"]
 )
 def test_every_format_holds_the_same_rows(tmp_path, name):
-    plain, _ = Table.scan(saved(tmp_path)).collect()
+    plain, _ = DataTable.scan(saved(tmp_path)).collect()
     path = tmp_path / "other" / name
     path.parent.mkdir()
     lines = "\n".join(json.dumps(row, default=str) for row in plain.to_pylist())
@@ -56,7 +56,7 @@ def test_every_format_holds_the_same_rows(tmp_path, name):
     else:
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, plain.schema) as writer:
             writer.write(plain)
-    rows, quarantine = Table.scan(path).collect()
+    rows, quarantine = DataTable.scan(path).collect()
     assert rows.to_pylist() == plain.to_pylist()
     assert quarantine.total == 0
 
@@ -64,7 +64,7 @@ def test_every_format_holds_the_same_rows(tmp_path, name):
 def test_rows_that_do_not_fit_are_set_aside_by_file_row_and_field(tmp_path):
     lines = [f"{place},{place / 2}" for place in range(100)]
     lines[3], lines[7], lines[50], lines[99] = "3,much", "7", "5o,25", "99,1,2"
-    table = Table.scan(saved(tmp_path, "id,price\n" + "\n".join(lines) + "\n"))
+    table = DataTable.scan(saved(tmp_path, "id,price\n" + "\n".join(lines) + "\n"))
     rows, quarantine = table.collect()
     found = [(bad.row, bad.field, bad.value, bad.reason) for bad in quarantine.rows]
     assert sorted(found) == [
@@ -108,7 +108,7 @@ def test_rows_of_later_parts_have_their_number_in_the_file(tmp_path, monkeypatch
     path = saved(tmp_path, "id,price\n" + "\n".join(lines) + "\n")
     cuts = split_lines(path, quoted=True, split_bytes=100)
     monkeypatch.setattr("steelyard.data.table.table.split_lines", lambda path, quoted: cuts)
-    table = Table.scan(path)
+    table = DataTable.scan(path)
     assert len(table.partitions) > 5
     rows, quarantine = table.collect()
     assert sorted(bad.row for bad in quarantine.rows) == [151, 161]
@@ -118,7 +118,7 @@ def test_rows_of_later_parts_have_their_number_in_the_file(tmp_path, monkeypatch
 def test_a_column_that_some_files_lack_is_missing_there(tmp_path):
     saved(tmp_path, "a,b\n1,2\n", "one.csv")
     saved(tmp_path, "b,c\n3,4\n", "two.csv")
-    rows, _ = Table.scan(tmp_path).collect()
+    rows, _ = DataTable.scan(tmp_path).collect()
     assert rows.to_pylist() == [{"a": 1, "b": 2, "c": None}, {"a": None, "b": 3, "c": 4}]
 
 
@@ -128,7 +128,7 @@ def test_a_file_that_cannot_be_read_is_named_and_left_out(tmp_path):
     saved(tmp_path, "", "empty.csv")
     saved(tmp_path, "a,a\n1,2\n", "twice.csv")
     saved(tmp_path, "[1, 2]\n", "list.jsonl")
-    table = Table.scan(tmp_path)
+    table = DataTable.scan(tmp_path)
     assert len(table.files) == 1
     assert len(table.unreadable) == 4
     assert any("'a' twice" in why for why in table.unreadable.values())
@@ -138,11 +138,11 @@ def test_a_type_that_differs_between_files_names_file_and_column(tmp_path):
     for name, values in (("a", [1, 2]), ("b", [3, 4]), ("c", ["x"])):
         parquet.write_table(pa.table({"v": values}), tmp_path / f"{name}.parquet")
     with pytest.raises(DataError, match=r"column 'v' of .*c\.parquet is string"):
-        Table.scan(tmp_path).collect()
+        DataTable.scan(tmp_path).collect()
 
 
 def test_steps_choose_and_change_rows(tmp_path):
-    table = Table.scan(saved(tmp_path)).select(["price", "id"])
+    table = DataTable.scan(saved(tmp_path)).select(["price", "id"])
     rows, _ = table.filter(pc.field("id") > 1).collect()
     assert rows.to_pylist() == [{"price": None, "id": 2}, {"price": 7.0, "id": 3}]
     with pytest.raises(ConfigError, match="no column 'x'"):
@@ -153,12 +153,12 @@ def test_steps_choose_and_change_rows(tmp_path):
 
 def test_kinds_may_be_given_and_are_checked(tmp_path):
     path = saved(tmp_path)
-    rows, _ = Table.scan(path, types={"id": "text"}).collect()
+    rows, _ = DataTable.scan(path, types={"id": "text"}).collect()
     assert rows["id"].to_pylist() == ["1", "2", "3"]
     with pytest.raises(ConfigError, match="no kind 'integer'"):
-        Table.scan(path, types={"id": "integer"})
+        DataTable.scan(path, types={"id": "integer"})
     with pytest.raises(ConfigError, match="no column 'ident'"):
-        Table.scan(path, types={"ident": "text"})
+        DataTable.scan(path, types={"ident": "text"})
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_what_is_no_table_is_refused(tmp_path):
     with pytest.raises(DataError, match="no known format"):
         list_files([tmp_path / "a.docx"])
     with pytest.raises(DataError, match="no file can be read"):
-        Table.scan(saved(tmp_path, "", "b.csv"))
+        DataTable.scan(saved(tmp_path, "", "b.csv"))
 
 
 def test_a_large_row_group_is_not_read_at_once(tmp_path):
@@ -200,7 +200,7 @@ def test_a_large_row_group_is_not_read_at_once(tmp_path):
     parquet.write_table(pa.table({"v": np.arange(300_000)}), path, row_group_size=300_000)
     from steelyard.data.table import Quarantine
 
-    table = Table.scan(path)
+    table = DataTable.scan(path)
     sizes = [len(batch) for batch in table.read(table.partitions[0], Quarantine())]
     assert sum(sizes) == 300_000
     assert max(sizes) <= 65_536

@@ -7,25 +7,53 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from steelyard.data.pack import Pack, write_pack
 from steelyard.data.stages import hash_of
 from steelyard.data.table.fold import Fold
-from steelyard.data.table.partitions import Partition
+from steelyard.data.table.partitions import TableFile, TablePart
 from steelyard.data.table.quarantine import BadRow, Quarantine
 from steelyard.errors import ConfigError, DataError
 from steelyard.files import exclusive
 from steelyard.parallel import parallel_map
 
 if TYPE_CHECKING:
-    from steelyard.data.table.table import Table
+    import pyarrow as pa
 
 __all__ = ["Folded", "run_folds"]
 
 _STATE, _BAD = "state", "quarantine"
+
+
+class FoldableTable(Protocol):
+    """What folding needs of a table: its files, its parts, and their rows."""
+
+    @property
+    def schema(self) -> "pa.Schema":
+        """Columns with their types."""
+        ...
+
+    @property
+    def files(self) -> Sequence[TableFile]:
+        """The files."""
+        ...
+
+    @property
+    def partitions(self) -> Sequence[TablePart]:
+        """Parts that are read at once."""
+        ...
+
+    @property
+    def steps(self) -> Sequence[Any]:
+        """What is done to each batch."""
+        ...
+
+    def read(self, partition: TablePart, quarantine: Quarantine) -> "Iterator[pa.RecordBatch]":
+        """Read a part."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +81,14 @@ class _Part:
 
 
 def run_folds(
-    table: "Table",
+    table: FoldableTable,
     folds: Sequence[Fold[Any]],
     *,
     workers: int = 1,
     journal: Path | None = None,
     done: Callable[[int], None] = lambda _: None,
 ) -> Folded:
-    """Fold a table; see `Table.fold`."""
+    """Fold a table; see `DataTable.fold`."""
     names = [fold.name for fold in folds]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError(f"two folds are named {twice[0]!r}", hint="give each a name of its own")
@@ -78,7 +106,7 @@ def run_folds(
 
 
 def _parts(
-    table: "Table",
+    table: FoldableTable,
     folds: Sequence[Fold[Any]],
     workers: int,
     journal: "_Journal | None",
@@ -103,7 +131,7 @@ def _parts(
 
 
 def _folded(
-    table: "Table", folds: Sequence[Fold[Any]], missing: Sequence[Partition], workers: int
+    table: FoldableTable, folds: Sequence[Fold[Any]], missing: Sequence[TablePart], workers: int
 ) -> list[dict[str, np.ndarray]]:
     """Fold parts in processes."""
     try:
@@ -115,7 +143,7 @@ def _folded(
 
 
 def _fold_part(
-    table: "Table", folds: Sequence[Fold[Any]], partition: Partition
+    table: FoldableTable, folds: Sequence[Fold[Any]], partition: TablePart
 ) -> dict[str, np.ndarray]:
     """Fold one part of a table and return its states as arrays."""
     states = [fold.init(table.schema) for fold in folds]
@@ -143,7 +171,7 @@ def _packed(part: _Part, folds: Sequence[Fold[Any]]) -> dict[str, np.ndarray]:
 
 
 def _unpacked(
-    sections: Mapping[str, np.ndarray], table: "Table", folds: Sequence[Fold[Any]]
+    sections: Mapping[str, np.ndarray], table: FoldableTable, folds: Sequence[Fold[Any]]
 ) -> _Part:
     quarantine = Quarantine()
     bad = json.loads(sections[_BAD].tobytes())
@@ -183,14 +211,14 @@ def _merge(part: _Part, later: _Part, folds: Sequence[Fold[Any]]) -> None:
     part.quarantine.merge(later.quarantine)
 
 
-def _empty(table: "Table", folds: Sequence[Fold[Any]]) -> _Part:
+def _empty(table: FoldableTable, folds: Sequence[Fold[Any]]) -> _Part:
     return _Part([fold.init(table.schema) for fold in folds], 0, Quarantine())
 
 
 class _Journal:
     """Finished parts in a folder, each a pack; they count for the same files and folds alone."""
 
-    def __init__(self, folder: Path, table: "Table", names: Sequence[str]) -> None:
+    def __init__(self, folder: Path, table: FoldableTable, names: Sequence[str]) -> None:
         if table.steps:
             raise ConfigError(
                 "a journal cannot tell whether steps are the same as before",

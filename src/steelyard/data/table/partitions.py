@@ -9,7 +9,7 @@ import numpy as np
 
 from steelyard.errors import DataError
 
-__all__ = ["FORMATS", "Partition", "format_of", "list_files", "split_lines"]
+__all__ = ["FORMATS", "TableFile", "TablePart", "format_of", "list_files", "split_lines"]
 
 FORMATS = {
     ".csv": "csv",
@@ -28,7 +28,22 @@ _BLOCK_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
+class TableFile:
+    """One file of a table.
+
+    Attributes:
+        path: where it is.
+        num_bytes: its size.
+        columns: names in the file, in their order.
+    """
+
+    path: str
+    num_bytes: int
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TablePart:
     """A part of a file.
 
     Attributes:

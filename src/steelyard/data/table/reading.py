@@ -8,7 +8,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import numpy as np
 
 from steelyard.data.table.kinds import as_kind
-from steelyard.data.table.partitions import Partition
+from steelyard.data.table.partitions import TablePart
 from steelyard.data.table.quarantine import BadRow, Quarantine
 from steelyard.errors import DataError
 
@@ -24,7 +24,7 @@ _BATCH_ROWS = 65_536
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
 
 
-def _opened(partition: Partition) -> Any:
+def _opened(partition: TablePart) -> Any:
     """Open the bytes of a part for reading."""
     import pyarrow as pa
 
@@ -52,7 +52,7 @@ def column_names(path: str, format: str) -> list[str]:
     from pyarrow import csv
 
     try:
-        with _opened(Partition(path, format, 0, 0, 1, 0)) as file:
+        with _opened(TablePart(path, format, 0, 0, 1, 0)) as file:
             block = file.read(_BLOCK_BYTES)
         line = csv.read_csv(
             pa.BufferReader(block.partition(b"\n")[0] + b"\n" if b'"' not in block else block),
@@ -72,7 +72,7 @@ def column_names(path: str, format: str) -> list[str]:
 
 
 def read_texts(
-    partition: Partition, names: list[str], quarantine: Quarantine
+    partition: TablePart, names: list[str], quarantine: Quarantine
 ) -> Iterator[tuple["pa.RecordBatch", np.ndarray]]:
     """Read lines as columns of text.
 
@@ -100,7 +100,7 @@ def read_texts(
 
 
 def _separated(
-    partition: Partition, names: list[str], quarantine: Quarantine
+    partition: TablePart, names: list[str], quarantine: Quarantine
 ) -> Iterator[tuple["pa.RecordBatch", np.ndarray]]:
     """Read separated values."""
     import pyarrow as pa
@@ -155,7 +155,7 @@ def _file_rows(start: int, count: int, bad_rows: np.ndarray, first_row: int) -> 
 
 
 def _json_lines(
-    partition: Partition, names: list[str], quarantine: Quarantine
+    partition: TablePart, names: list[str], quarantine: Quarantine
 ) -> Iterator[tuple["pa.RecordBatch", np.ndarray]]:
     """Read JSON objects, one a line."""
     rows: list[list[str | None]] = []
@@ -212,7 +212,7 @@ def _text_batch(rows: list[list[str | None]], names: list[str]) -> "pa.RecordBat
 
 
 def read_partition(
-    partition: Partition,
+    partition: TablePart,
     kinds: Mapping[str, str],
     schema: "pa.Schema",
     names: list[str],
@@ -268,7 +268,7 @@ def _fitted(
     return made.filter(pa.array(~is_bad)) if is_bad.any() else made
 
 
-def _columnar(partition: Partition, schema: "pa.Schema") -> Iterator["pa.RecordBatch"]:
+def _columnar(partition: TablePart, schema: "pa.Schema") -> Iterator["pa.RecordBatch"]:
     """Read row groups of Parquet or batches of Arrow files."""
     import pyarrow as pa
 
@@ -281,7 +281,7 @@ def _columnar(partition: Partition, schema: "pa.Schema") -> Iterator["pa.RecordB
         ) from error
 
 
-def _own_batches(partition: Partition, names: list[str]) -> Iterator["pa.RecordBatch"]:
+def _own_batches(partition: TablePart, names: list[str]) -> Iterator["pa.RecordBatch"]:
     import pyarrow as pa
     from pyarrow import parquet
 

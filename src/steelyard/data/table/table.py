@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from steelyard.data.table.kinds import KINDS, arrow_type, majority_kind
-from steelyard.data.table.partitions import Partition, format_of, list_files, split_lines
+from steelyard.data.table.partitions import (
+    TableFile,
+    TablePart,
+    format_of,
+    list_files,
+    split_lines,
+)
 from steelyard.data.table.quarantine import Quarantine
 from steelyard.data.table.reading import column_names, read_partition, read_texts
 from steelyard.errors import ConfigError, DataError
@@ -21,29 +27,14 @@ if TYPE_CHECKING:
 
     Step = Callable[[pa.RecordBatch], pa.RecordBatch]
 
-__all__ = ["Table", "TableFile"]
+__all__ = ["DataTable"]
 
 _PROBE_FILES, _PROBE_ROWS = 16, 4096
 _GROUP_BYTES = 32 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class TableFile:
-    """One file of a table.
-
-    Attributes:
-        path: where it is.
-        num_bytes: its size.
-        columns: names in the file, in their order.
-    """
-
-    path: str
-    num_bytes: int
-    columns: tuple[str, ...]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class DataTable:
     """Rows of files of one or several formats, in the order of their names.
 
     Attributes:
@@ -57,13 +48,13 @@ class Table:
 
     schema: "pa.Schema"
     files: tuple[TableFile, ...]
-    partitions: tuple[Partition, ...]
+    partitions: tuple[TablePart, ...]
     kinds: Mapping[str, str]
     unreadable: Mapping[str, str] = field(default_factory=dict)
     steps: "tuple[Step, ...]" = ()
 
     @classmethod
-    def scan(cls, *sources: str | Path, types: Mapping[str, str] | None = None) -> "Table":
+    def scan(cls, *sources: str | Path, types: Mapping[str, str] | None = None) -> "DataTable":
         """Look at files: their columns, kinds and parts. Rows are not read, but for the first.
 
         A column of text files is of the narrowest kind that nine of ten of its first values are of.
@@ -84,7 +75,7 @@ class Table:
             looked.look(path)
         return looked.table()
 
-    def select(self, columns: Sequence[str]) -> "Table":
+    def select(self, columns: Sequence[str]) -> "DataTable":
         """Return the table with some of its columns.
 
         Args:
@@ -106,7 +97,7 @@ class Table:
             raise ConfigError("columns are chosen before steps", hint="call select first")
         return replace(self, schema=pa.schema([self.schema.field(name) for name in columns]))
 
-    def map_batches(self, step: "Step") -> "Table":
+    def map_batches(self, step: "Step") -> "DataTable":
         """Return the table with a step that is done to each batch when it is read.
 
         Args:
@@ -117,7 +108,7 @@ class Table:
         """
         return replace(self, steps=(*self.steps, step))
 
-    def filter(self, condition: Any) -> "Table":
+    def filter(self, condition: Any) -> "DataTable":
         """Return the table with the rows for which a condition holds.
 
         Args:
@@ -128,7 +119,7 @@ class Table:
         """
         return self.map_batches(lambda batch: batch.filter(condition))
 
-    def read(self, partition: Partition, quarantine: Quarantine) -> Iterator["pa.RecordBatch"]:
+    def read(self, partition: TablePart, quarantine: Quarantine) -> Iterator["pa.RecordBatch"]:
         """Read a part.
 
         Args:
@@ -193,14 +184,14 @@ class Table:
 
 
 class _Looking:
-    """Gathers what `Table.scan` needs from one file after the other."""
+    """Gathers what `DataTable.scan` needs from one file after the other."""
 
     def __init__(self, types: Mapping[str, str]) -> None:
         if wrong := [kind for kind in types.values() if kind not in KINDS]:
             raise ConfigError(f"no kind {wrong[0]!r}", hint=f"kinds are {', '.join(KINDS)}")
         self.types = types
         self.files: list[TableFile] = []
-        self.partitions: list[Partition] = []
+        self.partitions: list[TablePart] = []
         self.unreadable: dict[str, str] = {}
         self.texts: dict[str, list[Any]] = {}
         self.own: dict[str, Counter[Any]] = {}
@@ -223,7 +214,7 @@ class _Looking:
         for name in names:
             self.texts.setdefault(name, [])
         if has_new or len(self.files) < _PROBE_FILES:
-            self._probe(Partition(path, format, 0, size, 1, size), names)
+            self._probe(TablePart(path, format, 0, size, 1, size), names)
         self.files.append(TableFile(path, size, tuple(names)))
         is_compressed = path.lower().endswith(".gz")
         cuts = [(0, 0)] if is_compressed else split_lines(path, quoted=format != "json lines")
@@ -231,9 +222,9 @@ class _Looking:
         ends = [*(first for first, _ in cuts[1:]), size]
         for (first, line), last in zip(cuts, ends, strict=True):
             row = line + (0 if has_names and line else 1)
-            self.partitions.append(Partition(path, format, first, last, row, size))
+            self.partitions.append(TablePart(path, format, first, last, row, size))
 
-    def _probe(self, partition: Partition, names: list[str]) -> None:
+    def _probe(self, partition: TablePart, names: list[str]) -> None:
         """Keep the first values of each column."""
         for batch, _ in read_texts(partition, names, Quarantine()):
             for name in names:
@@ -253,7 +244,7 @@ class _Looking:
         self.files.append(TableFile(path, size, tuple(schema.names)))
         self.partitions += parts
 
-    def table(self) -> Table:
+    def table(self) -> DataTable:
         """Return the table of all files."""
         import pyarrow as pa
 
@@ -274,7 +265,7 @@ class _Looking:
             else arrow_type(kinds[name])
             for name in names
         }
-        return Table(
+        return DataTable(
             schema=pa.schema([pa.field(name, types[name]) for name in names]),
             files=tuple(self.files),
             partitions=tuple(self.partitions),
@@ -303,7 +294,7 @@ def _keys(path: str, size: int) -> list[str]:
     return list(found)
 
 
-def _columnar_parts(path: str, format: str, size: int) -> "tuple[pa.Schema, list[Partition]]":
+def _columnar_parts(path: str, format: str, size: int) -> "tuple[pa.Schema, list[TablePart]]":
     """Return the schema of a Parquet or Arrow file, and parts of about 32 MiB or one group."""
     import pyarrow as pa
     from pyarrow import parquet
@@ -311,15 +302,15 @@ def _columnar_parts(path: str, format: str, size: int) -> "tuple[pa.Schema, list
     if format == "arrow":
         with pa.OSFile(path) as source, pa.ipc.open_file(source) as reader:
             count = reader.num_record_batches
-            return reader.schema, [Partition(path, format, 0, count, 1, size)]
+            return reader.schema, [TablePart(path, format, 0, count, 1, size)]
     with parquet.ParquetFile(path) as file:
-        parts: list[Partition] = []
+        parts: list[TablePart] = []
         first, row, held = 0, 1, 0
         groups = [file.metadata.row_group(place) for place in range(file.num_row_groups)]
         for place, group in enumerate(groups):
             held += group.total_byte_size
             if held >= _GROUP_BYTES or place == len(groups) - 1:
-                parts.append(Partition(path, format, first, place + 1, row, held))
+                parts.append(TablePart(path, format, first, place + 1, row, held))
                 row += sum(item.num_rows for item in groups[first : place + 1])
                 first, held = place + 1, 0
         return file.schema_arrow, parts
