@@ -1,7 +1,8 @@
 """Apache's sketches, timed in their own interpreter.
 
-It first says its name. A line {"values": PATH of an .npy file of numbers, "k": k, "precision": p} is answered by
-{"quantiles_s": seconds, "distinct_s": seconds, "distinct": estimate, "median": estimate}.
+It first says its name. A line {"values": PATH of an .npy file of numbers, "k": k, "precision": p}
+is answered by {"quantiles_s": seconds, "distinct_s": seconds, "distinct": estimate, "median":
+estimate}.
 """
 
 import json

@@ -21,7 +21,7 @@ from steelyard.data.sketch import HyperLogLog, KllQuantiles, hash_column
 from steelyard.data.table import DataTable, ProfileFold
 from steelyard.errors import BackendError
 
-PAPER = ["76-analytics-book"]
+PAPER = ["76-big-data-analytics"]
 _COLUMNS = 14
 _MEMORY = """
 import sys
