@@ -5,7 +5,6 @@ from benchmarks.common import Check
 from benchmarks.serve._replica import SHAPE
 
 from steelyard.cost.phase_time import PhaseStepTime
-from steelyard.cost.step_time import ServeStepTime
 from steelyard.nn.transformer import build
 from steelyard.parallel import torch_threads
 from steelyard.serve import SchedulerConfig, make_request, synthetic_rows, with_prompts
@@ -30,7 +29,7 @@ def engine_checks() -> list[Check]:
     """Forecast five loads from a table of step times that was measured before, then run them."""
     with torch_threads(1):
         llm = LLM(build(SHAPE, seed=0).eval(), _CONFIG, asynchronous=False)
-        model = profile(llm, generator=np.random.default_rng(0), limit_s=8.0).fit()
+        model = profile(llm, generator=np.random.default_rng(0)).fit()
         most = _most(model)
         pairs = [_pair(llm, model, share * most, seed) for seed, share in enumerate(_LOADS)]
     errors: dict[str, list[float]] = {}
@@ -59,10 +58,10 @@ def _rows(rate: float, seed: int, count: int) -> list[TraceRow]:
     )
 
 
-def _forecast(model: ServeStepTime, rows: list[TraceRow]) -> Timeline:
+def _forecast(model: PhaseStepTime, rows: list[TraceRow]) -> Timeline:
     """Simulate requests under the engine's limits."""
     group = ReplicaGroup(
-        step_time=PhaseStepTime.of(model),
+        step_time=model,
         blocks=_CONFIG.num_blocks,
         block_size=_CONFIG.block_size,
         token_budget=_CONFIG.token_budget,
@@ -72,12 +71,12 @@ def _forecast(model: ServeStepTime, rows: list[TraceRow]) -> Timeline:
     return simulate_fleet([group], *columns).timeline
 
 
-def _most(model: ServeStepTime) -> float:
+def _most(model: PhaseStepTime) -> float:
     """Return the rate that the engine is forecast to carry when all requests come at once."""
     return _forecast(model, _rows(1e6, 99, 1000)).summary()["serve.request_rate"]
 
 
-def _pair(llm: LLM, model: ServeStepTime, rate: float, seed: int) -> tuple[Timeline, Timeline]:
+def _pair(llm: LLM, model: PhaseStepTime, rate: float, seed: int) -> tuple[Timeline, Timeline]:
     """Forecast a load, then measure it."""
     rows = _rows(rate, seed, max(int(rate * _RUN_S), 60))
     generator = np.random.default_rng(seed)
