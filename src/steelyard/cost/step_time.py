@@ -264,19 +264,21 @@ def robust_nnls(matrix: Array, seconds: Array) -> tuple[Array, NDArray[np.bool_]
     return coefficients, kept
 
 
-def relative_nnls(matrix: Array, seconds: Array) -> Array:
+def relative_nnls(matrix: Array, seconds: Array, weights: Array | None = None) -> Array:
     """Minimize the sum of squared relative errors with coefficients of at least 0.
 
     Args:
         matrix: what each sample holds, [n, terms].
         seconds: measured, positive, [n].
+        weights: factor on the error of each sample, [n]; 1 when not given.
 
     Returns:
         Coefficients [terms].
     """
     from scipy.optimize import nnls
 
-    scaled = matrix / seconds[:, None]
+    aims = np.ones(len(seconds)) if weights is None else weights
+    scaled = matrix * (aims / seconds)[:, None]
     # Features differ by many decades; unit columns keep the solver's tolerance meaningful.
     norms = np.maximum(np.linalg.norm(scaled, axis=0), 1e-300)
-    return nnls(scaled / norms, np.ones(len(seconds)))[0] / norms
+    return nnls(scaled / norms, aims)[0] / norms
