@@ -36,6 +36,14 @@ app.command(
 )
 
 
+app.command(
+    "steelyard.cli.access_log:calibrate",
+    name="calibrate",
+    help="Find the step times of any server from its access log.\n\n"
+    "Example: steelyard serve calibrate access.csv --out step-times.json",
+)
+
+
 # A type checker takes the options for what they are; the command line gets its flags.
 if TYPE_CHECKING:
     from steelyard.serve.front.launch import ServeOptions as _ServeFlags
@@ -75,14 +83,15 @@ def replay(
     scale: str = "1",
     limit: int = 0,
     seed: int = 0,
+    step_times: Path | None = None,
     json: Annotated[bool, cyclopts.Parameter(negative=())] = False,
 ) -> None:
     """Forecast a trace on this machine, replay it for real, and show both.
 
     Example: steelyard serve replay quickstart-out trace.csv
 
-    Steps of the engine are timed first; the simulator then drives the same scheduler in virtual
-    time.
+    Steps of the engine are timed first, unless --step-times names a file that holds them; the
+    simulator then drives the same scheduler in virtual time.
 
     Args:
         model: Folder of a model or of a quickstart, a GGUF file, or a run's name or id.
@@ -91,15 +100,19 @@ def replay(
         scale: Factor on the trace's lengths, such as 1/8.
         limit: Only so many requests from its beginning; 0 for all.
         seed: Seed of the prompts' tokens.
+        step_times: File of `steelyard serve profile` or `steelyard serve calibrate` to forecast
+            with, in place of timing the engine.
         json: Print the report as JSON.
     """
     import numpy as np
 
     from steelyard.cli.bench import read_fraction
+    from steelyard.cost.phase_time import PhaseStepTime
     from steelyard.serve.forecast import forecast_replay
     from steelyard.serve.profile import profile
     from steelyard.serve.traces import load_trace
 
+    stored = PhaseStepTime.load(step_times) if step_times else None
     folder = model_folder(model)
     factor = read_fraction(scale, "--scale")
     llm = _make(folder, engine)
@@ -107,7 +120,8 @@ def replay(
     requests = load_trace(
         trace, generator, vocab_size=llm.model.architecture.vocab_size, limit=limit, scale=factor
     )
-    forecasts = forecast_replay(llm, requests, profile(llm, generator=generator).fit())
+    model_of_steps = stored or profile(llm, generator=generator).fit()
+    forecasts = forecast_replay(llm, requests, model_of_steps)
     measured = llm.replay(requests)
     report = _report(
         forecasts,

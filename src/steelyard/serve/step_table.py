@@ -23,6 +23,7 @@ __all__ = ["StepSamples", "StepTable", "TableMachine"]
 _HICCUP = 4.0
 """Most that a single step counts for, as a multiple of its prediction: one that waited for another
 program would else move the scale of the whole table."""
+_LEAST_DRIFT = 0.02
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,13 +78,38 @@ class StepSamples:
         """Fit a step-time model to the medians, then scale it to the mean of all rounds.
 
         A median leaves out what other work on the machine costs now and then, but a trace of
-        thousands of steps pays it on average. A single step counts for at most `_HICCUP` times its
-        prediction.
+        thousands of steps pays it on average.
         """
-        shape = PhaseStepTime.fit(self.features, self.seconds)
-        predicted = shape.predict(self.features)[:, None]
-        scale = float(np.minimum(self.round_seconds / predicted, _HICCUP).mean())
-        return shape.scaled(scale)
+        return self.anchor(PhaseStepTime.fit(self.features, self.seconds))
+
+    def anchor(self, model: PhaseStepTime) -> PhaseStepTime:
+        """Return a model that was fitted at another time, scaled to the mean of all rounds."""
+        return model.scaled(float(self._scales(model).mean()))
+
+    def drift(self, model: PhaseStepTime) -> float:
+        """Return how far the machine's speed is to be expected to move until a replay.
+
+        Args:
+            model: the fit of these samples, or an older one, anchored to them.
+
+        Returns:
+            80 % half-width, relative, from what the rounds differ by; at least 2 %, which replays
+            differed by from profiles on a machine whose rounds agreed.
+        """
+        from scipy.stats import t
+
+        scales = self._scales(model)
+        rounds = len(scales)
+        if rounds < 2:
+            return _LEAST_DRIFT
+        # A later run differs from the mean of these rounds as one more round would.
+        spread = float(np.std(scales, ddof=1)) * np.sqrt(1 + 1 / rounds)
+        return max(float(t.ppf(0.9, rounds - 1)) * spread, _LEAST_DRIFT)
+
+    def _scales(self, model: PhaseStepTime) -> np.ndarray:
+        """Return by how much each round was slower than a model says, [rounds]."""
+        ratios = self.round_seconds / model.predict(self.features)[:, None]
+        return np.minimum(ratios, _HICCUP).mean(axis=0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
