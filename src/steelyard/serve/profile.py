@@ -1,7 +1,6 @@
 """Times an engine's steps over a grid of shapes; a step-time model is fitted to them and stored."""
 
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,14 +82,12 @@ def profile(
             "profiling needs an engine that runs one step at a time",
             hint="make it with asynchronous=False",
         )
-    start = time.perf_counter()
+    start = llm.clock.now_s()
     features: list[np.ndarray] = []
     cases: list[_Case] = []
     work = 1e-9
-    for case in _spread(
-        sorted(_cases(llm, generator), key=lambda case: case.work)
-    ):
-        spent_s = time.perf_counter() - start
+    for case in _in_turn([_spread(kind) for kind in _kinds(llm, generator)]):
+        spent_s = llm.clock.now_s() - start
         if len(cases) >= _FIRST and spent_s * (1 + case.work / work) > limit_s / (rounds + 1):
             continue
         features += _run_case(llm, case, generator)[0]
@@ -159,28 +156,40 @@ def read_table(path: Path, llm: LLM | None = None, *, foreign: bool = False) -> 
     return table
 
 
-def _spread(cases: list[_Case]) -> list[_Case]:
-    """Put the cheapest cases first and the rest so that any beginning covers the whole range."""
+def _spread(cases: Iterable[_Case]) -> list[_Case]:
+    """Put the cheapest case first and the rest so that any beginning covers the whole range."""
+    ordered = sorted(cases, key=lambda case: case.work)
     # Multiples of the golden ratio, modulo 1, fill the unit interval evenly however many are taken.
-    rest = range(_FIRST, len(cases))
-    return cases[:_FIRST] + [
-        cases[index] for index in sorted(rest, key=lambda index: (index * 0.6180339887) % 1)
-    ]
+    places = sorted(range(len(ordered)), key=lambda index: (index * 0.6180339887) % 1)
+    return [ordered[place] for place in places]
 
 
-def _cases(llm: LLM, generator: np.random.Generator) -> Iterator[_Case]:
-    """Return all cases, in no order."""
+def _in_turn(kinds: list[list[_Case]]) -> Iterator[_Case]:
+    """Return the cases so that in any beginning each kind has about the same work."""
+    left = [list(reversed(kind)) for kind in kinds]
+    work = [0.0] * len(kinds)
+    while any(left):
+        kind = min((index for index, rest in enumerate(left) if rest), key=work.__getitem__)
+        case = left[kind].pop()
+        work[kind] += case.work
+        yield case
+
+
+def _kinds(llm: LLM, generator: np.random.Generator) -> list[list[_Case]]:
+    """Return cases of prompts alone, of decoding, of prompts that join, and a mix."""
     lengths = [
         length
         for length in (8, 48, 192, 640, 1536, 4096, 8192, 24576)
         if length + _DECODES <= llm.config.max_model_len
     ] or [1]
-    yield from _equal_cases(llm.config, lengths)
     # A short context, a long one, and one between.
-    for length in sorted({lengths[len(lengths) // 4], lengths[len(lengths) // 2], lengths[-1]}):
-        yield from _decode_cases(llm.config, length)
-    yield from _joining_cases(llm.config, lengths[len(lengths) // 2])
-    yield _mixed_case(llm, generator)
+    contexts = sorted({lengths[len(lengths) // 4], lengths[len(lengths) // 2], lengths[-1]})
+    return [
+        list(_equal_cases(llm.config, lengths)),
+        [case for length in contexts for case in _decode_cases(llm.config, length)],
+        list(_joining_cases(llm.config, lengths[len(lengths) // 2])),
+        [_mixed_case(llm, generator)],
+    ]
 
 
 def _decode_cases(config: SchedulerConfig, length: int) -> Iterator[_Case]:

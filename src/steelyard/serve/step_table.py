@@ -14,6 +14,7 @@ from steelyard.cost.phase_time import PhaseStepTime
 from steelyard.cost.step_time import FEATURES
 from steelyard.errors import ConfigError
 from steelyard.files import read_json, write_json
+from steelyard.quantity import Z80
 from steelyard.runs.host import describe_machine, package_versions
 from steelyard.serve.engine import LLM
 from steelyard.serve.scheduling.config import SchedulerConfig
@@ -96,15 +97,13 @@ class StepSamples:
             80 % half-width, relative, from what the rounds differ by; at least 2 %, which replays
             differed by from profiles on a machine whose rounds agreed.
         """
-        from scipy.stats import t
-
         scales = self._scales(model)
         rounds = len(scales)
         if rounds < 2:
             return _LEAST_DRIFT
         # A later run differs from the mean of these rounds as one more round would.
         spread = float(np.std(scales, ddof=1)) * np.sqrt(1 + 1 / rounds)
-        return max(float(t.ppf(0.9, rounds - 1)) * spread, _LEAST_DRIFT)
+        return max(Z80 * spread, _LEAST_DRIFT)
 
     def _scales(self, model: PhaseStepTime) -> np.ndarray:
         """Return by how much each round was slower than a model says, [rounds]."""
