@@ -35,7 +35,7 @@ def calibrate(
 
     The log is a CSV with arrival_s, prompt_tokens, output_tokens, latency_s and perhaps ttft_s, one
     row per request, all requests of a time. Nothing is sent to the server. The file is read by
-    `steelyard serve replay` and `steelyard plan serve` with --step-times.
+    `steelyard serve replay` and `steelyard plan serve` with --steps.
 
     Args:
         log: CSV of the requests, plain or .gz.

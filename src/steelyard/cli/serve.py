@@ -1,5 +1,6 @@
 """`steelyard serve`: a server, loads on it, the replay of a trace, a profile of the engine."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from steelyard.serve.engine import LLM, ReplayResult
 
 __all__ = ["app"]
+
+_PROFILE_S = 20.0
+_PROBE_S = 4.0
 
 app = cyclopts.App(
     name="serve",
@@ -83,15 +87,15 @@ def replay(
     scale: str = "1",
     limit: int = 0,
     seed: int = 0,
-    step_times: Path | None = None,
+    steps: Path | None = None,
     json: Annotated[bool, cyclopts.Parameter(negative=())] = False,
 ) -> None:
     """Forecast a trace on this machine, replay it for real, and show both.
 
     Example: steelyard serve replay quickstart-out trace.csv
 
-    Steps of the engine are timed first, unless --step-times names a file that holds them; the
-    simulator then drives the same scheduler in virtual time.
+    Steps of the engine are timed first; the simulator then drives the same scheduler in virtual
+    time. With --steps the file's step times are used, scaled to a short probe of the engine.
 
     Args:
         model: Folder of a model or of a quickstart, a GGUF file, or a run's name or id.
@@ -100,19 +104,19 @@ def replay(
         scale: Factor on the trace's lengths, such as 1/8.
         limit: Only so many requests from its beginning; 0 for all.
         seed: Seed of the prompts' tokens.
-        step_times: File of `steelyard serve profile` or `steelyard serve calibrate` to forecast
-            with, in place of timing the engine.
+        steps: File of `steelyard serve profile` or `steelyard serve calibrate`.
         json: Print the report as JSON.
     """
     import numpy as np
 
     from steelyard.cli.bench import read_fraction
+    from steelyard.contention import LoadMeter
     from steelyard.cost.phase_time import PhaseStepTime
     from steelyard.serve.forecast import forecast_replay
     from steelyard.serve.profile import profile
     from steelyard.serve.traces import load_trace
 
-    stored = PhaseStepTime.load(step_times) if step_times else None
+    stored = PhaseStepTime.load(steps) if steps else None
     folder = model_folder(model)
     factor = read_fraction(scale, "--scale")
     llm = _make(folder, engine)
@@ -120,8 +124,12 @@ def replay(
     requests = load_trace(
         trace, generator, vocab_size=llm.model.architecture.vocab_size, limit=limit, scale=factor
     )
-    model_of_steps = stored or profile(llm, generator=generator).fit()
-    forecasts = forecast_replay(llm, requests, model_of_steps)
+    meter = LoadMeter()
+    samples = profile(llm, generator=generator, limit_s=_PROBE_S if stored else _PROFILE_S)
+    step_time = samples.anchor(stored) if stored else samples.fit()
+    # What others took of the processors so far, they may take or leave during the replay.
+    drift = math.hypot(samples.drift(step_time), meter.read().lost)
+    forecasts = forecast_replay(llm, requests, step_time, drift=drift)
     measured = llm.replay(requests)
     report = _report(
         forecasts,
