@@ -22,6 +22,8 @@ __all__ = ["LOADS", "TUNED", "UNSEEN", "EngineCase", "ServedPair"]
 
 LOADS = (0.25, 0.45, 0.6, 0.75, 0.9)
 """Rates as shares of what the engine is forecast to carry at most."""
+_PROBE_S = 2.0
+"""Seconds for which the engine is timed again before each load."""
 QUANTITIES = ("serve.ttft", "serve.tpot", "serve.throughput", "serve.slo_attainment")
 
 
@@ -42,7 +44,11 @@ def _shape(name: str, hidden: int, layers: int, vocab: int) -> Architecture:
 
 
 TUNED = (SHAPE, _shape("narrow", 256, 6, 4096), _shape("deep", 384, 10, 8192))
-UNSEEN = (_shape("flat", 640, 3, 4096), _shape("small", 256, 4, 16384), _shape("tall", 384, 6, 2048))
+UNSEEN = (
+    _shape("flat", 640, 3, 4096),
+    _shape("small", 256, 4, 16384),
+    _shape("tall", 384, 6, 2048),
+)
 """Shapes that nobody looked at while intervals were chosen."""
 
 
@@ -71,7 +77,6 @@ class EngineCase:
         self.llm = LLM(build(shape, seed=0).eval(), config, clock=ProcessorClock())
         samples = profile(self.llm, generator=np.random.default_rng(seed), limit_s=profile_s)
         self.steps: PhaseStepTime = samples.fit()
-        self.drift = samples.drift(self.steps)
         every_s = simulate_replay(self.llm, self.trace(1e6, seed + 99, 300), self.steps)
         self.most_per_s = every_s.summary()["serve.request_rate"]
 
@@ -97,8 +102,9 @@ class EngineCase:
         """Forecast every load, then serve it."""
         for index, load in enumerate(LOADS):
             trace = self.trace(load * self.most_per_s, seed + index, count)
+            steps, drift = self.anchored(seed + index)
             slo = self._slo()
-            said = forecast_replay(self.llm, trace, self.steps, drift=self.drift, slo=slo)
+            said = forecast_replay(self.llm, trace, steps, drift=drift, slo=slo)
             seen = self.llm.replay(trace)
             measured = [
                 *seen.measurements(),
@@ -110,6 +116,12 @@ class EngineCase:
             for item in check(said, measured):
                 if item.forecast.quantity in QUANTITIES:
                     yield ServedPair(model=self.shape.name, load=load, check=item)
+
+    def anchored(self, seed: int) -> tuple[PhaseStepTime, float]:
+        """Return the profile's step times at the machine's present speed, and its drift."""
+        probe = profile(self.llm, generator=np.random.default_rng(seed), limit_s=_PROBE_S)
+        steps = probe.anchor(self.steps)
+        return steps, probe.drift(steps)
 
     def _slo(self) -> tuple[float, float]:
         """Return limits that a busy engine keeps for some requests only."""

@@ -72,7 +72,11 @@ def _report(found: LogCalibration, log: Path, out: Path) -> Report:
         Column("80 % interval", align="right"),
     ]
     rows = [
-        [step.name, pretty(step.seconds, "s"), f"{pretty(step.low, 's')} to {pretty(step.high, 's')}"]
+        [
+            step.name,
+            pretty(step.seconds, "s"),
+            f"{pretty(step.low, 's')} to {pretty(step.high, 's')}",
+        ]
         for step in found.steps
     ]
     first = f", of the time to the first token {found.test_ttft_error:.1%}"

@@ -230,7 +230,10 @@ def _break(matrix: Array, seconds: Array) -> float:
         if min((side.sum() for side in sides), default=0) < _LEAST_ROWS:
             continue
         off = np.concatenate(
-            [matrix[side] @ _fit_rows(matrix[side], seconds[side]) / seconds[side] for side in sides]
+            [
+                matrix[side] @ _fit_rows(matrix[side], seconds[side]) / seconds[side]
+                for side in sides
+            ]
         )
         # Absolute values: a step that other work slowed down must not choose the break.
         error = float(np.abs(off - 1).mean())
