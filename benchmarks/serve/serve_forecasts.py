@@ -1,9 +1,10 @@
 """How good blind forecasts of this package's own engine are, and step times from its access log.
 
-Every case profiles an engine of one thread and takes five loads: a short probe scales the profile to
-the machine's present speed, the load is forecast with 80 % intervals, then it is served. Shapes, seeds and loads of the counted cases were not looked at while the intervals were
-chosen. Times are processor time, so that other programs on the machine do not count; on an idle one
-they are the same.
+Every case profiles an engine of one thread and takes five loads: a short probe scales the profile
+to the machine's present speed, the load is forecast with 80 % intervals, then it is served. Shapes,
+seeds and loads of the counted cases were not looked at while the intervals were chosen. Times are
+processor time, so that other programs on the machine do not count; on an idle one they are the
+same.
 
 The same engine then writes an access log (arrival, lengths, latency, time to first token) of three
 loads. Step times fitted to it alone are compared with those of the profile, on the steps of a load

@@ -140,7 +140,7 @@ def _features(log: AccessLog, seen: Timeline, steps: np.ndarray) -> Array:
 
 
 def _terms(features: Array) -> Array:
-    """Return what the time of steps is a sum of: decoding alone rises ever faster with the batch."""
+    """Return what the time of steps is a sum of; that of decoding bends up with the batch."""
     step = dict(zip(FEATURES, features.T, strict=True))
     alone = step["prefill_tokens"] == 0
     batch = step["decode_tokens"]
