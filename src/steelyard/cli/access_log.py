@@ -81,8 +81,8 @@ def _report(found: LogCalibration, log: Path, out: Path) -> Report:
     ]
     first = f", of the time to the first token {found.test_ttft_error:.1%}"
     error = (
-        f"Fitted without the last {found.test_rows} requests, the simulated latency of these is off "
-        f"by {found.test_error:.1%} in the median and {found.test_error_p90:.1%} at the 90th "
+        f"Fitted without the last {found.test_rows} requests, the simulated latency of these is "
+        f"off by {found.test_error:.1%} in the median and {found.test_error_p90:.1%} at the 90th "
         f"percentile{first if found.test_ttft_error else ''}."
     )
     return Report(
