@@ -37,11 +37,11 @@ def run(quick: bool) -> list[Check]:
         quick: one small shape and few requests.
     """
     shapes = UNSEEN[1:2] if quick else UNSEEN
-    count = 16 if quick else 60
+    count = 16 if quick else 40
     found: list[ServedPair] = []
     with torch_threads(1):
         for index, shape in enumerate(shapes):
-            case = EngineCase(shape, seed=50 + index, profile_s=4.0 if quick else 12.0)
+            case = EngineCase(shape, seed=50 + index, profile_s=4.0 if quick else 8.0)
             print(
                 f"{shape.name}: at most {case.most_per_s:.1f} requests/s, spread of a step "
                 f"{case.steps.relative_spread:.1%}"
@@ -49,7 +49,7 @@ def run(quick: bool) -> list[Check]:
             found += case.pairs(5000 + 100 * index, count)
         checks = _score(found)
         for shape in (UNSEEN[1],) if quick else (TUNED[0], UNSEEN[1]):
-            checks += _from_log(shape.name, EngineCase(shape, seed=3), 24 if quick else 100)
+            checks += _from_log(shape.name, EngineCase(shape, seed=3), 24 if quick else 60)
     return checks
 
 

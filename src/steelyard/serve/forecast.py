@@ -18,9 +18,9 @@ __all__ = ["StepTimes", "forecast_replay", "simulate_replay"]
 _DRIFT = 0.15
 """How far a machine's speed moves between two measurements some seconds apart; assumed, seen up to
 twice that on shared hosts."""
-_LEAST = 0.005
+_LEAST = 0.01
 """Least half-width of an interval, as a share of the value: of a throughput that follows the
-arrivals, faster and slower steps leave hardly any."""
+arrivals, faster and slower steps leave hardly any. Chosen together with the least drift."""
 
 
 class StepTimes(Protocol):
@@ -93,7 +93,7 @@ def forecast_replay(
             with it the share of requests that keep both is forecast too.
 
     Returns:
-        Forecasts of provenance "simulated"; their 80 % interval is at least .5 % either way.
+        Forecasts of provenance "simulated"; their 80 % interval is at least 1 % either way.
     """
     width = 1 + math.hypot(model.relative_spread, drift)
     middle = simulate_replay(llm, trace, model)
