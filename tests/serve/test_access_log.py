@@ -3,6 +3,7 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import pytest
 
 from steelyard.cli.access_log import calibrate
@@ -114,6 +115,31 @@ def test_a_log_is_read_in_any_order_and_with_empty_first_tokens(tmp_path):
     read = AccessLog.read(path)
     assert read.arrival_s == pytest.approx(log.arrival_s - log.arrival_s[0])
     assert (read.input_tokens == log.input_tokens).all() and math.isnan(read.ttft_s[0])
+
+
+def test_a_load_of_the_bench_is_a_log(tmp_path):
+    log, path = answered(), tmp_path / "requests.parquet"
+    frame = pl.DataFrame(
+        {
+            "sent_s": log.arrival_s,
+            "prompt_tokens": log.input_tokens,
+            "output_tokens": log.output_tokens,
+            "e2e_s": log.latency_s,
+            "ttft_s": [None, *log.ttft_s[1:]],
+            "error": ["", "timeout", *[""] * 208],
+            "concurrency": [0] * 210,
+        }
+    )
+    frame.write_parquet(path)
+    read = AccessLog.read(path)
+    assert len(read.arrival_s) == 209 and math.isnan(read.ttft_s[0])
+    assert read.latency_s[1:] == pytest.approx(log.latency_s[2:])
+    frame.with_columns(concurrency=pl.int_range(210)).write_parquet(path)
+    with pytest.raises(TraceError, match="several levels"):
+        AccessLog.read(path)
+    path.write_text("no table")
+    with pytest.raises(TraceError, match="cannot read"):
+        AccessLog.read(path)
 
 
 @pytest.mark.parametrize(

@@ -34,11 +34,12 @@ def calibrate(
     Example: steelyard serve calibrate access.csv --out step-times.json
 
     The log is a CSV with arrival_s, prompt_tokens, output_tokens, latency_s and perhaps ttft_s, one
-    row per request, all requests of a time. Nothing is sent to the server. The file is read by
+    row per request, all requests of a time; or requests.parquet of `steelyard serve bench --out`.
+    Nothing is sent to the server. The file is read by
     `steelyard serve replay` and `steelyard plan serve` with --steps.
 
     Args:
-        log: CSV of the requests, plain or .gz.
+        log: CSV of the requests, plain or .gz, or requests.parquet.
         out: JSON file to make or replace.
         token_budget: Most tokens of a step of that server.
         max_num_seqs: Most requests it runs at once.

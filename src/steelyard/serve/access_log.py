@@ -53,10 +53,11 @@ class AccessLog:
 
     @classmethod
     def read(cls, path: Path) -> "AccessLog":
-        """Read a log from a CSV, plain or gzip-compressed.
+        """Read a log from a CSV, plain or gzip-compressed, or from `requests.parquet`.
 
         Args:
-            path: the file; its rows may be in any order.
+            path: the file; its rows may be in any order. Parquet is what `steelyard serve bench
+                --out` writes, of a single level; its requests that failed are left out.
 
         Returns:
             The requests by arrival.
@@ -65,12 +66,7 @@ class AccessLog:
             TraceError: the file cannot be read, lacks a column, has fewer than 50 rows, or a row
                 has a bad value; names file, line and field.
         """
-        with open_text(path, _FORMATS) as stream:
-            reader = csv.DictReader(stream)
-            names = [name.strip() for name in reader.fieldnames or ()]
-            reader.fieldnames = names
-            found = _found_columns(names, path)
-            rows = [_row(cells, found, f"{path}, line {reader.line_num}") for cells in reader]
+        rows = _parquet_rows(path) if path.suffix == ".parquet" else _csv_rows(path)
         if len(rows) < _LEAST_ROWS:
             raise TraceError(
                 f"{path} has {len(rows)} rows, but at least {_LEAST_ROWS} are needed",
@@ -90,6 +86,43 @@ class AccessLog:
     def decode_s(self) -> Array:
         """Seconds from the first token to the last, [R]; NaN where that is not known."""
         return np.where(self.output_tokens > 1, self.latency_s - self.ttft_s, math.nan)
+
+
+def _csv_rows(path: Path) -> list[tuple[float, ...]]:
+    """Return the rows of a CSV."""
+    with open_text(path, _FORMATS) as stream:
+        reader = csv.DictReader(stream)
+        names = [name.strip() for name in reader.fieldnames or ()]
+        reader.fieldnames = names
+        found = _found_columns(names, path)
+        return [_row(cells, found, f"{path}, line {reader.line_num}") for cells in reader]
+
+
+def _parquet_rows(path: Path) -> list[tuple[float, ...]]:
+    """Return the rows of a load's requests that ended well."""
+    import polars as pl
+
+    try:
+        frame = pl.read_parquet(path)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise TraceError(
+            f"cannot read {path}: {error}", hint="give requests.parquet of `steelyard serve bench`"
+        ) from error
+    if "concurrency" in frame.columns and frame["concurrency"].n_unique() > 1:
+        raise TraceError(
+            f"{path} holds several levels, and the times of each begin at 0",
+            hint="load the server with one --concurrency or one --rate",
+        )
+    found = _found_columns(frame.columns, path)
+    if "error" in frame.columns:
+        frame = frame.filter(pl.col("error") == "")
+    wanted = frame.select([name for name in found.values() if name])
+    return [
+        _row({name: "" if cell is None else str(cell) for name, cell in row.items()}, found, where)
+        for where, row in (
+            (f"{path}, row {index}", row) for index, row in enumerate(wanted.iter_rows(named=True))
+        )
+    ]
 
 
 def _found_columns(names: list[str], path: Path) -> dict[str, str]:

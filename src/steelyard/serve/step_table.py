@@ -25,8 +25,8 @@ _HICCUP = 4.0
 """Most that a single step counts for, as a multiple of its prediction: one that waited for another
 program would else move the scale of the whole table."""
 _LEAST_DRIFT = 0.03
-"""How far replays differ from profiles even where rounds agree, relative; chosen on a few replays of
-two models on a shared machine."""
+"""How far replays differ from profiles even where rounds agree, relative; chosen on a few replays
+of two models on a shared machine."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
