@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.common import Check
 from benchmarks.serve._replica import OUTPUT_TOKENS, PROMPT_TOKENS
 
-from steelyard.cost.step_time import ServeStepTime
+from steelyard.cost.phase_time import PhaseStepTime
 from steelyard.errors import BackendError
 from steelyard.plan.concurrency import ServingLayout, concurrency_map
 
@@ -29,9 +29,8 @@ def checks(quick: bool) -> list[Check]:
     layouts, measured = [], []
     for name, (replicas, threads) in _LAYOUTS.items():
         with _workers(replicas, threads) as workers:
-            model = ServeStepTime(
-                **_together(workers, [{"profile_s": 4.0 if quick else 20.0}] * replicas)[0]
-            )
+            found = _together(workers, [{"profile_s": 4.0 if quick else 20.0}] * replicas)
+            model = PhaseStepTime.of_plain(found[0], name)
             layouts.append(
                 ServingLayout(name=name, replicas=replicas, step_time=model, max_sequences=64)
             )

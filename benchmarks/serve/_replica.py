@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from steelyard.catalog.architecture import Architecture
+from steelyard.config import to_plain
 from steelyard.nn.transformer import build
 from steelyard.serve import Request, SamplingParams, SchedulerConfig
 from steelyard.serve.engine import LLM
@@ -70,11 +71,7 @@ def answer(llm: LLM, task: dict[str, float]) -> dict[str, Any]:
     if "concurrency" in task:
         return closed_loop(llm, int(task["concurrency"]), task["seconds"])
     model = profile(llm, generator=np.random.default_rng(1), limit_s=task["profile_s"]).fit()
-    return {
-        "coefficients": model.coefficients,
-        "relative_spread": model.relative_spread,
-        "count": model.count,
-    }
+    return to_plain(model)
 
 
 def main() -> None:

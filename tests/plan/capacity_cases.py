@@ -18,6 +18,7 @@ import torch
 from steelyard import catalog
 from steelyard.catalog.architecture import Architecture
 from steelyard.config import dump, load
+from steelyard.cost.phase_time import PhaseStepTime
 from steelyard.cost.step_time import ServeStepTime
 from steelyard.errors import CapacityError
 from steelyard.nn import checkpoint
@@ -32,8 +33,10 @@ from steelyard.serve.deployment import DeployedLoad, DeployedMachine, Deployment
 from steelyard.serve.options import EngineOptions
 from steelyard.serve.scheduling.params import SamplingParams
 
-STEP_TIME = ServeStepTime(
-    coefficients=(1e-3, 1e-5, 2e-5, 1e-9, 1e-4, 1e-8, 0.0), relative_spread=0.1, count=7
+STEP_TIME = PhaseStepTime.of(
+    ServeStepTime(
+        coefficients=(1e-3, 1e-5, 2e-5, 1e-9, 1e-4, 1e-8, 0.0), relative_spread=0.1, count=7
+    )
 )
 
 

@@ -35,8 +35,10 @@ SMALL = Architecture(
     name="small", vocab_size=97, max_positions=256, hidden_size=32, num_layers=2, num_heads=4,
     num_kv_heads=2, head_dim=8, intermediate_size=64,
 )  # fmt: skip
-STEPS = ServeStepTime(
-    coefficients=(1e-3, 1e-5, 2e-5, 1e-9, 1e-4, 1e-8, 0.0), relative_spread=0.1, count=7
+STEPS = PhaseStepTime.of(
+    ServeStepTime(
+        coefficients=(1e-3, 1e-5, 2e-5, 1e-9, 1e-4, 1e-8, 0.0), relative_spread=0.1, count=7
+    )
 )
 
 

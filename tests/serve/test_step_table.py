@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from steelyard.catalog.architecture import Architecture
+from steelyard.config import to_plain
 from steelyard.cost import FEATURES, ServeStepTime
+from steelyard.cost.phase_time import PhaseStepTime
 from steelyard.errors import ConfigError, DataError
 from steelyard.nn.transformer import build
 from steelyard.serve import SamplingParams, SchedulerConfig
@@ -54,8 +56,14 @@ def test_a_table_returns_as_written(llm, table):
 
 def test_the_cost_room_reads_the_model_of_a_table(table):
     path, written = table
-    assert ServeStepTime.load(path) == written.step_time
+    assert PhaseStepTime.load(path) == written.step_time
     assert written.step_time.source.startswith(f"fitted on {len(written.seconds)} steps of tiny")
+
+
+def test_tables_of_the_first_schema_are_read(llm, table, tmp_path):
+    line = ServeStepTime(coefficients=(1e-3,) * len(FEATURES), relative_spread=0.1, count=9)
+    old = changed(table[0], tmp_path / "old.json", schema=1, step_time=to_plain(line))
+    assert read_table(old, llm).step_time == PhaseStepTime.of(line) == PhaseStepTime.load(old)
 
 
 def test_the_fit_predicts_what_it_was_fitted_on():
@@ -112,7 +120,7 @@ def changed(path, to, **fields):
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"schema": 2}, "schema"),
+        ({"schema": 3}, "schema"),
         ({"seconds": lambda old: old[:-1]}, "one row per step"),
         ({"seconds": lambda old: [-1.0, *old[1:]]}, "positive"),
         ({"features": lambda old: [row[:-1] for row in old]}, "one row per step"),

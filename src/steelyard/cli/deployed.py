@@ -77,7 +77,7 @@ def _reduce(planned: Deployment, found: FoundModel, shrunk: Path, steps: Path | 
         )
     # Imported here: a server that reduces nothing does not wait for the simulator.
     from steelyard.catalog.huggingface import from_huggingface
-    from steelyard.cost.step_time import ServeStepTime
+    from steelyard.cost.phase_time import PhaseStepTime
     from steelyard.plan.service.reduced import reduced
 
     _architecture_name(found.folder)
@@ -85,7 +85,7 @@ def _reduce(planned: Deployment, found: FoundModel, shrunk: Path, steps: Path | 
     made = reduced(
         planned,
         from_huggingface(found.folder),
-        ServeStepTime.load(steps),
+        PhaseStepTime.load(steps),
         memory_bytes=_SHARE * memory,
     )
     dump(made, shrunk)

@@ -1,5 +1,6 @@
 """`steelyard serve`: a server, loads on it, the replay of a trace, a profile of the engine."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
+_PROFILE_S = 20.0
+_PROBE_S = 4.0
+
 app = cyclopts.App(
     name="serve",
     help="Serve a model over an OpenAI-compatible API, load a server, or replay a trace.\n\n"
@@ -33,6 +37,14 @@ app.command(
     name="quantize",
     help="Write a model's weights in 4 or 8 bits, and measure what that costs.\n\n"
     "Example: steelyard serve quantize quickstart-out --weights int4 --calibrate texts",
+)
+
+
+app.command(
+    "steelyard.cli.access_log:calibrate",
+    name="calibrate",
+    help="Find the step times of any server from its access log.\n\n"
+    "Example: steelyard serve calibrate access.csv --out step-times.json",
 )
 
 
@@ -88,6 +100,7 @@ def replay(
     scale: str = "1",
     limit: int = 0,
     seed: int = 0,
+    steps: Path | None = None,
     json: Annotated[bool, cyclopts.Parameter(negative=())] = False,
 ) -> None:
     """Forecast a trace on this machine, replay it for real, and show both.
@@ -95,7 +108,7 @@ def replay(
     Example: steelyard serve replay quickstart-out trace.csv
 
     Steps of the engine are timed first; the simulator then drives the same scheduler in virtual
-    time.
+    time. With --steps the file's step times are used, scaled to a short probe of the engine.
 
     Args:
         model: Folder of a model or of a quickstart, a GGUF file, or a run's name or id.
@@ -104,15 +117,19 @@ def replay(
         scale: Factor on the trace's lengths, such as 1/8.
         limit: Only so many requests from its beginning; 0 for all.
         seed: Seed of the prompts' tokens.
+        steps: File of `steelyard serve profile` or `steelyard serve calibrate`.
         json: Print the report as JSON.
     """
     import numpy as np
 
     from steelyard.cli.bench import read_fraction
+    from steelyard.contention import LoadMeter
+    from steelyard.cost.phase_time import PhaseStepTime
     from steelyard.serve.forecast import forecast_replay
     from steelyard.serve.profile import profile
     from steelyard.serve.traces import load_trace
 
+    stored = PhaseStepTime.load(steps) if steps else None
     folder = model_folder(model)
     factor = read_fraction(scale, "--scale")
     llm = _make(folder, engine)
@@ -120,7 +137,12 @@ def replay(
     requests = load_trace(
         trace, generator, vocab_size=llm.model.architecture.vocab_size, limit=limit, scale=factor
     )
-    forecasts = forecast_replay(llm, requests, profile(llm, generator=generator).fit())
+    meter = LoadMeter()
+    samples = profile(llm, generator=generator, limit_s=_PROBE_S if stored else _PROFILE_S)
+    step_time = samples.anchor(stored) if stored else samples.fit()
+    # What others took of the processors so far, they may take or leave during the replay.
+    drift = math.hypot(samples.drift(step_time), meter.read().lost)
+    forecasts = forecast_replay(llm, requests, step_time, drift=drift)
     measured = llm.replay(requests)
     report = _report(
         forecasts,

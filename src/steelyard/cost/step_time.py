@@ -2,21 +2,26 @@
 
 import itertools
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from steelyard.catalog.architecture import Architecture
-from steelyard.config import convert
 from steelyard.cost.operators import operators
 from steelyard.cost.roofline import Machine, roofline_time_s
 from steelyard.cost.windows import windowed
 from steelyard.errors import FitError
-from steelyard.files import read_json, write_json
 
-__all__ = ["FEATURES", "FIRST_TOKENS", "ServeStepTime", "relative_nnls", "step_features"]
+__all__ = [
+    "FEATURES",
+    "FIRST_TOKENS",
+    "ServeStepTime",
+    "checked_steps",
+    "relative_nnls",
+    "robust_nnls",
+    "step_features",
+]
 
 FEATURES = (
     "steps",
@@ -100,25 +105,8 @@ class ServeStepTime:
         Raises:
             FitError: fewer than 7 steps, wrong shapes, or times that are not positive and finite.
         """
-        matrix = np.asarray(features, dtype=float)
-        times = np.asarray(seconds, dtype=float)
-        width = len(FEATURES)
-        if matrix.shape != (*times.shape, width) or times.ndim != 1 or len(times) < width:
-            raise FitError(
-                f"step times need features [n, {width}] and seconds [n] with n >= {width}, got "
-                f"{matrix.shape} and {times.shape}",
-                hint="replay more requests before fitting",
-            )
-        if not (np.isfinite(times).all() and (times > 0).all() and np.isfinite(matrix).all()):
-            raise FitError(
-                "step times must be positive and finite", hint="drop steps that were not timed"
-            )
-        coefficients = relative_nnls(matrix, times)
-        residual = np.abs(matrix @ coefficients / times - 1)
-        # The floor of 2 % keeps a nearly exact fit from calling its own rounding interference.
-        kept = residual <= 3 * max(float(np.median(residual)), 0.02)
-        if kept.sum() >= width:
-            coefficients = relative_nnls(matrix[kept], times[kept])
+        matrix, times = checked_steps(features, seconds)
+        coefficients, kept = robust_nnls(matrix, times)
         return cls._fitted(coefficients, matrix[kept], times[kept], len(times), source)
 
     @classmethod
@@ -186,28 +174,6 @@ class ServeStepTime:
             ),
         )
 
-    def save(self, path: Path) -> None:
-        """Write the model as JSON, atomically."""
-        write_json(path, self)
-
-    @classmethod
-    def load(cls, path: Path) -> "ServeStepTime":
-        """Read a model that `save` wrote, or the one in a step-time table.
-
-        Args:
-            path: JSON file.
-
-        Returns:
-            The model.
-
-        Raises:
-            DataError: the file is missing or not JSON.
-            ConfigError: the file holds no such model.
-        """
-        raw = read_json(path)
-        model = raw.get("step_time", raw) if isinstance(raw, dict) else raw
-        return convert(model, cls, where=str(path))
-
 
 def _features(sequences: int, context: int, prompt: int) -> Array:
     """Make the features of a step: some sequences decode, one chunk of a prompt is processed.
@@ -250,19 +216,69 @@ def _mixed_step_s(arch: Architecture, machine: Machine, row: Array, dtype_bytes:
     return max(times_s, 0.0) + score_s + cache / float(machine.bandwidth(cache))
 
 
-def relative_nnls(matrix: Array, seconds: Array) -> Array:
-    """Minimize the sum of squared relative errors with coefficients of at least 0.
+def checked_steps(features: ArrayLike, seconds: ArrayLike) -> tuple[Array, Array]:
+    """Return measured steps as arrays.
+
+    Args:
+        features: what each step holds, in the order of `FEATURES`, [n, 7].
+        seconds: measured times, positive, [n].
+
+    Returns:
+        Features [n, 7] and seconds [n].
+
+    Raises:
+        FitError: fewer than 7 steps, wrong shapes, or times that are not positive and finite.
+    """
+    matrix = np.asarray(features, dtype=float)
+    times = np.asarray(seconds, dtype=float)
+    width = len(FEATURES)
+    if matrix.shape != (*times.shape, width) or times.ndim != 1 or len(times) < width:
+        raise FitError(
+            f"step times need features [n, {width}] and seconds [n] with n >= {width}, got "
+            f"{matrix.shape} and {times.shape}",
+            hint="replay more requests before fitting",
+        )
+    if not (np.isfinite(times).all() and (times > 0).all() and np.isfinite(matrix).all()):
+        raise FitError(
+            "step times must be positive and finite", hint="drop steps that were not timed"
+        )
+    return matrix, times
+
+
+def robust_nnls(matrix: Array, seconds: Array) -> tuple[Array, NDArray[np.bool_]]:
+    """Fit by `relative_nnls` twice, the second time without steps that other work slowed down.
 
     Args:
         matrix: what each sample holds, [n, terms].
         seconds: measured, positive, [n].
 
     Returns:
+        Coefficients [terms], and which samples the second fit kept, bool [n].
+    """
+    coefficients = relative_nnls(matrix, seconds)
+    residual = np.abs(matrix @ coefficients / seconds - 1)
+    # The floor of 2 % keeps a nearly exact fit from calling its own rounding interference.
+    kept = residual <= 3 * max(float(np.median(residual)), 0.02)
+    if kept.sum() >= matrix.shape[1]:
+        coefficients = relative_nnls(matrix[kept], seconds[kept])
+    return coefficients, kept
+
+
+def relative_nnls(matrix: Array, seconds: Array, weights: Array | None = None) -> Array:
+    """Minimize the sum of squared relative errors with coefficients of at least 0.
+
+    Args:
+        matrix: what each sample holds, [n, terms].
+        seconds: measured, positive, [n].
+        weights: factor on the error of each sample, [n]; 1 when not given.
+
+    Returns:
         Coefficients [terms].
     """
     from scipy.optimize import nnls
 
-    scaled = matrix / seconds[:, None]
+    aims = np.ones(len(seconds)) if weights is None else weights
+    scaled = matrix * (aims / seconds)[:, None]
     # Features differ by many decades; unit columns keep the solver's tolerance meaningful.
     norms = np.maximum(np.linalg.norm(scaled, axis=0), 1e-300)
-    return nnls(scaled / norms, np.ones(len(seconds)))[0] / norms
+    return nnls(scaled / norms, aims)[0] / norms

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.cost.collectives import all_reduce_s
+from steelyard.cost.phase_time import PhaseStepTime
 from steelyard.cost.roofline import Machine
 from steelyard.cost.step_time import FEATURES, ServeStepTime, step_features
 from steelyard.errors import ConfigError
@@ -28,7 +29,7 @@ class ServingLayout:
 
     name: str
     replicas: int
-    step_time: ServeStepTime
+    step_time: ServeStepTime | PhaseStepTime
     max_sequences: int = 256
 
 

@@ -1,7 +1,6 @@
 """Times an engine's steps over a grid of shapes; a step-time model is fitted to them and stored."""
 
-import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,14 +9,18 @@ import numpy as np
 from steelyard.errors import ConfigError
 from steelyard.serve.engine import LLM
 from steelyard.serve.heap import frozen_heap
+from steelyard.serve.scheduling.config import SchedulerConfig
 from steelyard.serve.scheduling.params import SamplingParams
 from steelyard.serve.step_parts import pass_over
 from steelyard.serve.step_table import StepSamples, StepTable
 
 __all__ = ["profile", "read_table", "write_table"]
 
-_DECODES = 4
+_DECODES = 2
 """Decoding steps that are timed after each batch of prompts."""
+_BATCHES = (*range(1, 9), 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96, 128, 192, 256)
+"""Batches whose decoding is timed: close where a step goes from waiting for weights to computing,
+and where kernels change with the number of rows."""
 _CHUNKS = 3
 """Steps of a long prompt that are run: the last computes all layers, those before may leave out
 what only logits need."""
@@ -79,14 +82,12 @@ def profile(
             "profiling needs an engine that runs one step at a time",
             hint="make it with asynchronous=False",
         )
-    start = time.perf_counter()
+    start = llm.clock.now_s()
     features: list[np.ndarray] = []
     cases: list[_Case] = []
     work = 1e-9
-    for case in _spread(
-        sorted((*_equal_cases(llm), _mixed_case(llm, generator)), key=lambda case: case.work)
-    ):
-        spent_s = time.perf_counter() - start
+    for case in _in_turn([_spread(kind) for kind in _kinds(llm, generator)]):
+        spent_s = llm.clock.now_s() - start
         if len(cases) >= _FIRST and spent_s * (1 + case.work / work) > limit_s / (rounds + 1):
             continue
         features += _run_case(llm, case, generator)[0]
@@ -155,38 +156,90 @@ def read_table(path: Path, llm: LLM | None = None, *, foreign: bool = False) -> 
     return table
 
 
-def _spread(cases: list[_Case]) -> list[_Case]:
-    """Put the cheapest cases first and the rest so that any beginning covers the whole range."""
+def _spread(cases: Iterable[_Case]) -> list[_Case]:
+    """Put the cheapest case first and the rest so that any beginning covers the whole range."""
+    ordered = sorted(cases, key=lambda case: case.work)
     # Multiples of the golden ratio, modulo 1, fill the unit interval evenly however many are taken.
-    rest = range(_FIRST, len(cases))
-    return cases[:_FIRST] + [
-        cases[index] for index in sorted(rest, key=lambda index: (index * 0.6180339887) % 1)
-    ]
+    places = sorted(range(len(ordered)), key=lambda index: (index * 0.6180339887) % 1)
+    return [ordered[place] for place in places]
 
 
-def _equal_cases(llm: LLM) -> Iterator[_Case]:
-    """Return batches of equal prompts that fit the pool without preemption."""
-    config = llm.config
+def _in_turn(kinds: list[list[_Case]]) -> Iterator[_Case]:
+    """Return the cases so that in any beginning each kind has about the same work."""
+    left = [list(reversed(kind)) for kind in kinds]
+    work = [0.0] * len(kinds)
+    while any(left):
+        kind = min((index for index, rest in enumerate(left) if rest), key=work.__getitem__)
+        case = left[kind].pop()
+        work[kind] += case.work
+        yield case
+
+
+def _kinds(llm: LLM, generator: np.random.Generator) -> list[list[_Case]]:
+    """Return cases of prompts alone, of decoding, of prompts that join, and a mix."""
     lengths = [
         length
         for length in (8, 48, 192, 640, 1536, 4096, 8192, 24576)
-        if length + _DECODES <= config.max_model_len
+        if length + _DECODES <= llm.config.max_model_len
+    ] or [1]
+    # A short context, a long one, and one between.
+    contexts = sorted({lengths[len(lengths) // 4], lengths[len(lengths) // 2], lengths[-1]})
+    return [
+        list(_equal_cases(llm.config, lengths)),
+        [case for length in contexts for case in _decode_cases(llm.config, length)],
+        list(_joining_cases(llm.config, lengths[len(lengths) // 2])),
+        [_mixed_case(llm, generator)],
     ]
-    for length in lengths or [1]:
-        for batch in (1, 2, 4, 8, 16, 32, 64, 128, 256) if length < 640 else (1, 4, 16, 64):
-            tokens = batch * length
-            output = _DECODES + 2 * -(-tokens // config.token_budget)
-            blocks = batch * -(-(length + output) // config.block_size)
-            if (
-                batch <= config.max_num_seqs
-                and length + output <= config.max_model_len
-                and blocks < 0.9 * config.num_blocks
-            ):
-                skip = max(tokens - _CHUNKS * config.token_budget, 0)
-                work = tokens - skip + _DECODES * (batch + 8 + tokens / 256)
+
+
+def _decode_cases(config: SchedulerConfig, length: int) -> Iterator[_Case]:
+    """Return batches that decode after prompts of which nothing is computed."""
+    for batch in _BATCHES:
+        tokens = batch * length
+        output = 2 * _DECODES + 2 * -(-tokens // config.token_budget)
+        if _fits(config, batch, length + output):
+            work = _DECODES * (batch + 8 + tokens / 256)
+            yield _Case(
+                requests=[(0, length, output)] * batch, skip=tokens, decodes=_DECODES, work=work
+            )
+
+
+def _joining_cases(config: SchedulerConfig, length: int) -> Iterator[_Case]:
+    """Return prompts that come while others decode; of the others' prompts nothing is computed."""
+    for batch in (1, 2, 4, 8, 16, 31):
+        tokens = batch * length
+        output = 4 + 2 * -(-tokens // config.token_budget)
+        for prompt in (4, 16, 64, 160):
+            is_short = prompt + batch <= min(config.token_budget, config.max_model_len - 2)
+            if is_short and _fits(config, batch + 1, max(length, prompt) + output):
                 yield _Case(
-                    requests=[(0, length, output)] * batch, skip=skip, decodes=_DECODES, work=work
+                    requests=[(0, length, output)] * batch + [(0, prompt, 2)],
+                    skip=tokens,
+                    decodes=1,
+                    work=prompt + batch + 8,
                 )
+
+
+def _fits(config: SchedulerConfig, batch: int, tokens: int) -> bool:
+    """Return whether so many sequences of so many tokens run without preemption."""
+    blocks = batch * -(-tokens // config.block_size)
+    return (
+        batch <= config.max_num_seqs
+        and tokens <= config.max_model_len
+        and blocks < 0.9 * config.num_blocks
+    )
+
+
+def _equal_cases(config: SchedulerConfig, lengths: Sequence[int]) -> Iterator[_Case]:
+    """Return batches of equal prompts that fit the pool without preemption."""
+    for length in lengths:
+        for batch in (1, 2, 8, 32, 128) if length < 640 else (1, 4, 16):
+            tokens = batch * length
+            output = 1 + 2 * -(-tokens // config.token_budget)
+            if _fits(config, batch, length + output):
+                skip = max(tokens - _CHUNKS * config.token_budget, 0)
+                work = tokens - skip + batch + 8 + tokens / 256
+                yield _Case(requests=[(0, length, output)] * batch, skip=skip, decodes=1, work=work)
 
 
 def _mixed_case(llm: LLM, generator: np.random.Generator) -> _Case:

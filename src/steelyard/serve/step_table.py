@@ -3,16 +3,18 @@
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from steelyard.catalog.architecture import Architecture
-from steelyard.config import convert
-from steelyard.cost.step_time import FEATURES, ServeStepTime
+from steelyard.config import convert, to_plain
+from steelyard.cost.phase_time import PhaseStepTime
+from steelyard.cost.step_time import FEATURES
 from steelyard.errors import ConfigError
 from steelyard.files import read_json, write_json
+from steelyard.quantity import Z80
 from steelyard.runs.host import describe_machine, package_versions
 from steelyard.serve.engine import LLM
 from steelyard.serve.scheduling.config import SchedulerConfig
@@ -22,6 +24,9 @@ __all__ = ["StepSamples", "StepTable", "TableMachine"]
 _HICCUP = 4.0
 """Most that a single step counts for, as a multiple of its prediction: one that waited for another
 program would else move the scale of the whole table."""
+_LEAST_DRIFT = 0.03
+"""How far replays differ from profiles even where rounds agree, relative; chosen on a few replays
+of two models on a shared machine."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,17 +77,39 @@ class StepSamples:
         """(Largest - smallest) / median of each step over the rounds, [n]."""
         return np.ptp(self.round_seconds, axis=1) / self.seconds
 
-    def fit(self) -> ServeStepTime:
+    def fit(self) -> PhaseStepTime:
         """Fit a step-time model to the medians, then scale it to the mean of all rounds.
 
         A median leaves out what other work on the machine costs now and then, but a trace of
-        thousands of steps pays it on average. A single step counts for at most `_HICCUP` times its
-        prediction.
+        thousands of steps pays it on average.
         """
-        shape = ServeStepTime.fit(self.features, self.seconds)
-        predicted = shape.predict(self.features)[:, None]
-        scale = float(np.minimum(self.round_seconds / predicted, _HICCUP).mean())
-        return shape.scaled(scale)
+        return self.anchor(PhaseStepTime.fit(self.features, self.seconds))
+
+    def anchor(self, model: PhaseStepTime) -> PhaseStepTime:
+        """Return a model that was fitted at another time, scaled to the mean of all rounds."""
+        return model.scaled(float(self._scales(model).mean()))
+
+    def drift(self, model: PhaseStepTime) -> float:
+        """Return how far the machine's speed is to be expected to move until a replay.
+
+        Args:
+            model: the fit of these samples, or an older one, anchored to them.
+
+        Returns:
+            80 % half-width, relative, from what the rounds differ by; at least 3 %.
+        """
+        scales = self._scales(model)
+        rounds = len(scales)
+        if rounds < 2:
+            return _LEAST_DRIFT
+        # A later run differs from the mean of these rounds as one more round would.
+        spread = float(np.std(scales, ddof=1)) * np.sqrt(1 + 1 / rounds)
+        return max(Z80 * spread, _LEAST_DRIFT)
+
+    def _scales(self, model: PhaseStepTime) -> np.ndarray:
+        """Return by how much each round was slower than a model says, [rounds]."""
+        ratios = self.round_seconds / model.predict(self.features)[:, None]
+        return np.minimum(ratios, _HICCUP).mean(axis=0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,7 +136,7 @@ class StepTable:
         created_s: seconds since 1970 (UTC).
     """
 
-    schema: Literal[1] = 1
+    schema: Literal[2] = 2
     machine: TableMachine
     versions: dict[str, str]
     model: Architecture
@@ -121,7 +148,7 @@ class StepTable:
     features: tuple[tuple[float, ...], ...]
     seconds: tuple[float, ...]
     relative_spread: tuple[float, ...]
-    step_time: ServeStepTime
+    step_time: PhaseStepTime
     test_steps: int
     test_error: float
     test_error_p90: float
@@ -187,11 +214,9 @@ class StepTable:
             DataError: the file is missing or not JSON.
             ConfigError: a field is missing, unknown or out of range.
         """
-        table = convert(read_json(path), cls, where=str(path))
+        table = convert(_upgraded(read_json(path), str(path)), cls, where=str(path))
         rows, width = len(table.seconds), len(FEATURES)
-        columns = len(table.step_time.coefficients) == width and all(
-            len(row) == width for row in table.features
-        )
+        columns = all(len(row) == width for row in table.features)
         if (
             table.columns != FEATURES
             or not columns
@@ -204,10 +229,10 @@ class StepTable:
             raise ConfigError(message, hint="write the table anew with `steelyard serve profile`")
         if (
             not all(0 < second < float("inf") for second in table.seconds)
-            or min(table.step_time.coefficients) < 0
+            or not (table.step_time.predict(table.features) > 0).all()
         ):
             raise ConfigError(
-                f"{path}: seconds must be positive and coefficients not negative",
+                f"{path}: seconds and what the model says of the steps must be positive",
                 hint="write the table anew",
             )
         return table
@@ -247,6 +272,14 @@ class StepTable:
                 raise ConfigError(
                     f"{where} was measured with {name} {there}, but the engine has {now}", hint=hint
                 )
+
+
+def _upgraded(raw: Any, where: str) -> Any:
+    """Turn the plain data of a table of schema 1, whose model is the same in all phases, into 2."""
+    if isinstance(raw, dict) and raw.get("schema") == 1 and isinstance(raw.get("step_time"), dict):
+        model = PhaseStepTime.of_plain(raw["step_time"], f"{where}, step_time")
+        return raw | {"schema": 2, "step_time": to_plain(model)}
+    return raw
 
 
 def _kinds(llm: LLM) -> dict[str, str]:

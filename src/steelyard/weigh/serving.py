@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from steelyard.cost.step_time import FEATURES, ServeStepTime, step_features
+from steelyard.cost.phase_time import PhaseStepTime
+from steelyard.cost.step_time import FEATURES, step_features
 from steelyard.nn.checkpoint import load
 from steelyard.nn.transformer import Transformer
 from steelyard.parallel import torch_threads
@@ -50,20 +51,16 @@ class ServingOutcome:
         measurements: measurements of the replay.
         num_requests: requests of the trace.
         rate_per_s: mean arrivals per second.
-        step_coefficients: coefficients of the fitted step-time model, by feature.
-        step_spread: root mean square of the model's relative residuals.
     """
 
     forecasts: list[Forecast]
     measurements: list[Measurement]
     num_requests: int
     rate_per_s: float
-    step_coefficients: tuple[float, ...]
-    step_spread: float
 
 
 def make_trace(
-    step_time: ServeStepTime, *, seconds: float, vocab_size: int, seed: int
+    step_time: PhaseStepTime, *, seconds: float, vocab_size: int, seed: int
 ) -> tuple[list[TraceRequest], float]:
     """Draw a trace that keeps the engine at about 40 % of its capacity.
 
@@ -169,12 +166,10 @@ def _weigh(
         measurements=measurements,
         num_requests=len(trace),
         rate_per_s=rate,
-        step_coefficients=step_time.coefficients,
-        step_spread=step_time.relative_spread,
     )
 
 
-def _rescaled(model: ServeStepTime, replay: Timeline) -> ServeStepTime:
+def _rescaled(model: PhaseStepTime, replay: Timeline) -> PhaseStepTime:
     """Scale a profiled model to the steps of a replay, prompts apart from the rest.
 
     Requests that come and go cost prompts more than decoding: they find caches cold.

@@ -234,7 +234,7 @@ def _own(options: ServiceOptions) -> OwnEngine | None:
             raise ConfigError("--memory needs --steps", hint="give --steps step-table.json too")
         return None
     from steelyard.catalog.stored import load_calibration
-    from steelyard.cost.step_time import ServeStepTime
+    from steelyard.cost.phase_time import PhaseStepTime
 
     machine = options.machine or THIS_MACHINE
     if machine != THIS_MACHINE:
@@ -245,7 +245,7 @@ def _own(options: ServiceOptions) -> OwnEngine | None:
     record, calibration = catalog.accelerator(machine), load_calibration()
     memory = parse(options.memory, "byte", where="--memory") if options.memory else 0.0
     return OwnEngine(
-        step_time=ServeStepTime.load(options.steps),
+        step_time=PhaseStepTime.load(options.steps),
         memory_bytes=memory or record.memory_bytes,
         process_bytes=calibration.engine_process_bytes if calibration else 0.0,
     )

@@ -9,8 +9,8 @@ from steelyard.catalog import accelerator, from_huggingface
 from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.hardware import Accelerator
 from steelyard.cost.memory import kv_bytes_per_token
+from steelyard.cost.phase_time import PhaseStepTime
 from steelyard.cost.roofline import Machine
-from steelyard.cost.step_time import ServeStepTime
 from steelyard.plan.machines import nodes_of
 from steelyard.plan.service.arrangement import ServiceLimits
 from steelyard.plan.service.expected import DRIFT
@@ -34,7 +34,7 @@ class OwnEngine:
         process_bytes: what it holds without a model.
     """
 
-    step_time: ServeStepTime
+    step_time: PhaseStepTime
     memory_bytes: float
     process_bytes: float
 

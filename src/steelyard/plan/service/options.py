@@ -191,7 +191,7 @@ def memory_option(
 
 def own_option(
     arch: Architecture,
-    step_time: ServeStepTime,
+    step_time: PhaseStepTime,
     *,
     memory_bytes: float,
     process_bytes: float,
@@ -224,7 +224,7 @@ def own_option(
     )
     return memory_option(
         (1, 1),
-        PhaseStepTime.of(step_time),
+        step_time,
         memory_bytes=memory_bytes,
         fixed_bytes=found.total - found.kv_cache - found.activations,
         step_bytes=found.activations / step_tokens,

@@ -9,7 +9,6 @@ from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.stored import THIS_MACHINE
 from steelyard.cost.memory import kv_bytes_per_token
 from steelyard.cost.phase_time import PhaseStepTime
-from steelyard.cost.step_time import ServeStepTime
 from steelyard.errors import CapacityError, InfeasibleError
 from steelyard.plan.service.deployed import deployed_instance
 from steelyard.plan.service.expected import DRIFT, expected
@@ -34,7 +33,7 @@ _LEAST_REQUESTS = 20
 
 
 def reduced(
-    deployment: Deployment, arch: Architecture, times: ServeStepTime, *, memory_bytes: float
+    deployment: Deployment, arch: Architecture, times: PhaseStepTime, *, memory_bytes: float
 ) -> Deployment:
     """Return what one engine of a model runs here in place of a deployment.
 
@@ -73,7 +72,7 @@ def reduced(
         forecasts=(),
         reduced=(),
     )
-    busy = _as_busy(deployment, made, PhaseStepTime.of(times))
+    busy = _as_busy(deployment, made, times)
     return replace(busy, reduced=tuple(_words(deployment, busy, factor)))
 
 
