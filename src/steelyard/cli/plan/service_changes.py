@@ -11,7 +11,7 @@ from steelyard.config import dump, load
 from steelyard.errors import ConfigError
 from steelyard.plan.service.against import ServiceChange, changed, single_changes
 from steelyard.plan.service.case import OwnEngine, ServiceCase
-from steelyard.runs.report import Column, Report, Section, Table, Text
+from steelyard.runs.report import Block, Column, Report, Section, Table, Text
 from steelyard.serve.deployment import Deployment
 from steelyard.units import pretty
 
@@ -115,11 +115,11 @@ def _page(found: list[ServiceChange], against: Path) -> Report:
         for item in found
     ]
     better = [item for item in rest if item.goodput and _gain(item, base) > 0]
-    commands = [Text(_command(item, against)) for item in better]
-    none = [Text("No single change carries more per accelerator.")]
+    commands: list[Block] = [Text(_command(item, against)) for item in better]
+    commands = commands or [Text("No single change carries more per accelerator.")]
     return Report(
         f"Changes of {against.name}",
         f"{base.deployment.model} on {base.deployment.machine.accelerator}: goodput with one thing "
         f"changed",
-        [Section("", [Table(heads, rows)]), Section("Commands", commands or none)],
+        [Section("", [Table(heads, rows)]), Section("Commands", commands)],
     )

@@ -9,7 +9,7 @@ from steelyard.plan.service.assumptions import Assumption
 from steelyard.plan.service.case import ServiceCase
 from steelyard.plan.service.search import ServiceCandidate, ServiceSearch
 from steelyard.plan.types import Plan
-from steelyard.runs.report import Chart, Column, Report, Section, Table, Text
+from steelyard.runs.report import Cell, Chart, Column, Report, Section, Table, Text
 from steelyard.units import pretty
 
 __all__ = ["attainment_curves", "service_page"]
@@ -103,7 +103,7 @@ def _assumptions(weak: list[Assumption]) -> Table:
         Column("goodput of one instance", align="right"),
         Column("change", align="right"),
     ]
-    rows = [
+    rows: list[list[Cell]] = [
         [item.words, pretty(item.goodput_per_s, "request/s"), f"{-item.lost:+.1%}"] for item in weak
     ]
     return Table(heads, rows)
