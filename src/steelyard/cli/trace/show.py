@@ -58,11 +58,15 @@ def _drawn(found: TraceDescription) -> dict[str, Any] | None:
 
     if found.rates is None:
         return None
-    hours = [at_s / 3600 for at_s in found.rates.at_s]
+    unit_s, unit = next(
+        (each, name)
+        for each, name in ((86_400, "Days"), (3600, "Hours"), (60, "Minutes"), (1, "Seconds"))
+        if found.span_s >= 3 * each or each == 1
+    )
     return loss_curves(
-        {"rate": (hours, found.rates.rate_per_s)},
+        {"rate": ([at_s / unit_s for at_s in found.rates.at_s], found.rates.rate_per_s)},
         f"Arrivals per second, in steps of {pretty(found.rates.step_s, 's')}",
-        x_title="Hours since the first request",
+        x_title=f"{unit} since the first request",
         y_title="Requests per second",
     )
 

@@ -170,7 +170,7 @@ class PrefixModel:
         the age that was drawn with them; its other blocks are its own.
         """
         picked = np.asarray(self.known)[generator.integers(0, len(self.known), len(times))]
-        history = _History()
+        history = _Earlier()
         made: list[TraceRow] = []
         fresh = 0
         for at_s, (size, answer, depth, age_s) in zip(times.tolist(), picked.tolist(), strict=True):
@@ -192,7 +192,7 @@ class PrefixModel:
         return made
 
 
-class _History:
+class _Earlier:
     """Earlier prompts, found by time among those that are long enough."""
 
     def __init__(self) -> None:
