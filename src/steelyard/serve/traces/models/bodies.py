@@ -126,6 +126,8 @@ def _histogram(
 
 def _lognormal(inputs: NDArray[np.int64], outputs: NDArray[np.int64], cut: int) -> float:
     """Return the mean held-out log-likelihood of a lognormal pair."""
+    if cut < 3:
+        return 0.0
     logs = np.log2(np.stack([inputs, outputs], axis=1))
     spread = np.cov(logs[:cut].T) + 1e-4 * np.eye(2)
     apart = logs[cut:] - logs[:cut].mean(axis=0)
