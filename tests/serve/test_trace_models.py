@@ -127,10 +127,13 @@ def test_a_model_of_real_conversations_shares_as_much():
     path = SHARED / "llm-traces/mooncake_conversation.jsonl.gz"
     columns = TraceColumns.of(read_rows(path)).part(0, 4000)
     made = fit_trace(columns).draw(np.random.default_rng(0), duration_s=columns.span_s)
-    sizes = (3_000_000, 10_000_000)
-    real, own = prefix_sharing(columns, sizes), prefix_sharing(TraceColumns.of(made), sizes)
-    assert own.unbounded == pytest.approx(real.unbounded, abs=0.06)
-    assert own.bounded[10_000_000] == pytest.approx(real.bounded[10_000_000], abs=0.06)
+    # the model is of a warm cache, so the beginning of both is left out
+    shares = []
+    for item in (columns, TraceColumns.of(made)):
+        late = slice(len(item.client) // 3, None)
+        hits, total = prefix_hits(item), item.input_tokens[late].sum()
+        shares.append([hits.hit_tokens(size, late) / total for size in (3e6, 1e7, np.inf)])
+    assert shares[0] == pytest.approx(shares[1], abs=0.06)
 
 
 @pytest.mark.parametrize("factor", [0.3, 1.0, 2.5])

@@ -1,6 +1,7 @@
 """What requests carry: lengths drawn together, with what their prompts share or their sessions."""
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -17,6 +18,8 @@ __all__ = ["LengthModel", "PrefixModel", "SessionModel", "fit_lengths", "unit_of
 _PER_OCTAVE = 8
 _WEIGHTS = (0.02, 0.1, 0.3, 0.6, 1.0)
 _MOST = 20_000
+_FAR = 500
+"""Prompts to either side of a moment that are looked at before the closest has to do."""
 _WARM_UP = 0.2
 """Share of the rows whose prompts met a cache that was still filling."""
 
@@ -201,26 +204,36 @@ class _Earlier:
         """Begin empty; prompts stand in a list for each power of two of blocks they have."""
         self._times: list[list[float]] = [[] for _ in range(24)]
         self._ids: list[list[tuple[int, ...]]] = [[] for _ in range(24)]
+        self._latest: dict[int, tuple[int, ...]] = {}
 
     def add(self, at_s: float, ids: tuple[int, ...]) -> None:
         """Keep a prompt."""
         for level in range(len(ids).bit_length()):
             self._times[level].append(at_s)
             self._ids[level].append(ids)
+        self._latest.update(dict.fromkeys(ids, ids))
 
     def like(self, at_s: float, depth: int) -> tuple[int, ...]:
-        """Return the first blocks of the prompt closest to a time that has as many, or fewer."""
-        from bisect import bisect_left
+        """Return the first blocks of the prompt closest to a time that has as many.
 
+        It should be the latest with them, as otherwise they were used more recently than asked for;
+        where none near is, the closest that is long enough.
+        """
         level = depth.bit_length() - 1
         times, prompts = self._times[level], self._ids[level]
         place = bisect_left(times, at_s)
-        # Walk both ways from the moment; most prompts of the level are long enough.
+        other: tuple[int, ...] = ()
         for step in range(len(times)):
             for index in (place - step - 1, place + step):
-                if 0 <= index < len(times) and len(prompts[index]) >= depth:
-                    return prompts[index][:depth]
-        return ()
+                if not 0 <= index < len(times) or len(prompts[index]) < depth:
+                    continue
+                found = prompts[index]
+                if self._latest[found[depth - 1]] is found:
+                    return found[:depth]
+                other = other or found[:depth]
+            if step >= _FAR and other:
+                break
+        return other
 
 
 @dataclass(frozen=True, kw_only=True)
