@@ -96,17 +96,18 @@ def replay(
     import numpy as np
 
     from steelyard.cli.bench import read_fraction
+    from steelyard.serve.traces import load_rows, with_prompts
+
+    generator = np.random.default_rng(seed)
+    # A trace is read in an instant, a model is not.
+    rows = load_rows(trace, generator, limit=limit, scale=read_fraction(scale, "--scale"))
     from steelyard.serve.forecast import forecast_replay
     from steelyard.serve.profile import profile
-    from steelyard.serve.traces import load_trace
 
     folder = model_folder(model)
-    factor = read_fraction(scale, "--scale")
     llm = _make(folder, engine)
-    generator = np.random.default_rng(seed)
-    requests = load_trace(
-        trace, generator, vocab_size=llm.model.architecture.vocab_size, limit=limit, scale=factor
-    )
+    vocab_size = llm.model.architecture.vocab_size
+    requests = list(with_prompts(rows, generator, vocab_size=vocab_size))
     forecasts = forecast_replay(llm, requests, profile(llm, generator=generator).fit())
     measured = llm.replay(requests)
     report = _report(
