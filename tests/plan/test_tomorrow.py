@@ -57,7 +57,7 @@ def plainly(candidate, days, holds):
 def test_fewest_instances_are_those_of_a_plain_count(found):
     days = [day(4.0, 1), day(10.0, 2), day(5.0, 3)]
     made = plan_tomorrow(found, days, SLO, 0.9, np.random.default_rng(0), draws=3, arrangements=1)
-    coming = tomorrows(days, np.random.default_rng(0), 3)
+    coming = [*days, *tomorrows(days, np.random.default_rng(0), 3)]
     size, shares = plainly(found[0], days, lambda seen: np.mean(seen) >= 0.9)
     assert (made.average.instances, made.average.seen) == (size, shares)
     size, shares = plainly(found[0], coming, lambda seen: min(seen) >= 0.9)

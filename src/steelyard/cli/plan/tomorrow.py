@@ -48,8 +48,8 @@ def tomorrow(
 
     Example: steelyard plan tomorrow --model llama-3-8b --machine H100-SXM5-80GB --trace week.csv
 
-    Days that may come are those of the traces, faster or slower by as much as days were found to
-    differ. A minute of each hour is simulated.
+    Days that may come are those of the traces, as they were and faster or slower by as much as days
+    were found to differ. A minute of each hour is simulated.
 
     Args:
         model: catalog name of the model, or its size, such as 7B.
@@ -59,7 +59,7 @@ def tomorrow(
         tpot: longest mean time per further token of a request.
         attainment: share of a day's requests that has to keep both.
         sure: share of the days that may come on which it has to.
-        draws: days that may come.
+        draws: days to draw beside those of the traces.
         per_node: accelerators of a node.
         token_budget: most tokens of a step where prompts are divided.
         requests: requests that the search of arrangements simulates at each rate.

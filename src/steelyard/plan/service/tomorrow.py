@@ -27,7 +27,7 @@ class DayPlacement:
         candidate: arrangement of an instance.
         instances: how many.
         seen: attainment on each day that was given.
-        tomorrow: attainment on each day that may come.
+        tomorrow: attainment on each day that may come: those given, then those drawn.
     """
 
     candidate: ServiceCandidate
@@ -101,29 +101,59 @@ class _Trial:
 
     candidate: ServiceCandidate
     days: Sequence[DayLoad]
+    drawn: Sequence[DayLoad]
     slo: Slo
     progress: Callable[[str], None]
-    known: dict[int, tuple[float, ...]] = field(default_factory=dict)
+    known: dict[tuple[int, bool], tuple[float, ...]] = field(default_factory=dict)
 
-    def on(self, instances: int) -> tuple[float, ...]:
-        """Return the attainment of each day."""
-        if instances not in self.known:
+    def on(self, instances: int, *, is_drawn: bool) -> tuple[float, ...]:
+        """Return the attainment of each day given, or of each day drawn."""
+        key = (instances, is_drawn)
+        if key not in self.known:
             self.progress(f"{instances} x {self.candidate.arrangement.words}")
             groups = fleet_of(self.candidate, instances)
-            self.known[instances] = tuple(day.attainment(groups, self.slo) for day in self.days)
-        return self.known[instances]
+            days = self.drawn if is_drawn else self.days
+            self.known[key] = tuple(day.attainment(groups, self.slo) for day in days)
+        return self.known[key]
 
-    def fewest(self, holds: Callable[[tuple[float, ...]], bool], start: int, most: int) -> int:
-        """Return the fewest instances that hold; 0 where `most` do not."""
-        low, high = 0, max(start, 1)
-        while not holds(self.on(high)):
-            if high >= most:
-                return 0
-            low, high = high, min(2 * high, most)
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if holds(self.on(middle)) else (middle, high)
-        return high
+    def all_on(self, instances: int) -> tuple[float, ...]:
+        """Return the attainment of the days given and the days drawn."""
+        return self.on(instances, is_drawn=False) + self.on(instances, is_drawn=True)
+
+    def placed(
+        self, holds: Callable[[tuple[float, ...]], bool], peak_per_s: float, *, is_drawn: bool
+    ) -> list[DayPlacement]:
+        """Return the smallest fleet that holds, none where a very large one does not."""
+        assert self.candidate.goodput is not None
+        instances = peak_per_s / self.candidate.goodput.rate_per_s
+
+        def enough(count: int) -> bool:
+            return holds(self.all_on(count) if is_drawn else self.on(count, is_drawn=False))
+
+        count = _fewest(enough, max(round(instances), 1), math.ceil(_MOST_TIMES * instances))
+        if not count:
+            return []
+        return [
+            DayPlacement(
+                candidate=self.candidate,
+                instances=count,
+                seen=self.on(count, is_drawn=False),
+                tomorrow=self.all_on(count),
+            )
+        ]
+
+
+def _fewest(holds: Callable[[int], bool], start: int, most: int) -> int:
+    """Return the fewest instances that hold; 0 where `most` do not."""
+    low, high = 0, max(start, 1)
+    while not holds(high):
+        if high >= most:
+            return 0
+        low, high = high, min(2 * high, most)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
 
 
 def plan_tomorrow(
@@ -163,40 +193,29 @@ def plan_tomorrow(
             f"{len(days)} day shows nothing of how days differ", hint="give two days and more"
         )
     carried = [item for item in found if item.goodput and item.goodput.rate_per_s > 0]
-    coming = tomorrows(days, generator, draws)
+    coming = [*days, *tomorrows(days, generator, draws)]
     peak = max(day.peak_per_s for day in days)
 
     def for_average(shares: tuple[float, ...]) -> bool:
-        return float(np.mean(shares)) >= share
+        return float(np.mean(shares[: len(days)])) >= share
 
     def for_most(shares: tuple[float, ...]) -> bool:
         return float(np.mean(np.asarray(shares) >= share)) >= sure
 
-    made: dict[str, list[DayPlacement]] = {"average": [], "lasting": []}
+    average: list[DayPlacement] = []
+    lasting: list[DayPlacement] = []
     for candidate in carried[:arrangements]:
-        assert candidate.goodput is not None
-        start = max(round(peak / candidate.goodput.rate_per_s), 1)
-        most = math.ceil(_MOST_TIMES * peak / candidate.goodput.rate_per_s)
-        seen, ahead = (_Trial(candidate, part, slo, progress) for part in (days, coming))
-        for name, trial, holds in (("average", seen, for_average), ("lasting", ahead, for_most)):
-            count = trial.fewest(holds, start, most)
-            if count:
-                made[name].append(
-                    DayPlacement(
-                        candidate=candidate,
-                        instances=count,
-                        seen=seen.on(count),
-                        tomorrow=ahead.on(count),
-                    )
-                )
-    if not made["average"] or not made["lasting"]:
+        trial = _Trial(candidate, days, coming[len(days) :], slo, progress)
+        average += trial.placed(for_average, peak, is_drawn=False)
+        lasting += trial.placed(for_most, peak, is_drawn=True)
+    if not average or not lasting:
         raise _infeasible(carried[0], coming, slo, share, peak)
-    average, lasting = (
-        # Of equal fleets that which keeps more on its worst day.
-        min(made[name], key=lambda item: (item.devices, -min(item.tomorrow)))
-        for name in ("average", "lasting")
-    )
-    return TomorrowPlan(average=average, lasting=lasting, factors=_factors(days))
+    # Of equal fleets that which keeps more on its worst day.
+    chosen = [
+        min(made, key=lambda item: (item.devices, -min(item.tomorrow)))
+        for made in (average, lasting)
+    ]
+    return TomorrowPlan(average=chosen[0], lasting=chosen[1], factors=_factors(days))
 
 
 def _infeasible(
