@@ -64,7 +64,9 @@ class ClientDays:
             )
             for part in range(_PARTS)
         ]
-        times, inputs, outputs = (np.concatenate([piece[at] for piece in pieces]) for at in range(3))
+        times, inputs, outputs = (
+            np.concatenate([piece[at] for piece in pieces]) for at in range(3)
+        )
         return DayLoad(
             name=f"{self.name}, day {number + 1}",
             arrival_s=times,

@@ -13,7 +13,6 @@ a fleet: this was looked at on days 6 and 11 of the first service.
 import math
 
 import numpy as np
-
 from benchmarks.common import Check
 from benchmarks.plan._client_days import ClientDays
 
@@ -79,7 +78,7 @@ def run(quick: bool) -> list[Check]:
 
 def _worst(short: dict[str, list[float]], one: str, other: str) -> float:
     """Return the ratio of worst shortfalls."""
-    return max(short[one]) / max(max(short[other]), 1e-9)
+    return max(short[one]) / max(*short[other], 1e-9)
 
 
 def _plan(days: list[DayLoad], generator: np.random.Generator, *, draws: int) -> TomorrowPlan:

@@ -11,8 +11,8 @@ on, when the cache of prompts is warm: what the form of the model loses.
 
 The two traces of chat are of a service in steady use; the synthetic mix of long contexts drifts:
 conversations grow over the whole trace, so it is shown as a group of its own under the same bounds.
-Bounds were set by hand at what a planner would not notice; choices within the fit (kind of arrivals,
-pairing of lengths) are made on the first part only.
+Bounds were set by hand at what a planner would not notice; choices within the fit (kind of
+arrivals, pairing of lengths) are made on the first part only.
 """
 
 from pathlib import Path

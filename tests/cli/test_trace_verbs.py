@@ -17,7 +17,10 @@ BAD = {
     "zero tokens": (HEAD + "0,9,9\n1,9,0\n", "line 3: output_tokens is 0"),
     "mixed units": (MIXED, "line 8: arrival_s is 7000 s, and from there on gaps"),
     "not a number": (HEAD + "0,9,9\nnan,9,9\n", "line 3: arrival_s is nan"),
-    "duplicate id": ("id,arrival_s,input_tokens,output_tokens\na,0,9,9\na,1,9,9\n", "line 3: id 'a'"),
+    "duplicate id": (
+        "id,arrival_s,input_tokens,output_tokens\na,0,9,9\na,1,9,9\n",
+        "line 3: id 'a'",
+    ),
 }
 VERBS = {
     "trace show": ("trace", "show", "TRACE"),
@@ -25,6 +28,7 @@ VERBS = {
     "trace scale": ("trace", "scale", "TRACE", "--out", "OUT"),
     "serve bench": ("serve", "bench", "http://127.0.0.1:9", "--trace", "TRACE"),
     "serve replay": ("serve", "replay", "MODEL", "TRACE"),
+    "sim chain": ("sim", "chain", "--trace", "TRACE"),
     "plan serve": (
         *("plan", "serve", "--model", "7B", "--machine", "H100-SXM5-80GB", "--trace", "TRACE"),
     ),

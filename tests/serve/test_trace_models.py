@@ -200,6 +200,4 @@ def test_what_cannot_be_fitted_or_scaled_is_refused():
     two = TraceColumns.of([rows[0], TraceRow(arrival_s=1.0, input_tokens=5, output_tokens=5)])
     for rate, duration_s in ((0.0, 1.0), (1.0, 0.0), (float("nan"), 1.0)):
         with pytest.raises(ConfigError, match="cannot generate"):
-            fit_trace(two).draw(
-                np.random.default_rng(0), duration_s=duration_s, rate_per_s=rate
-            )
+            fit_trace(two).draw(np.random.default_rng(0), duration_s=duration_s, rate_per_s=rate)

@@ -102,7 +102,9 @@ def test_bursts_show_in_the_windows_they_fill():
 def test_the_hour_of_the_day_explains_a_rate_that_follows_it():
     hours = np.arange(96)
     counts = np.where(hours % 24 == 14, 90, 30)
-    times = np.concatenate([hour * 3600 + np.linspace(0, 3599, n) for hour, n in zip(hours, counts)])
+    times = np.concatenate(
+        [hour * 3600 + np.linspace(0, 3599, n) for hour, n in zip(hours, counts, strict=True)]
+    )
     shape = burstiness(times - times[0]).day
     assert shape.explained == pytest.approx(1.0)
     assert int(np.argmax(shape.hourly)) == 14
@@ -165,7 +167,9 @@ def test_what_is_written_is_read_again(tmp_path_factory, told):
     write_rows(path, rows)
     again = list(read_rows(path))
     for one, other in zip(rows, again, strict=True):
-        told = [(r.input_tokens, r.output_tokens, r.client, r.session, r.hash_ids) for r in (one, other)]
+        told = [
+            (r.input_tokens, r.output_tokens, r.client, r.session, r.hash_ids) for r in (one, other)
+        ]
         assert told[0] == told[1] and one.arrival_s == pytest.approx(other.arrival_s, abs=1e-6)
     if not any(row.hash_ids for row in rows):
         return

@@ -99,7 +99,10 @@ def test_formats_are_told_by_content(name, tmp_path):
             "line 1: hash_ids is -1",
         ),
         ('{"timestamp":-1,"input_length":5,"output_length":1}\n', "line 1: timestamp is -1"),
-        ("arrival_s,input_tokens,output_tokens\n2,1,1\n1,1,1\n", "line 3: arrival_s is 1 s, before"),
+        (
+            "arrival_s,input_tokens,output_tokens\n2,1,1\n1,1,1\n",
+            "line 3: arrival_s is 1 s, before",
+        ),
         ("arrival_ms,input_tokens,output_tokens\n2,1,1\n", "line 1: .* arrival_ms"),
         ("arrival_s,TIMESTAMP,input_tokens,output_tokens\n2,1,1,1\n", "line 1: .* TIMESTAMP"),
         ("arrival_s,input_tokens,output_tokens\n1.7e12,1,1\n", "line 2: arrival_s is 1.7e.12 s"),
@@ -115,7 +118,10 @@ def test_formats_are_told_by_content(name, tmp_path):
             '{"timestamp":1,"input_length":5,"output_length":1,"id":7}\n',
             "line 2: id '7'",
         ),
-        (BURST + "5,ChatGPT,9,0,9,API log\n", "line 2: Response tokens is 0: a request that failed"),
+        (
+            BURST + "5,ChatGPT,9,0,9,API log\n",
+            "line 2: Response tokens is 0: a request that failed",
+        ),
         (BURST + "5,ChatGPT,9,1,11,API log\n", "line 2: Total tokens is 11, but .* make 10"),
         (BURST + "5,ChatGPT,9,1,ten,API log\n", "line 2: Total tokens is 'ten'"),
     ],

@@ -47,7 +47,7 @@ for name, text, example in (
     ),
     (
         "tomorrow",
-        "From several days, find the fleet that holds on one not seen, beside that for the average.",
+        "From several days, find the fleet that holds on a day not seen.",
         "--model llama-3-8b --machine H100-SXM5-80GB --trace week.csv",
     ),
     (

@@ -181,8 +181,8 @@ def _page(
     columns += [Column(head, align="right") for head in heads]
     more = made.lasting.devices - made.average.devices
     said = (
-        f"{share:.0%} of the requests keep both limits on {sure:.0%} of the days to come: {more:+d} "
-        "accelerators over the fleet for the average day."
+        f"{share:.0%} of the requests keep both limits on {sure:.0%} of the days to come: "
+        f"{more:+d} accelerators over the fleet for the average day."
     )
     seen: list[list[Cell]] = [
         [

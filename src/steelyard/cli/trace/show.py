@@ -100,8 +100,8 @@ def _arrivals(found: Burstiness) -> list[Block]:
     ]
     blocks: list[Block] = [
         Text(
-            f"Gaps vary by {found.cv:.2f} of their mean (1 is Poisson); neighbouring gaps correlate "
-            f"by {found.gap_correlation:.2f}."
+            f"Gaps vary by {found.cv:.2f} of their mean (1 is Poisson); neighbouring gaps "
+            f"correlate by {found.gap_correlation:.2f}."
         )
     ]
     if found.resolution_s:

@@ -41,7 +41,7 @@ def resample_rate(
     if not 0 < rate_per_s < np.inf or columns.span_s <= 0:
         raise ConfigError(
             f"cannot bring a trace of {columns.span_s:g} s to {rate_per_s} requests per s",
-            hint="give a rate above 0 and a trace with arrivals; `trace fit` draws some for lengths",
+            hint="give a rate above 0 and a trace whose arrivals span some time",
         )
     factor = rate_per_s * columns.span_s / max(len(columns.client) - 1, 1)
     units = conversation_of(columns)

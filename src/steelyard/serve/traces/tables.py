@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 from steelyard.errors import TraceError
 from steelyard.serve.traces.fields import read_number
@@ -159,7 +160,8 @@ class _Columns:
 
     def _explain(self, cells: list[str], where: str) -> None:
         """Raise the error of a row that is not good."""
-        told = dict(zip_longest(self.names, cells[: len(self.names)], fillvalue=None))
+        # A cell that is missing is None, as in `csv.DictReader`.
+        told: dict[Any, Any] = dict(zip_longest(self.names, cells[: len(self.names)]))
         count = partial(read_number, read=int, kind="a whole number", least=1)
         name = self.arrival_name
         if self.arrival >= 0:

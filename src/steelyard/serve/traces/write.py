@@ -48,6 +48,4 @@ def _line(row: TraceRow) -> dict[str, object]:
         "block_tokens": row.block_tokens,
     }
     told = {"client": row.client, "session": row.session, "think_s": row.think_s}
-    return line | {
-        name: value for name, value in told.items() if value not in ("default", "", 0.0)
-    }
+    return line | {name: value for name, value in told.items() if value not in ("default", "", 0.0)}

@@ -315,5 +315,5 @@ def _shaped(model: ArrivalModel, times: NDArray[np.float64], first_s: float) -> 
     wanted = math.log(gaps.mean()) - float(np.log(gaps).mean())
     if wanted < 1e-6:
         return replace(model, shape=1e4)
-    shape = brentq(lambda log_k: log_k - digamma(math.exp(log_k)) - wanted, -6.0, 14.0)
-    return replace(model, shape=math.exp(float(shape)))
+    log_shape: Any = brentq(lambda log_k: log_k - digamma(math.exp(log_k)) - wanted, -6.0, 14.0)
+    return replace(model, shape=math.exp(log_shape))

@@ -117,9 +117,7 @@ def fit_lengths(
     return _histogram(inputs, outputs, best["alone"]), tried
 
 
-def _histogram(
-    inputs: NDArray[np.int64], outputs: NDArray[np.int64], alone: float
-) -> LengthModel:
+def _histogram(inputs: NDArray[np.int64], outputs: NDArray[np.int64], alone: float) -> LengthModel:
     """Count pairs by cell."""
     cells, counts = np.unique(_cells(inputs, outputs), axis=0, return_counts=True)
     seen = int(inputs.min()), int(inputs.max()), int(outputs.min()), int(outputs.max())

@@ -134,11 +134,8 @@ class TraceModel:
         made: list[TraceRow] = []
         for part in self.parts:
             arrivals = part.arrivals
-            faster = replace(
-                arrivals,
-                rate_per_s=arrivals.rate_per_s * factor,
-                # Steps keep their time: what follows over a minute does so at any rate.
-            )
+            # Steps keep their time: what follows over a minute does so at any rate.
+            faster = replace(arrivals, rate_per_s=arrivals.rate_per_s * factor)
             made += replace(part, arrivals=faster).draw(generator, duration_s, self.first_s)
         return sorted(made, key=lambda row: row.arrival_s)
 
@@ -149,6 +146,12 @@ class TraceModel:
     @classmethod
     def load(cls, path: Path) -> "TraceModel":
         """Read it from JSON.
+
+        Args:
+            path: file that `save` wrote.
+
+        Returns:
+            The model.
 
         Raises:
             ConfigError: the file is no such model; names the field.
