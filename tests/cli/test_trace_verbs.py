@@ -67,10 +67,10 @@ def test_bad_traces_are_refused_by_row_at_every_verb(verb, fault, tmp_path, caps
 
 
 def test_show_prints_the_same_for_people_and_programs(good, tmp_path, capsys):
-    assert run("trace", "show", good, "--chart", tmp_path / "rate.svg") == 0
+    assert run("trace", "show", good, "--chart", tmp_path / "rate.json") == 0
     told = capsys.readouterr().out
     assert "400 requests" in told and "is not known" in told and "less than two days" in told
-    assert (tmp_path / "rate.svg").read_text().startswith("<svg")
+    assert "Requests per second" in (tmp_path / "rate.json").read_text()
     assert run("trace", "show", good, "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["requests"] == 400 and found["arrivals"]["cv"] == pytest.approx(0, abs=1e-6)
@@ -79,7 +79,7 @@ def test_show_prints_the_same_for_people_and_programs(good, tmp_path, capsys):
     lengths.write_text("input_tokens,output_tokens\n5,5\n6,6\n")
     assert run("trace", "show", lengths) == 0
     assert "without arrivals" in capsys.readouterr().out
-    assert run("trace", "show", lengths, "--chart", tmp_path / "none.svg") == 2
+    assert run("trace", "show", lengths, "--chart", tmp_path / "none.json") == 2
     assert "--chart" in capsys.readouterr().err
 
 

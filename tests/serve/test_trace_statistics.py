@@ -58,7 +58,7 @@ def trees(draw):
     return chains
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(trees(), st.integers(1, 12))
 def test_one_pass_gives_the_hits_of_a_cache_of_any_size(chains, cache_blocks):
     columns = hashed(chains)
@@ -132,7 +132,7 @@ def test_clients_and_lengths_are_counted():
     assert once.arrivals is None and once.rates is None
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -152,17 +152,14 @@ def test_a_change_from_seconds_to_milliseconds_is_found_at_its_row(seed, tmp_pat
     assert "milliseconds" in caught.value.hint
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.sampled_from([0.0, 0.01, 1.0, 30.0, 2000.0, 90_000.0]), min_size=1, max_size=60))
-def test_long_pauses_are_no_change_of_unit(gaps):
+@pytest.mark.parametrize("pause_s", [2000.0, 90_000.0, 500_000.0])
+def test_long_pauses_are_no_change_of_unit(pause_s):
     from steelyard.serve.traces.order import RowOrder
 
-    # pauses of any length, as long as gaps go on as they were: the last gap repeats the first
     order = RowOrder("arrival_s")
-    at_s = 0.0
-    for gap in [1.0] * 12 + [500_000.0] + [1.0] * 12 + gaps[:1]:
-        at_s += gap
-        order.see(at_s, "row")
+    # gaps after the pause are as they were before it
+    for at_s in np.cumsum([1.0] * 12 + [pause_s] + [1.0] * 12):
+        order.see(float(at_s), "row")
     order.end()
 
 
