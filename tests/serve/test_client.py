@@ -676,6 +676,7 @@ def test_wrong_bench_options_are_refused_in_one_line(server, words, message, cap
 
 def test_wrong_models_and_addresses_are_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("STEELYARD_HOME", str(tmp_path / "home"))
+    (tmp_path / "trace.csv").write_text("input_tokens,output_tokens\n5,5\n")
     for words, message in (
         (("serve", "bench", "ftp://x"), "not the address"),
         (("serve", "bench", "http://127.0.0.1:1"), "no server answers"),

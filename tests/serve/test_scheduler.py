@@ -206,7 +206,7 @@ def test_traces_repeat_and_bad_rows_are_named(tmp_path):
         list(with_prompts(rows, np.random.default_rng(3), vocab_size=0))
     assert first[0].arrival_s == 0.0
     path = tmp_path / "trace.csv"
-    path.write_text("arrival_s,prompt_tokens,output_tokens\n2.0,3,4\n1.0,5,6\n")
+    path.write_text("arrival_s,prompt_tokens,output_tokens\n1.0,5,6\n2.0,3,4\n")
     rows = load_trace(path, np.random.default_rng(0), vocab_size=10)
     assert [(row.arrival_s, len(row.prompt), row.output_tokens) for row in rows] == [
         (1.0, 5, 6),
@@ -218,6 +218,10 @@ def test_traces_repeat_and_bad_rows_are_named(tmp_path):
         ("arrival_s,prompt_tokens,output_tokens\nnan,1,3\n", "arrival_s is nan"),
         ("arrival_s,prompt_tokens\n1,2\n", "no column 'output_tokens'"),
         ("arrival_s,prompt_tokens,output_tokens\n", "no rows"),
+        (
+            "arrival_s,prompt_tokens,output_tokens\n2,1,1\n1,1,1\n",
+            "line 3: arrival_s is 1 s, before",
+        ),
     ):
         path.write_text(body)
         with pytest.raises(TraceError, match=message):

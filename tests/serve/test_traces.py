@@ -48,14 +48,16 @@ def row(arrival_s=0.0, inputs=8, outputs=4, **more):
     return TraceRow(arrival_s=arrival_s, input_tokens=inputs, output_tokens=outputs, **more)
 
 
+BURST = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
 FORMATS = {
-    "ours.csv": "arrival_s,prompt_tokens,output_tokens,client\n0.5,3,2,a\n0.25,4,1,\n",
-    "azure.csv.gz": "arrival_s,input_tokens,output_tokens\n0.5,3,2\n0.25,4,1\n",
+    "ours.csv": "arrival_s,prompt_tokens,output_tokens,client\n0.25,3,2,a\n0.5,4,1,\n",
+    "azure.csv.gz": "arrival_s,input_tokens,output_tokens\n0.25,3,2\n0.5,4,1\n",
     "raw.csv": "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 "
     "18:15:46.6805900,3,2\n2023-11-16 18:15:47.1805900,4,1\n",
     "lengths.csv": "input_tokens,output_tokens\n3,2\n4,1\n",
-    "mooncake.jsonl": '{"timestamp":500,"input_length":3,"output_length":2,"hash_ids":[7]}\n'
-    '{"timestamp":250,"input_length":4,"output_length":1,"hash_ids":[8]}\n\n',
+    "burst.csv": BURST + "0.25,ChatGPT,3,2,5,Conversation log\n0.5,GPT-4,4,1,5,API log\n",
+    "mooncake.jsonl": '{"timestamp":250,"input_length":3,"output_length":2,"hash_ids":[7]}\n'
+    '{"timestamp":500,"input_length":4,"output_length":1,"hash_ids":[8]}\n\n',
 }
 
 
@@ -65,8 +67,10 @@ def test_formats_are_told_by_content(name, tmp_path):
     path = write(tmp_path / name, FORMATS[name]).rename(tmp_path / "trace")
     rows = list(read_rows(path))
     assert [(item.input_tokens, item.output_tokens) for item in rows] == [(3, 2), (4, 1)]
-    expected = {"raw.csv": [0.0, 0.5], "lengths.csv": [0.0, 0.0]}.get(name, [0.5, 0.25])
+    expected = {"raw.csv": [0.0, 0.5], "lengths.csv": [0.0, 0.0]}.get(name, [0.25, 0.5])
     assert [item.arrival_s for item in rows] == pytest.approx(expected, abs=1e-4)
+    if name == "burst.csv":
+        assert [item.client for item in rows] == ["ChatGPT, Conversation log", "GPT-4, API log"]
     if name == "ours.csv":
         assert [item.client for item in rows] == ["a", "default"]
 
@@ -95,12 +99,78 @@ def test_formats_are_told_by_content(name, tmp_path):
             "line 1: hash_ids is -1",
         ),
         ('{"timestamp":-1,"input_length":5,"output_length":1}\n', "line 1: timestamp is -1"),
+        (
+            "arrival_s,input_tokens,output_tokens\n2,1,1\n1,1,1\n",
+            "line 3: arrival_s is 1 s, before",
+        ),
+        ("arrival_ms,input_tokens,output_tokens\n2,1,1\n", "line 1: .* arrival_ms"),
+        ("arrival_s,TIMESTAMP,input_tokens,output_tokens\n2,1,1,1\n", "line 1: .* TIMESTAMP"),
+        ("arrival_s,input_tokens,output_tokens\n1.7e12,1,1\n", "line 2: arrival_s is 1.7e.12 s"),
+        ("TIMESTAMP,input_tokens,output_tokens\n12.5,1,1\n", "line 2: TIMESTAMP is '12.5'"),
+        ("id,input_tokens,output_tokens\na,1,1\na,1,1\n", "line 3: id 'a' was there before"),
+        (
+            '{"timestamp":9,"input_length":5,"output_length":1}\n'
+            '{"timestamp":8,"input_length":5,"output_length":1}\n',
+            "line 2: timestamp is 0.008 s, before",
+        ),
+        (
+            '{"timestamp":1,"input_length":5,"output_length":1,"id":7}\n'
+            '{"timestamp":1,"input_length":5,"output_length":1,"id":7}\n',
+            "line 2: id '7'",
+        ),
+        (
+            BURST + "5,ChatGPT,9,0,9,API log\n",
+            "line 2: Response tokens is 0: a request that failed",
+        ),
+        (BURST + "5,ChatGPT,9,1,11,API log\n", "line 2: Total tokens is 11, but .* make 10"),
+        (BURST + "5,ChatGPT,9,1,ten,API log\n", "line 2: Total tokens is 'ten'"),
     ],
 )
 def test_errors_name_file_row_and_field(text, where, tmp_path):
     with pytest.raises(TraceError, match=where) as caught:
         list(read_rows(write(tmp_path / "bad", text)))
     assert str(tmp_path / "bad") in str(caught.value)
+
+
+def times_as_text(times):
+    return "arrival_s,input_tokens,output_tokens\n" + "".join(f"{at:.6g},1,1\n" for at in times)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_change_from_seconds_to_milliseconds_is_found_at_its_row(seed, tmp_path):
+    rng = np.random.default_rng(seed)
+    times = np.cumsum(rng.gamma(0.5, 2.0, 60))
+    place = int(rng.integers(10, 55))
+    mixed = np.where(np.arange(60) < place, times, times * 1000)
+    with pytest.raises(TraceError, match=f"line {place + 2}: .*milliseconds|times as long"):
+        list(read_rows(write(tmp_path / "mixed.csv", times_as_text(mixed))))
+    # one row alone among the others comes before its neighbour
+    single = times.copy()
+    single[place] *= 1000
+    with pytest.raises(TraceError, match=f"line {place + 3}: .* before") as caught:
+        list(read_rows(write(tmp_path / "single.csv", times_as_text(single))))
+    assert "milliseconds" in caught.value.hint
+
+
+@pytest.mark.parametrize("pause_s", [2000.0, 90_000.0, 500_000.0])
+def test_long_pauses_are_no_change_of_unit(pause_s):
+    from steelyard.serve.traces.order import RowOrder
+
+    order = RowOrder("arrival_s")
+    # gaps after the pause are as they were before it
+    for at_s in np.cumsum([1.0] * 12 + [pause_s] + [1.0] * 12):
+        order.see(float(at_s), "row")
+    order.end()
+
+
+def test_burst_conversations_know_how_long_their_sender_thought(tmp_path):
+    text = (
+        "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,"
+        "Log Type\n10,7,4,GPT-4,5,2,7,Conversation log\n11,,,GPT-4,5,2,7,API log\n"
+        "20,7,3,GPT-4,9,2,11,Conversation log\n"
+    )
+    rows = list(read_rows(write(tmp_path / "v12.csv", text)))
+    assert [(item.session, item.think_s) for item in rows] == [("7", 0.0), ("", 0.0), ("7", 6.0)]
 
 
 def test_unreadable_files_are_refused(tmp_path):
@@ -119,9 +189,9 @@ def test_reading_is_lazy(tmp_path):
     assert len(load_rows(path, np.random.default_rng(0), limit=2)) == 2
 
 
-def test_load_rows_scales_sorts_and_sets_the_rate(tmp_path):
+def test_load_rows_scales_and_sets_the_rate(tmp_path):
     azure = write(
-        tmp_path / "azure.csv", "arrival_s,input_tokens,output_tokens\n9,80,1\n1,16,8\n5,8,8\n"
+        tmp_path / "azure.csv", "arrival_s,input_tokens,output_tokens\n1,16,8\n5,8,8\n9,80,1\n"
     )
     rows = load_rows(azure, np.random.default_rng(0), scale=1 / 8, rate_per_s=1.0)
     assert [(item.arrival_s, item.input_tokens, item.output_tokens) for item in rows] == [

@@ -38,6 +38,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "laws": ("laws:app", "Fit scaling laws to measured points and decide with them."),
     "cost": ("cost:app", "Time, memory, energy and money of training and serving a model."),
     "plan": ("plan:app", "Choose model size, layout and machines for a budget."),
+    "trace": ("trace:app", "Look at traces of requests, model them, and scale them."),
     "sim": ("sim:app", "Replay machines in virtual time, such as a row on one power budget."),
     "data": ("data:app", "Clean, deduplicate, tokenize and pack text."),
     "train": ("train:app", "Train a model from a recipe; a killed run continues."),

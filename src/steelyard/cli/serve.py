@@ -127,16 +127,16 @@ def replay(
     from steelyard.cost.phase_time import PhaseStepTime
     from steelyard.serve.forecast import forecast_replay
     from steelyard.serve.profile import profile
-    from steelyard.serve.traces import load_trace
+    from steelyard.serve.traces import load_rows, with_prompts
 
+    generator = np.random.default_rng(seed)
+    # A trace is read in an instant, a model is not.
+    rows = load_rows(trace, generator, limit=limit, scale=read_fraction(scale, "--scale"))
     stored = PhaseStepTime.load(steps) if steps else None
     folder = model_folder(model)
-    factor = read_fraction(scale, "--scale")
     llm = _make(folder, engine)
-    generator = np.random.default_rng(seed)
-    requests = load_trace(
-        trace, generator, vocab_size=llm.model.architecture.vocab_size, limit=limit, scale=factor
-    )
+    vocab_size = llm.model.architecture.vocab_size
+    requests = list(with_prompts(rows, generator, vocab_size=vocab_size))
     meter = LoadMeter()
     samples = profile(llm, generator=generator, limit_s=_PROBE_S if stored else _PROFILE_S)
     step_time = samples.anchor(stored) if stored else samples.fit()

@@ -17,6 +17,7 @@ from steelyard.serve.traces.reshape import (
 )
 from steelyard.serve.traces.sessions import make_sessions
 from steelyard.serve.traces.synthetic import synthetic_rows
+from steelyard.serve.traces.write import write_rows
 
 __all__ = [
     "ClientStatistics",
@@ -38,4 +39,5 @@ __all__ = [
     "scale_lengths",
     "synthetic_rows",
     "with_prompts",
+    "write_rows",
 ]

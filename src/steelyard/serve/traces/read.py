@@ -1,10 +1,7 @@
 """Traces from files: the content tells the format, and errors name file, row and field."""
 
-import csv
 import math
-from collections.abc import Callable, Iterator
-from datetime import datetime
-from functools import partial
+from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
 
@@ -12,16 +9,15 @@ import msgspec
 import numpy as np
 
 from steelyard.errors import TraceError
-from steelyard.serve.traces.fields import open_text, read_number
+from steelyard.serve.traces.fields import open_text
+from steelyard.serve.traces.order import RowOrder
 from steelyard.serve.traces.prompts import with_prompts
 from steelyard.serve.traces.record import TraceRequest, TraceRow
 from steelyard.serve.traces.reshape import draw_arrivals, rescale_rate, scale_lengths
+from steelyard.serve.traces.tables import ARRIVALS, csv_rows
 
 __all__ = ["has_arrivals", "load_rows", "load_trace", "read_rows"]
 
-_INPUT = ("prompt_tokens", "input_tokens", "ContextTokens")
-_OUTPUT = ("output_tokens", "GeneratedTokens")
-_ARRIVAL = ("arrival_s", "TIMESTAMP")
 _FORMATS = (
     "a CSV with input_tokens, output_tokens and perhaps arrival_s, or JSON lines with "
     "timestamp, input_length, output_length, hash_ids, in UTF-8"
@@ -30,21 +26,31 @@ _BLOCK_TOKENS = 512
 
 
 class _Line(msgspec.Struct):
-    """One line of a Mooncake trace: a time in milliseconds, and ids of blocks of 512 tokens."""
+    """One line of a Mooncake trace: a time in milliseconds, and ids of blocks of 512 tokens.
+
+    The rest is what our own files of this kind may add.
+    """
 
     timestamp: float
     input_length: int
     output_length: int
     hash_ids: list[int] = []
+    block_tokens: int = _BLOCK_TOKENS
+    client: str = "default"
+    session: str = ""
+    think_s: float = 0.0
+    id: str | int = ""
 
 
 def read_rows(path: Path) -> Iterator[TraceRow]:
     """Read a trace row by row, plain or gzip-compressed; the content tells the format.
 
     Known are our CSV (`arrival_s, prompt_tokens, output_tokens`, perhaps `client, session,
-    think_s`), Azure's (`arrival_s` or `TIMESTAMP`, `input_tokens` or `ContextTokens`,
-    `output_tokens` or `GeneratedTokens`), lengths without arrivals (`input_tokens, output_tokens`;
-    all arrive at 0), and Mooncake's JSON lines with prefix hashes.
+    think_s, id`), Azure's (`arrival_s` or `TIMESTAMP`, `input_tokens` or `ContextTokens`,
+    `output_tokens` or `GeneratedTokens`), BurstGPT's (`Timestamp` in seconds, `Model`, `Request
+    tokens`, `Response tokens`, `Total tokens`, `Log Type`, perhaps `Session ID` and `Elapsed
+    time`), lengths without arrivals (`input_tokens, output_tokens`; all arrive at 0), and
+    Mooncake's JSON lines with prefix hashes.
 
     Args:
         path: the file.
@@ -53,18 +59,19 @@ def read_rows(path: Path) -> Iterator[TraceRow]:
         Rows in the order of the file.
 
     Raises:
-        TraceError: the file is missing or empty, its format unknown, or a row has a bad value;
+        TraceError: the file is missing or empty, its format unknown, a row has a bad value, is
+            earlier than the one before, counts in another unit, or has an id that was there before;
             names file, row and field.
 
     Source: Splitwise (arXiv 2311.18677) for Azure's columns; Mooncake (arXiv 2407.00079), section
-        4, for hashed blocks.
+        4, for hashed blocks; BurstGPT (arXiv 2401.17644) for its columns.
     """
     count = 0
     with open_text(path, _FORMATS) as stream:
         first = stream.readline()
         lines = chain([first], stream)
         for row in (
-            _json_rows(lines, path) if first.lstrip().startswith("{") else _csv_rows(lines, path)
+            _json_rows(lines, path) if first.lstrip().startswith("{") else csv_rows(lines, path)
         ):
             count += 1
             yield row
@@ -87,64 +94,14 @@ def has_arrivals(path: Path) -> bool:
     with open_text(path, _FORMATS) as stream:
         first = stream.readline()
     return first.lstrip().startswith("{") or bool(
-        set(_ARRIVAL) & {name.strip() for name in first.split(",")}
+        set(ARRIVALS) & {name.strip() for name in first.split(",")}
     )
-
-
-def _csv_rows(lines: Iterator[str], path: Path) -> Iterator[TraceRow]:
-    """Read any of the CSV formats."""
-    reader = csv.DictReader(lines)
-    names = [name.strip() for name in reader.fieldnames or ()]
-    reader.fieldnames = names
-    if "input_lo" in names or "mean_rate_rps" in names:
-        raise TraceError(
-            f"{path} holds statistics, not requests",
-            hint="read client statistics with `read_clients`, then `client_mix`",
-        )
-    prompt = _column(names, _INPUT, path)
-    output = _column(names, _OUTPUT, path)
-    arrival = next((name for name in _ARRIVAL if name in names), "")
-    when = _arrival_reader(arrival)
-    seconds = partial(read_number, kind="a number of seconds")
-    count = partial(read_number, read=int, kind="a whole number", least=1)
-    for row in reader:
-        where = f"{path}, line {reader.line_num}"
-        yield TraceRow(
-            arrival_s=seconds(row, arrival, where, read=when) if arrival else 0.0,
-            input_tokens=count(row, prompt, where),
-            output_tokens=count(row, output, where),
-            client=row.get("client") or "default",
-            session=row.get("session") or "",
-            think_s=seconds(row, "think_s", where) if row.get("think_s") else 0.0,
-        )
-
-
-def _column(names: list[str], known: tuple[str, ...], path: Path) -> str:
-    """Find a needed column under one of its names."""
-    for name in known:
-        if name in names:
-            return name
-    found = ", ".join(names)[:120] or "none"
-    raise TraceError(f"{path}: no column {known[0]!r}, found were {found}", hint=f"give {_FORMATS}")
-
-
-def _arrival_reader(column: str) -> Callable[[str], float]:
-    """Return the reader of arrival times: seconds, or dates that count from the first."""
-    first: list[float] = []
-
-    def since_first(text: str) -> float:
-        # Azure writes seven digits of a second, Python reads six.
-        at_s = datetime.fromisoformat(text.strip()[:26]).timestamp()
-        if not first:
-            first.append(at_s)
-        return at_s - first[0]
-
-    return since_first if column == "TIMESTAMP" else float
 
 
 def _json_rows(lines: Iterator[str], path: Path) -> Iterator[TraceRow]:
     """Read Mooncake's JSON lines; blank lines are skipped."""
     decoder = msgspec.json.Decoder(_Line)
+    order = RowOrder("timestamp")
     for number, text in enumerate(lines, start=1):
         if not text.strip():
             continue
@@ -157,23 +114,37 @@ def _json_rows(lines: Iterator[str], path: Path) -> Iterator[TraceRow]:
                 hint="give timestamp (ms), input_length, output_length and hash_ids",
             ) from error
         _check_line(line, where)
+        order.see(line.timestamp / 1e3, where)
+        if line.id != "":
+            order.once(str(line.id), where)
         yield TraceRow(
             arrival_s=line.timestamp / 1e3,
             input_tokens=line.input_length,
             output_tokens=line.output_length,
+            client=line.client,
+            session=line.session,
+            think_s=line.think_s,
             hash_ids=tuple(line.hash_ids),
-            block_tokens=_BLOCK_TOKENS,
+            block_tokens=line.block_tokens,
         )
+    order.end()
 
 
 def _check_line(line: _Line, where: str) -> None:
     """Refuse values no request has."""
-    held = len(line.hash_ids) * _BLOCK_TOKENS
+    held = len(line.hash_ids) * line.block_tokens
     for name, value, good, allowed in (
         (
             "timestamp",
             line.timestamp,
             math.isfinite(line.timestamp) and line.timestamp >= 0,
+            "finite and at least 0",
+        ),
+        ("block_tokens", line.block_tokens, line.block_tokens >= 1, "at least 1"),
+        (
+            "think_s",
+            line.think_s,
+            math.isfinite(line.think_s) and line.think_s >= 0,
             "finite and at least 0",
         ),
         ("input_length", line.input_length, line.input_length >= 1, "at least 1"),
@@ -182,7 +153,7 @@ def _check_line(line: _Line, where: str) -> None:
             "hash_ids",
             len(line.hash_ids),
             not held or held >= line.input_length,
-            f"one id per {_BLOCK_TOKENS} tokens of the prompt",
+            f"one id per {line.block_tokens} tokens of the prompt",
         ),
         (
             "hash_ids",
@@ -223,7 +194,6 @@ def load_rows(
     rows = list(islice(scale_lengths(read_rows(path), scale), limit or None))
     if rate_per_s is not None and not has_arrivals(path):
         return draw_arrivals(rows, generator, rate_per_s=rate_per_s)
-    rows.sort(key=lambda row: row.arrival_s)
     return rows if rate_per_s is None else rescale_rate(rows, rate_per_s)
 
 
