@@ -51,6 +51,8 @@ class ReplicaGroup:
         max_num_seqs: most sequences of a micro-batch, at most the token budget.
         watermark_fraction: share of the pool kept free when a request is admitted beside others.
         whole_prompts: whether prompts run undivided in steps of their own.
+        prefix_caching: whether equal prefixes share blocks, and are not computed or sent again.
+        policy: order in which requests are served: by arrival, or by their priority.
         transfer_latency_s: seconds before keys and values begin to come, for each request.
         transfer_s_per_token: seconds in which those of a token come.
         route: how a replica is chosen: in turn, or the one with the fewest requests.
@@ -66,6 +68,8 @@ class ReplicaGroup:
     max_num_seqs: int = 256
     watermark_fraction: float = 0.01
     whole_prompts: bool = False
+    prefix_caching: bool = False
+    policy: Literal["fcfs", "priority"] = "fcfs"
     transfer_latency_s: float = 0.0
     transfer_s_per_token: float = 0.0
     route: Literal["fewest", "rotation"] = "fewest"
