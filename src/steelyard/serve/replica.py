@@ -90,6 +90,11 @@ class SchedulerReplica:
         self._held: dict[FleetJob, BlockTable] = {}
 
     @property
+    def role(self) -> ReplicaRole:
+        """Whether it runs prompts, decodes, or does both."""
+        return self._role
+
+    @property
     def load(self) -> int:
         """Requests it was sent and has not finished with."""
         return sum(lane.load for lane in self._lanes)
