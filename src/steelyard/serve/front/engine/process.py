@@ -70,6 +70,9 @@ def _make(channel: Channel) -> tuple[LLM, StartStages, str]:
 
         stages.end("import torch")
         # Nor does this: a process that is kept for later has imported all before it is told.
+        import steelyard.serve.front.engine.loop
+        import steelyard.serve.running.embed
+        import steelyard.serve.running.grammar  # noqa: F401
         from steelyard.serve.build import load_model, make_engine
         from steelyard.serve.front.text import TextCodec
 
