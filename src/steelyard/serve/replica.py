@@ -235,13 +235,21 @@ class SchedulerReplica:
         for turn in range(1, len(self._lanes) + 1):
             place = (self._latest + turn) % len(self._lanes)
             lane = self._lanes[place]
-            plan = lane.scheduler.schedule(self._now_s) if lane.plan is None else None
+            plan = self._next_step(lane) if lane.plan is None else None
             if plan is not None:
                 self._latest = place
                 lane.plan = plan
                 lane.end_s = self._run(place, plan)
                 return True
         return False
+
+    def _next_step(self, lane: ReplicaLane) -> StepPlan | None:
+        """Plan the next step of an idle lane."""
+        plan = lane.scheduler.schedule(self._now_s)
+        # One that was admitted with all but its last token in the cache decodes at the second look.
+        if plan is None and lane.scheduler.running:
+            plan = lane.scheduler.schedule(self._now_s)
+        return plan
 
     def _pull(self, lane: ReplicaLane) -> None:
         """Start transfers into a lane while it has room for them, in order."""

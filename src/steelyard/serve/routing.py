@@ -1,14 +1,22 @@
 """Which replica a request goes to."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from steelyard.errors import ConfigError, require
 from steelyard.serve.kv.prefix import PrefixIndex
 from steelyard.serve.replica_lane import prompt_digests
+from steelyard.sim.fleet.instance import ReplicaGroup
 from steelyard.sim.fleet.jobs import FleetJob
 
-__all__ = ["CachedReplica", "LongestPrefix", "PromptIndex", "RotatingRoute", "fewest_requests"]
+__all__ = [
+    "CachedReplica",
+    "LongestPrefix",
+    "PromptIndex",
+    "RotatingRoute",
+    "fewest_requests",
+    "route_of",
+]
 
 
 class _Loaded(Protocol):
@@ -200,3 +208,10 @@ class LongestPrefix:
             (index for index, load in enumerate(loads) if load <= limit),
             key=lambda index: (-matched.get(replicas[index], 0), loads[index]),
         )
+
+
+def route_of(group: ReplicaGroup) -> Callable[[Any, FleetJob], int]:
+    """Return the route that a group of replicas asks for."""
+    if group.route == "prefix":
+        return LongestPrefix(slack=group.route_slack)
+    return RotatingRoute() if group.route == "rotation" else fewest_requests

@@ -12,6 +12,7 @@ __all__ = [
     "GROUPS",
     "JOBS",
     "LANES",
+    "LONGEST",
     "NONE",
     "PREFILL",
     "REPLICAS",
@@ -22,8 +23,9 @@ __all__ = [
 NONE = -1
 BOTH, PREFILL, DECODE = range(3)
 """What the replicas of a group do."""
-ROTATION, FEWEST = range(2)
-"""How a group's replica is chosen: in turn, or the one with the fewest requests."""
+ROTATION, FEWEST, LONGEST = range(3)
+"""How a group's replica is chosen: in turn, the one with the fewest requests, or the one that holds
+most of the prompt."""
 
 JOBS = np.dtype(
     [
@@ -38,6 +40,12 @@ JOBS = np.dtype(
         ("blocks", "i8"),  # held in the lane that runs it
         ("held", "i8"),  # held where its prompt ran, until they are pulled
         ("order", "i8"),  # rank of arrival in its lane
+        ("given", "i8"),  # priority that it came with, from 0 up
+        ("rank", "i8"),  # the same where it counts, else 0: the smallest goes first
+        ("content", "i8"),  # its first row of `contents`
+        ("full", "i8"),  # its rows there, full blocks of its prompt and output
+        ("start", "i8"),  # computed tokens before the step
+        ("cached", "i8"),  # prompt tokens found when it was last admitted for its prompt
         ("mark", "i8"),  # 0 not in the step, 1 in it, 2 in it and gets a token
         ("after", "i8"),  # next in the queue it stands in
         ("lane", "i8"),
@@ -48,11 +56,14 @@ JOBS = np.dtype(
 )
 LANES = np.dtype(
     [
-        ("free", "i8"),  # blocks that can be taken
+        ("free", "i8"),  # blocks that hold nothing
+        ("idle", "i8"),  # known blocks that nobody holds
+        ("oldest", "i8"),  # of these, the one that was left first
+        ("newest", "i8"),
         ("running", "i8"),  # requests in its row of `running`
         ("stack", "i8"),  # preempted ones in its row of `stack`
-        ("head", "i8"),  # queue of requests that never ran
-        ("tail", "i8"),
+        ("head", "i8"),  # queue of requests that never ran, by rank and order
+        ("chunks", "i8"),  # requests of the step in its row of `chunks`
         ("pull_head", "i8"),  # queue of requests whose prompts ran elsewhere
         ("pull_tail", "i8"),
         ("landing", "i8"),  # requests whose keys and values are on their way
@@ -90,7 +101,10 @@ GROUPS = np.dtype(
         ("most", "i8"),  # sequences of a lane at once
         ("watermark", "i8"),
         ("whole", "i8"),
+        ("caching", "i8"),
+        ("ranked", "i8"),
         ("rule", "i8"),
+        ("slack", "i8"),
         ("turn", "i8"),
         ("large", "f8"),
         ("latency_s", "f8"),
@@ -124,6 +138,19 @@ class FleetState(NamedTuple):
         tables: step times of each group, float64 [groups, phases, features].
         running: requests that run in each lane by order, int64 [lanes, most].
         stack: preempted requests of each lane, the first to come back last, int64 [lanes, most].
+        chunks: requests of each lane's step in the order in which they joined it, int64 [lanes,
+            most].
+        ranked: running requests of the lane that is planned, the first to run first, int64 [most].
+        tails: last request of each rank in the queue of each lane, int64 [lanes, ranks].
+        contents: what each full block of each request holds, int64 [blocks]; contents of several
+            requests come first.
+        own: whether each group's table of a request has the known block of its content, uint8
+            [groups, blocks].
+        sizes: contents that several requests share, and others, int64 [2].
+        known: whether a content can be found in a lane, uint8 [places].
+        users: tables that hold it, int32 [places].
+        older: place of the content that was left before, int32 [places].
+        newer: place of the one that was left after, int32 [places].
         stage_s: when each stage of each replica is free, float64 [replicas, stages].
         features: what the step that is planned holds, float64 [7].
         steps: `STEPS`, as many as are kept.
@@ -137,6 +164,16 @@ class FleetState(NamedTuple):
     tables: NDArray[np.float64]
     running: NDArray[np.int64]
     stack: NDArray[np.int64]
+    chunks: NDArray[np.int64]
+    ranked: NDArray[np.int64]
+    tails: NDArray[np.int64]
+    contents: NDArray[np.int64]
+    own: NDArray[np.uint8]
+    sizes: NDArray[np.int64]
+    known: NDArray[np.uint8]
+    users: NDArray[np.int32]
+    older: NDArray[np.int32]
+    newer: NDArray[np.int32]
     stage_s: NDArray[np.float64]
     features: NDArray[np.float64]
     steps: Records
