@@ -30,6 +30,12 @@ class FleetReplay:
     jobs: Sequence[FleetJob]
     replicas: Sequence[SchedulerReplica]
     num_first: int
+    num_starts: int = 0
+
+    @property
+    def instance_s(self) -> float:
+        """Time of all instances, seconds."""
+        return len(self.replicas) * self.span_s
 
     @property
     def timeline(self) -> Timeline:

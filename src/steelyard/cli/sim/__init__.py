@@ -9,6 +9,11 @@ VERBS: tuple[tuple[str, str, str], ...] = (
         "Replay a row of servers on one power budget: caps, brakes, and what requests wait.",
         "--added 12 --days 7 --report row.html",
     ),
+    (
+        "serve",
+        "Replay a trace on a fleet of instances: times of requests, prefix hits, instance-hours.",
+        "trace.jsonl.gz --both 2 --prefill 1 --decode 1 --routing combined",
+    ),
 )
 """Verb, one line of help, and the words of its example."""
 for name, text, example in VERBS:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from steelyard.cost.step_time import FEATURES
 from steelyard.errors import CapacityError, ConfigError, DataError, require
 from steelyard.files import read_json, write_json
 from steelyard.sim.fleet.instance import ReplicaGroup, simulate_fleet
@@ -142,10 +143,10 @@ def simulated_map(
     together: ReplicaGroup,
     apart: tuple[ReplicaGroup, ReplicaGroup],
     *,
-    rates_per_s: Sequence[float],
-    prompts: Sequence[int],
-    ratios: Sequence[float],
-    requests: int = 300,
+    rates_per_s: Sequence[float] = (),
+    prompts: Sequence[int] = (512, 2048, 8192, 32_768),
+    ratios: Sequence[float] = (0.01, 0.03, 0.1, 0.3, 1.0),
+    requests: int = 200,
     spread: float = 0.2,
     seed: int = 0,
 ) -> HeatMap:
@@ -156,7 +157,8 @@ def simulated_map(
     Args:
         together: replicas that run both phases.
         apart: those that run prompts, and those that decode.
-        rates_per_s: requests per second of a whole fleet; at least 2 for their agreement.
+        rates_per_s: requests per second of a whole fleet; left out, those at which prompts of 4,096
+            tokens keep it busy for a tenth, two, four and eight tenths of the time.
         prompts: mean prompt lengths.
         ratios: mean output tokens over mean prompt tokens.
         requests: requests of each run, Poisson.
@@ -173,6 +175,7 @@ def simulated_map(
     """
     if not (requests >= 1 and 0 <= spread < 1):
         raise ConfigError(f"{requests} requests with a spread of {spread}: at least 1, in [0, 1)")
+    rates_per_s = rates_per_s or _rates(together)
     values = np.full((len(rates_per_s), len(prompts), len(ratios)), np.nan)
     for row, prompt in enumerate(prompts):
         for column, ratio in enumerate(ratios):
@@ -191,6 +194,17 @@ def simulated_map(
     return HeatMap(
         np.array(rates_per_s), np.array(prompts), np.array(ratios), values, source
     )
+
+
+def _rates(together: ReplicaGroup) -> list[float]:
+    """Return rates that keep replicas busy for shares of the time, by the time of a prompt."""
+    length = 4096
+    features = np.zeros(len(FEATURES))
+    features[[FEATURES.index("steps"), FEATURES.index("sequences")]] = 1
+    features[FEATURES.index("prefill_tokens")] = length
+    features[FEATURES.index("prefill_kv")] = length * (length + 1) / 2
+    each_s = float(np.asarray(together.step_time.predict(features[None]))[0])
+    return [share * together.count / each_s for share in (0.1, 0.2, 0.4, 0.8)]
 
 
 def _gain(
