@@ -8,7 +8,7 @@ Without prefix caching all that is left is a count.
 from steelyard.jit import njit
 from steelyard.sim.fleet.state import NONE, FleetState
 
-__all__ = ["available", "blocks_for", "matched", "remember", "release", "share", "take"]
+__all__ = ["available", "blocks_for", "matched", "release", "remember", "share", "take"]
 
 
 @njit(inline="always")

@@ -161,7 +161,7 @@ def simulate_fleet(
         output_tokens: [R] tokens to generate, at least 1.
         block_ids: what the leading full blocks of each request hold, as in `FleetJob`; empty where
             nothing is shared.
-        priority: [R] the smallest runs first in groups that serve by priority; all equal by default.
+        priority: [R] the smallest runs first in groups that serve by priority; all equal else.
         keep_steps: steps to keep, the first ones.
 
     Returns:
