@@ -100,6 +100,15 @@ class SchedulerReplica:
         return sum(lane.load for lane in self._lanes)
 
     @property
+    def pending_tokens(self) -> int:
+        """Prompt tokens that it was sent and has not run; what its cache holds of them counts."""
+        found = sum(job.input_tokens - job.cached_tokens for job in self._flying)
+        for lane in self._lanes:
+            for queue in (lane.scheduler.waiting, lane.scheduler.running):
+                found += sum(max(len(item.prompt) - item.num_computed, 0) for item in queue)
+        return found
+
+    @property
     def prefixes(self) -> list[PrefixIndex]:
         """What the pool of each micro-batch knows."""
         return [lane.memory.prefix for lane in self._lanes]

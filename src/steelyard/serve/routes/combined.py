@@ -1,6 +1,7 @@
 """Routing among instances for both phases and instances for prompts: phases, reuse and load."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from steelyard.errors import ConfigError, require
@@ -9,31 +10,49 @@ from steelyard.serve.routing import CachedReplica, PromptIndex
 from steelyard.sim.fleet.instance import ReplicaRole
 from steelyard.sim.fleet.jobs import FleetJob
 
-__all__ = ["Combined", "MixedReplica", "TypedReplica"]
+__all__ = ["Combined", "MixedReplica", "ServiceSeconds"]
 
 
-class TypedReplica(Protocol):
-    """A replica whose role a route knows."""
+class MixedReplica(CachedReplica, Protocol):
+    """A replica of a fleet that mixes roles."""
 
     @property
     def role(self) -> ReplicaRole:
         """Whether it runs prompts, decodes, or does both."""
         ...
 
+    @property
+    def pending_tokens(self) -> int:
+        """Prompt tokens that it was sent and has not run."""
+        ...
 
-class MixedReplica(CachedReplica, TypedReplica, Protocol):
-    """A replica of a fleet that mixes roles."""
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServiceSeconds:
+    """What a request takes of an instance that has nothing else to do, roughly.
+
+    Attributes:
+        prompt_s_per_token: seconds of a prompt token that is in no cache.
+        output_s_per_token: seconds of an output token.
+    """
+
+    prompt_s_per_token: float
+    output_s_per_token: float
 
 
 class Combined:
-    """Chooses the phases' arrangement by a heat map, then a replica by reuse or by load.
+    """Weighs the phases' arrangement, what caches hold, and what each replica has to do.
 
-    While the loads of the chosen replicas are balanced, a request goes where most of its prompt is
-    held; otherwise to the one with the least to do.
+    As published: the heat map chooses replicas for both phases or for prompts; while the loads of
+    these are balanced, the request goes where most of its prompt is held, else to the one with the
+    fewest requests. A type that is favoured is chosen however crowded it is.
+
+    With `service`, all three are seconds: prompt tokens that wait there, those of the request that
+    are in no cache, and its output; apart they are divided by the map's gain. The least sum wins,
+    so that crowding outweighs a small gain.
 
     Attributes:
-        index: what the replicas hold, of all types; each type is looked up alone.
-        num_apart: requests that were sent to replicas for prompts.
+        index: what the replicas hold, of all types.
 
     Source: Hu et al. 2025 (arXiv 2501.14417), section 5, algorithm 1.
     """
@@ -44,6 +63,7 @@ class Combined:
         *,
         expected_output: Callable[[FleetJob], float] | None = None,
         balance_threshold: int = 4,
+        service: ServiceSeconds | None = None,
     ) -> None:
         """Know no replica yet.
 
@@ -52,7 +72,8 @@ class Combined:
             expected_output: expects output tokens of a job; by default the job's own expectation,
                 and where it has none as many tokens as its prompt.
             balance_threshold: loads are balanced while the most and the fewest requests of the
-                chosen replicas differ by no more; at least 0.
+                chosen replicas differ by no more; at least 0. Not used with `service`.
+            service: what a request takes; without it the published rule decides.
 
         Raises:
             ConfigError: the threshold is below 0.
@@ -60,9 +81,9 @@ class Combined:
         self.balance_threshold = balance_threshold
         require(self, balance_threshold=(balance_threshold >= 0, "at least 0"))
         self.index = PromptIndex()
-        self.num_apart = 0
         self._heat_map = heat_map
         self._expected = expected_output or _own_expectation
+        self._service = service
 
     def __call__(self, replicas: Sequence[MixedReplica], job: FleetJob) -> int:
         """Return the replica that the request goes to.
@@ -84,22 +105,46 @@ class Combined:
                     hint="put it into the second group",
                 )
             self.index.watch(replica)
+        found = self.index.matched_tokens(job)
+        matched = [found.get(item, 0) for item in replicas]
+        if self._service is not None:
+            return self._least(replicas, job, matched, self._service)
         chosen = self._of_type(replicas, job)
         loads = {place: replicas[place].load for place in chosen}
-        matched = self.index.matched_tokens(job)
         if max(loads.values()) - min(loads.values()) <= self.balance_threshold:
-            return min(chosen, key=lambda at: (-matched.get(replicas[at], 0), loads[at]))
-        return min(chosen, key=lambda at: (loads[at], -matched.get(replicas[at], 0)))
+            return min(chosen, key=lambda place: (-matched[place], loads[place]))
+        return min(chosen, key=lambda place: (loads[place], -matched[place]))
 
     def _of_type(self, replicas: Sequence[MixedReplica], job: FleetJob) -> list[int]:
         """Return the replicas of the type that the heat map favours; all where there is one."""
-        apart = [at for at, item in enumerate(replicas) if item.role == "prefill"]
-        together = [at for at, item in enumerate(replicas) if item.role == "both"]
+        apart = [place for place, item in enumerate(replicas) if item.role == "prefill"]
+        together = [place for place, item in enumerate(replicas) if item.role == "both"]
         if not apart or not together:
             return apart or together
         is_apart = self._heat_map.score(job.input_tokens, self._expected(job)) > 0
-        self.num_apart += is_apart
         return apart if is_apart else together
+
+    def _least(
+        self,
+        replicas: Sequence[MixedReplica],
+        job: FleetJob,
+        matched: list[int],
+        service: ServiceSeconds,
+    ) -> int:
+        """Return the replica where the request ends first, by the estimate."""
+        expected = self._expected(job)
+        gain = self._heat_map.score(job.input_tokens, expected) / len(self._heat_map.rates_per_s)
+
+        def ends_s(place: int) -> tuple[float, int]:
+            item = replicas[place]
+            own = (job.input_tokens - matched[place]) * service.prompt_s_per_token
+            own += expected * service.output_s_per_token
+            # A sum of values near -1 would turn the estimate over.
+            share = 1 / max(1 + gain, 0.1) if item.role == "prefill" else 1.0
+            waits = item.pending_tokens * service.prompt_s_per_token
+            return waits + own * share, item.load
+
+        return min(range(len(replicas)), key=ends_s)
 
 
 def _own_expectation(job: FleetJob) -> float:
