@@ -8,6 +8,7 @@ import pytest
 from steelyard.cost.phase_time import PhaseStepTime
 from steelyard.errors import ConfigError, DataError, FitError
 from steelyard.serve.fleet_replay import replay_fleet
+from steelyard.serve.interruptions import Interruption
 from steelyard.serve.routes.combined import Combined, ServiceSeconds
 from steelyard.serve.routes.heat_map import HeatMap, simulated_map
 from steelyard.serve.routes.length_predictor import LengthPredictor, OutputHistory
@@ -52,7 +53,7 @@ def test_maps_come_back_from_their_file(tmp_path):
     found.save(tmp_path / "map.json")
     again = HeatMap.load(tmp_path / "map.json")
     np.testing.assert_array_equal(again.values, found.values)
-    (tmp_path / "other.json").write_text('{"rates_per_s": [1]}')
+    (tmp_path / "other.json").write_text('{"loads": [1]}')
     with pytest.raises(DataError, match="no heat map"):
         HeatMap.load(tmp_path / "other.json")
     with pytest.raises(ConfigError, match="shape"):
@@ -60,9 +61,11 @@ def test_maps_come_back_from_their_file(tmp_path):
 
 
 def test_a_cell_is_what_both_fleets_take_for_the_same_requests():
-    axes = {"rates_per_s": [2.0], "prompts": [300], "ratios": [0.2], "requests": 40}
+    axes = {"loads": [0.2], "prompts": [300], "ratios": [0.2], "requests": 40}
     found = simulated_map(replace(BOTH, count=2), (PROMPTS, DECODES), spread=0.0, **axes)
-    arrivals = np.random.default_rng((0, 0, 0)).exponential(1.0, 40).cumsum() / 2.0
+    arrivals = np.random.default_rng((0, 0, 0)).exponential(1.0, 40).cumsum()
+    # Two replicas that prompts of 300 tokens keep busy for a fifth of the time.
+    arrivals *= (0.018 + 300 * 1e-4 + 300**2 * 7e-9) / 2 / 0.2
     means = []
     for groups in ((replace(BOTH, count=2),), (PROMPTS, DECODES)):
         timeline = simulate_fleet(groups, arrivals, [300] * 40, [60] * 40).timeline
@@ -159,3 +162,40 @@ def test_routes_refuse_what_only_decodes():
     with pytest.raises(ConfigError, match="roles prefill"):
         replay_fleet([job()], {"prefill": PROMPTS}, route=fewest_requests,
                      route_second=fewest_requests)  # fmt: skip
+
+
+@pytest.mark.parametrize("place", [0, 3])
+def test_no_request_is_lost_when_an_instance_dies(place):
+    jobs = [job(0.05 * row, 300, 30, block_ids=(row % 3,) * 18) for row in range(60)]
+    calm = [job(0.05 * row, 300, 30, block_ids=(row % 3,) * 18) for row in range(60)]
+    replay_fleet(calm, ROLES, route=fewest_requests, route_second=fewest_requests)
+    death = Interruption(at_s=1.0, start_s=0.5)
+    replay = replay_fleet(
+        jobs, ROLES, route=fewest_requests, route_second=fewest_requests, deaths={place: death}
+    )
+    retried = [item for item in jobs if item.retries]
+    assert retried and all(item.retries == 1 for item in retried)
+    assert all(np.isfinite(item.last_token_s) for item in jobs)
+    # Nothing runs on it between its death and its start, and it serves again afterwards.
+    steps = replay.replicas[place].steps
+    assert not [step for step in steps if step.start_s < 1.5 and step.end_s > 1.0]
+    assert [step for step in steps if step.start_s >= 1.5]
+    assert replay.completion_s.mean() > np.mean([i.last_token_s - i.arrival_s for i in calm])
+
+
+def test_requests_wait_where_the_only_instance_starts():
+    jobs = [job(0.0, 100, 400), job(2.0, 100, 5)]
+    death = {0: Interruption(at_s=1.0, start_s=4.0)}
+    replay_fleet(
+        jobs, {"both": BOTH}, route=fewest_requests, route_second=fewest_requests, deaths=death
+    )
+    assert [item.retries for item in jobs] == [1, 0]
+    assert min(item.first_token_s for item in jobs) > 5.0
+
+
+def test_prompts_instances_and_unknown_ones_do_not_die():
+    death = Interruption(at_s=1.0, start_s=0.0)
+    for place, words in ((2, "prompts alone"), (9, "instance 9")):
+        with pytest.raises(ConfigError, match=words):
+            replay_fleet([job()], ROLES, route=fewest_requests, route_second=fewest_requests,
+                         deaths={place: death})  # fmt: skip

@@ -1,12 +1,14 @@
 """A trace served by a fleet in virtual time: what requests saw, and what instances did."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.errors import ConfigError, TraceError
+from steelyard.serve.interruptions import AvailableRoute, InterruptedReplica, Interruption
 from steelyard.serve.replica import SchedulerReplica, replicas_of
 from steelyard.sim.fleet import FleetJob, Route, run_fleet
 from steelyard.sim.fleet.instance import ReplicaGroup
@@ -28,7 +30,7 @@ class FleetReplay:
     """
 
     jobs: Sequence[FleetJob]
-    replicas: Sequence[SchedulerReplica]
+    replicas: Sequence[InterruptedReplica]
     num_first: int
     num_starts: int = 0
 
@@ -92,27 +94,44 @@ class FleetReplay:
 
 
 def mixed_replicas(
-    roles: Mapping[str, ReplicaGroup],
-) -> tuple[list[SchedulerReplica], list[SchedulerReplica]]:
+    roles: Mapping[str, ReplicaGroup], deaths: Mapping[int, Interruption] | None = None
+) -> tuple[list[InterruptedReplica], list[InterruptedReplica]]:
     """Make the instances of a fleet that mixes roles.
 
     Args:
         roles: groups by "both", "prefill" and "decode"; those with no instance left out.
+        deaths: deaths by the place of the instance: both phases first, then prompts, then decoding.
 
     Returns:
         Those that take arrivals, both phases first; and those that only decode.
 
     Raises:
-        ConfigError: no instance takes arrivals, or prompts would never be decoded.
+        ConfigError: no instance takes arrivals, or prompts would never be decoded; or what is to
+            die does not exist or only runs prompts.
     """
     if not {"both", "prefill"} & roles.keys() or ("prefill" in roles) != ("decode" in roles):
         raise ConfigError(
             f"a fleet with the roles {', '.join(roles) or 'none'}",
             hint="give instances of both phases, or of prefill and of decode, or all three",
         )
-    first = [item for name in ("both", "prefill") if name in roles for item in
-             replicas_of(roles[name])]
-    return first, replicas_of(roles["decode"]) if "decode" in roles else []
+    made: list[InterruptedReplica] = []
+    for name in ("both", "prefill", "decode"):
+        for _ in range(roles[name].count if name in roles else 0):
+            make = partial(_one, roles[name])
+            made.append(InterruptedReplica(make, (deaths or {}).get(len(made))))
+    for place in deaths or {}:
+        if not 0 <= place < len(made):
+            raise ConfigError(
+                f"instance {place} is to die, but there are {len(made)}",
+                hint=f"give one from 0 to {len(made) - 1}",
+            )
+    num_first = sum(roles[name].count for name in ("both", "prefill") if name in roles)
+    return made[:num_first], made[num_first:]
+
+
+def _one(group: ReplicaGroup) -> SchedulerReplica:
+    """Make one idle instance of a group."""
+    return replicas_of(replace(group, count=1))[0]
 
 
 def replay_fleet(
@@ -121,6 +140,7 @@ def replay_fleet(
     *,
     route: Route,
     route_second: Route,
+    deaths: Mapping[int, Interruption] | None = None,
 ) -> FleetReplay:
     """Serve requests with a mixed fleet in virtual time.
 
@@ -129,6 +149,7 @@ def replay_fleet(
         roles: as `mixed_replicas` takes them.
         route: chooses among those that take arrivals.
         route_second: chooses among those that only decode.
+        deaths: as `mixed_replicas` takes them.
 
     Returns:
         What happened.
@@ -140,6 +161,8 @@ def replay_fleet(
     """
     if not jobs:
         raise TraceError("a fleet without requests", hint="give a trace with at least one row")
-    first, second = mixed_replicas(roles)
-    run_fleet(jobs, first, second, route=route, route_second=route_second)
+    first, second = mixed_replicas(roles, deaths)
+    run_fleet(
+        jobs, first, second, route=AvailableRoute(route), route_second=AvailableRoute(route_second)
+    )
     return FleetReplay(jobs=jobs, replicas=[*first, *second], num_first=len(first))

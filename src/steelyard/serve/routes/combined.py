@@ -133,7 +133,7 @@ class Combined:
     ) -> int:
         """Return the replica where the request ends first, by the estimate."""
         expected = self._expected(job)
-        gain = self._heat_map.score(job.input_tokens, expected) / len(self._heat_map.rates_per_s)
+        gain = self._heat_map.score(job.input_tokens, expected) / len(self._heat_map.loads)
 
         def ends_s(place: int) -> tuple[float, int]:
             item = replicas[place]

@@ -19,10 +19,11 @@ __all__ = ["HeatMap", "simulated_map"]
 
 @dataclass(frozen=True)
 class HeatMap:
-    """Completion time together over that apart, less 1, by rate, prompt length and ratio.
+    """Completion time together over that apart, less 1, by load, prompt length and ratio.
 
     Attributes:
-        rates_per_s: requests per second [K] at which it was measured, rising.
+        loads: share of the time [K], rising, in which prompts alone keep the fleet busy that runs both
+            phases together; the rates of a cell follow from its prompts.
         prompts: prompt lengths in tokens [P], rising.
         ratios: output tokens over prompt tokens [R], rising.
         values: [K, P, R]; above 0 apart is quicker, NaN where one of them cannot run it.
@@ -31,16 +32,16 @@ class HeatMap:
     Source: Hu et al. 2025 (arXiv 2501.14417), section 5 (PD-aware scheduling).
     """
 
-    rates_per_s: NDArray[np.float64]
+    loads: NDArray[np.float64]
     prompts: NDArray[np.float64]
     ratios: NDArray[np.float64]
     values: NDArray[np.float64]
     source: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("rates_per_s", "prompts", "ratios", "values"):
+        for name in ("loads", "prompts", "ratios", "values"):
             object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=np.float64))
-        axes = (self.rates_per_s, self.prompts, self.ratios)
+        axes = (self.loads, self.prompts, self.ratios)
         shape = tuple(len(axis) for axis in axes)
         rises = all(axis.size and (np.diff(axis) > 0).all() and axis[0] > 0 for axis in axes)
         require(
@@ -52,12 +53,17 @@ class HeatMap:
         )
 
     @property
+    def means(self) -> NDArray[np.float64]:
+        """Mean of the values over the loads [P, R]; NaN counts as 0."""
+        return self.sums / len(self.loads)
+
+    @property
     def sums(self) -> NDArray[np.float64]:
-        """Sum of the values over the rates [P, R]; NaN counts as 0."""
+        """Sum of the values over the loads [P, R]; NaN counts as 0."""
         return np.nansum(self.values, axis=0)
 
     def sign_stability(self, tolerance: float = 0.0) -> float:
-        """Return the share of cells in which every rate agrees on what is quicker.
+        """Return the share of cells in which every load agrees on what is quicker.
 
         Args:
             tolerance: values this close to 0 agree with either sign.
@@ -72,7 +78,7 @@ class HeatMap:
         return float(agrees[known].mean())
 
     def score(self, input_tokens: float, output_tokens: float) -> float:
-        """Return the gain by apart, summed over the rates; above 0 for apart.
+        """Return the gain by apart, summed over the loads; above 0 for apart.
 
         Args:
             input_tokens: prompt length, above 0.
@@ -92,7 +98,7 @@ class HeatMap:
     def save(self, path: Path) -> None:
         """Write the map as JSON."""
         columns: dict[str, Any] = {
-            name: getattr(self, name).tolist() for name in ("rates_per_s", "prompts", "ratios")
+            name: getattr(self, name).tolist() for name in ("loads", "prompts", "ratios")
         }
         # JSON has no NaN.
         cells = np.where(np.isfinite(self.values), self.values, None)
@@ -115,7 +121,7 @@ class HeatMap:
         value = read_json(path)
         try:
             return cls(
-                value["rates_per_s"],
+                value["loads"],
                 value["prompts"],
                 value["ratios"],
                 np.array(value["values"], dtype=float),
@@ -143,7 +149,7 @@ def simulated_map(
     together: ReplicaGroup,
     apart: tuple[ReplicaGroup, ReplicaGroup],
     *,
-    rates_per_s: Sequence[float] = (),
+    loads: Sequence[float] = (0.05, 0.1, 0.2, 0.4),
     prompts: Sequence[int] = (512, 2048, 8192, 32_768),
     ratios: Sequence[float] = (0.01, 0.03, 0.1, 0.3, 1.0),
     requests: int = 200,
@@ -157,8 +163,8 @@ def simulated_map(
     Args:
         together: replicas that run both phases.
         apart: those that run prompts, and those that decode.
-        rates_per_s: requests per second of a whole fleet; left out, those at which prompts of 4,096
-            tokens keep it busy for a tenth, two, four and eight tenths of the time.
+        loads: shares of the time in which prompts alone keep the replicas of `together` busy; where
+            half as many run them apart, twice that.
         prompts: mean prompt lengths.
         ratios: mean output tokens over mean prompt tokens.
         requests: requests of each run, Poisson.
@@ -175,36 +181,34 @@ def simulated_map(
     """
     if not (requests >= 1 and 0 <= spread < 1):
         raise ConfigError(f"{requests} requests with a spread of {spread}: at least 1, in [0, 1)")
-    rates_per_s = rates_per_s or _rates(together)
-    values = np.full((len(rates_per_s), len(prompts), len(ratios)), np.nan)
+    values = np.full((len(loads), len(prompts), len(ratios)), np.nan)
     for row, prompt in enumerate(prompts):
         for column, ratio in enumerate(ratios):
-            # One draw for all rates of a cell, so that signs differ by the rate alone.
+            # One draw for all loads of a cell, so that signs differ by the load alone.
             generator = np.random.default_rng((seed, row, column))
             gaps = generator.exponential(1.0, requests).cumsum()
             inputs, outputs = (
                 np.maximum(np.rint(mean * generator.uniform(1 - spread, 1 + spread, requests)), 1)
                 for mean in (prompt, prompt * ratio)
             )
-            for layer, rate in enumerate(rates_per_s):
-                times = gaps / rate, inputs.astype(np.int64), outputs.astype(np.int64)
+            prompt_s = _prompt_s(together, prompt) / together.count
+            for layer, load in enumerate(loads):
+                times = gaps * prompt_s / load, inputs.astype(np.int64), outputs.astype(np.int64)
                 values[layer, row, column] = _gain(together, apart, times)
     kinds = f"{together.count} together, {apart[0].count} + {apart[1].count} apart"
     source = f"simulated, {kinds}; {together.step_time.source}"
     return HeatMap(
-        np.array(rates_per_s), np.array(prompts), np.array(ratios), values, source
+        np.array(loads), np.array(prompts), np.array(ratios), values, source
     )
 
 
-def _rates(together: ReplicaGroup) -> list[float]:
-    """Return rates that keep replicas busy for shares of the time, by the time of a prompt."""
-    length = 4096
+def _prompt_s(group: ReplicaGroup, length: int) -> float:
+    """Return the seconds of a prompt that runs alone, undivided."""
     features = np.zeros(len(FEATURES))
     features[[FEATURES.index("steps"), FEATURES.index("sequences")]] = 1
     features[FEATURES.index("prefill_tokens")] = length
     features[FEATURES.index("prefill_kv")] = length * (length + 1) / 2
-    each_s = float(np.asarray(together.step_time.predict(features[None]))[0])
-    return [share * together.count / each_s for share in (0.1, 0.2, 0.4, 0.8)]
+    return float(np.asarray(group.step_time.predict(features[None]))[0])
 
 
 def _gain(
