@@ -4,8 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
+from steelyard.cost.phase_time import PhaseStepTime
+from steelyard.cost.step_time import FEATURES
 from steelyard.errors import ConfigError, require
-from steelyard.serve.routes.heat_map import HeatMap
+from steelyard.serve.routes.heat_map import HeatMap, prompt_s
 from steelyard.serve.routing import CachedReplica, PromptIndex
 from steelyard.sim.fleet.instance import ReplicaRole
 from steelyard.sim.fleet.jobs import FleetJob
@@ -38,6 +42,19 @@ class ServiceSeconds:
 
     prompt_s_per_token: float
     output_s_per_token: float
+
+    @classmethod
+    def of(
+        cls, step_time: PhaseStepTime, *, prompt: int = 4096, batch: int = 8
+    ) -> "ServiceSeconds":
+        """Return the seconds at a prompt length, decoding in a batch of such requests."""
+        features = dict.fromkeys(FEATURES, 0.0)
+        features |= {"steps": 1, "sequences": batch, "first_tokens": batch}
+        features |= {"decode_tokens": batch, "decode_kv": batch * prompt}
+        step_s = float(np.asarray(step_time.predict([[*features.values()]]))[0])
+        return cls(
+            prompt_s_per_token=prompt_s(step_time, prompt) / prompt, output_s_per_token=step_s
+        )
 
 
 class Combined:
@@ -137,12 +154,14 @@ class Combined:
 
         def ends_s(place: int) -> tuple[float, int]:
             item = replicas[place]
-            own = (job.input_tokens - matched[place]) * service.prompt_s_per_token
-            own += expected * service.output_s_per_token
-            # A sum of values near -1 would turn the estimate over.
-            share = 1 / max(1 + gain, 0.1) if item.role == "prefill" else 1.0
-            waits = item.pending_tokens * service.prompt_s_per_token
-            return waits + own * share, item.load
+            prompt_s = (job.input_tokens - matched[place]) * service.prompt_s_per_token
+            waits_s = item.pending_tokens * service.prompt_s_per_token
+            own_s = prompt_s + expected * service.output_s_per_token
+            if item.role == "prefill":
+                # A mean near -1 would turn the estimate over.
+                return waits_s + own_s / max(1 + gain, 0.1), item.load
+            # Every request that decodes there gets its tokens later by the time of this prompt.
+            return waits_s + own_s + prompt_s * item.load, item.load
 
         return min(range(len(replicas)), key=ends_s)
 

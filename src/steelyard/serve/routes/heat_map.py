@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from steelyard.cost.phase_time import PhaseStepTime
 from steelyard.cost.step_time import FEATURES
 from steelyard.errors import CapacityError, ConfigError, DataError, require
 from steelyard.files import read_json, write_json
 from steelyard.sim.fleet.instance import ReplicaGroup, simulate_fleet
 
-__all__ = ["HeatMap", "simulated_map"]
+__all__ = ["HeatMap", "prompt_s", "simulated_map"]
 
 
 
@@ -191,9 +192,9 @@ def simulated_map(
                 np.maximum(np.rint(mean * generator.uniform(1 - spread, 1 + spread, requests)), 1)
                 for mean in (prompt, prompt * ratio)
             )
-            prompt_s = _prompt_s(together, prompt) / together.count
+            each_s = prompt_s(together.step_time, prompt) / together.count
             for layer, load in enumerate(loads):
-                times = gaps * prompt_s / load, inputs.astype(np.int64), outputs.astype(np.int64)
+                times = gaps * each_s / load, inputs.astype(np.int64), outputs.astype(np.int64)
                 values[layer, row, column] = _gain(together, apart, times)
     kinds = f"{together.count} together, {apart[0].count} + {apart[1].count} apart"
     source = f"simulated, {kinds}; {together.step_time.source}"
@@ -202,13 +203,13 @@ def simulated_map(
     )
 
 
-def _prompt_s(group: ReplicaGroup, length: int) -> float:
+def prompt_s(step_time: PhaseStepTime, length: int) -> float:
     """Return the seconds of a prompt that runs alone, undivided."""
     features = np.zeros(len(FEATURES))
     features[[FEATURES.index("steps"), FEATURES.index("sequences")]] = 1
     features[FEATURES.index("prefill_tokens")] = length
     features[FEATURES.index("prefill_kv")] = length * (length + 1) / 2
-    return float(np.asarray(group.step_time.predict(features[None]))[0])
+    return float(np.asarray(step_time.predict(features[None]))[0])
 
 
 def _gain(
