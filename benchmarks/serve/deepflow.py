@@ -17,6 +17,7 @@ import tempfile
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,9 +25,9 @@ from benchmarks.common import Check
 from benchmarks.serve._deepflow_fleet import BLOCK, groups
 from benchmarks.serve._servers import make_model
 
+from steelyard.serve.elastic import Lifetime
 from steelyard.serve.fleet_replay import FleetReplay, replay_fleet
 from steelyard.serve.front.engine.start_times import time_starts
-from steelyard.serve.interruptions import Interruption
 from steelyard.serve.options import EngineOptions
 from steelyard.serve.routes.combined import Combined, ServiceSeconds
 from steelyard.serve.routes.heat_map import HeatMap, simulated_map
@@ -61,7 +62,7 @@ def run(quick: bool) -> list[Check]:
         name: replace(item, count=2 if name == "both" else 1)
         for name, item in groups(_MODEL, _MACHINE, _TENSOR).items()
     }
-    heat_map = _map(roles, 60 if quick else 300)
+    heat_map = _map(roles, quick=quick)
     checks += _map_checks(heat_map)
     if not (_TRACES / "mooncake_conversation.jsonl.gz").exists():
         print("no traces beside the project: scheduling was not simulated")
@@ -69,7 +70,7 @@ def run(quick: bool) -> list[Check]:
     rows = load_rows(_TRACES / "mooncake_conversation.jsonl.gz", np.random.default_rng(0))
     predictor = LengthPredictor.fit(fleet_jobs(rows[:4000], block_size=BLOCK))
     checks += _lengths(rows, 500 if quick else 6000)
-    study = _Study(rows, roles, heat_map, predictor, 60 if quick else 800)
+    study = _Study(rows, roles, heat_map, predictor, 40 if quick else 500)
     checks += study.medium()
     if not quick:
         study.print_other("low")
@@ -126,15 +127,15 @@ def _forks() -> list[Check]:
     ]
 
 
-def _map(roles: dict[str, ReplicaGroup], requests: int) -> HeatMap:
+def _map(roles: dict[str, ReplicaGroup], *, quick: bool) -> HeatMap:
     """Simulate the map, two instances against a pair."""
     plain = {name: replace(item, prefix_caching=False) for name, item in roles.items()}
     return simulated_map(
         plain["both"],
         (plain["prefill"], plain["decode"]),
-        prompts=(256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768),
-        ratios=(0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
-        requests=requests,
+        prompts=(1024, 8192) if quick else (512, 1024, 2048, 4096, 8192, 16_384, 32_768),
+        ratios=(0.02, 0.05, 0.2) if quick else (0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
+        requests=50 if quick else 200,
     )
 
 
@@ -220,12 +221,12 @@ class _Study:
         }
 
     def replay(
-        self, load: str, name: str, deaths: dict[int, Interruption] | None = None
+        self, load: str, name: str, lives: dict[int, Lifetime] | None = None
     ) -> FleetReplay:
         """Run one route and print what came of it."""
         route = self.routes()[name]()
         found = replay_fleet(
-            self.jobs(load), self.roles, route=route, route_second=fewest_requests, deaths=deaths
+            self.jobs(load), self.roles, route=route, route_second=fewest_requests, lives=lives
         )
         times = found.quantiles()
         print(
@@ -282,7 +283,7 @@ class _Study:
         starts, checks = published_starts(), []
         for kind in ("cold", "dram"):
             start_s = float(starts.ready_s(kind, 1, seed=0)[0])
-            death = {0: Interruption(at_s=at_s, start_s=start_s)}
+            death = {0: Lifetime(dies_at_s=at_s, start_s=partial(float, start_s))}
             found = self.replay("medium", "combined", death)
             retried = [job for job in found.jobs if job.retries]
             ends = [job.last_token_s for job in found.jobs]

@@ -8,7 +8,7 @@ import pytest
 from steelyard.cost.phase_time import PhaseStepTime
 from steelyard.errors import ConfigError, DataError, FitError
 from steelyard.serve.fleet_replay import replay_fleet
-from steelyard.serve.interruptions import Interruption
+from steelyard.serve.elastic import Lifetime
 from steelyard.serve.routes.combined import Combined, ServiceSeconds
 from steelyard.serve.routes.heat_map import HeatMap, simulated_map
 from steelyard.serve.routes.length_predictor import LengthPredictor, OutputHistory
@@ -169,9 +169,9 @@ def test_no_request_is_lost_when_an_instance_dies(place):
     jobs = [job(0.05 * row, 300, 30, block_ids=(row % 3,) * 18) for row in range(60)]
     calm = [job(0.05 * row, 300, 30, block_ids=(row % 3,) * 18) for row in range(60)]
     replay_fleet(calm, ROLES, route=fewest_requests, route_second=fewest_requests)
-    death = Interruption(at_s=1.0, start_s=0.5)
+    death = Lifetime(dies_at_s=1.0, start_s=lambda: 0.5)
     replay = replay_fleet(
-        jobs, ROLES, route=fewest_requests, route_second=fewest_requests, deaths={place: death}
+        jobs, ROLES, route=fewest_requests, route_second=fewest_requests, lives={place: death}
     )
     retried = [item for item in jobs if item.retries]
     assert retried and all(item.retries == 1 for item in retried)
@@ -185,17 +185,50 @@ def test_no_request_is_lost_when_an_instance_dies(place):
 
 def test_requests_wait_where_the_only_instance_starts():
     jobs = [job(0.0, 100, 400), job(2.0, 100, 5)]
-    death = {0: Interruption(at_s=1.0, start_s=4.0)}
+    death = {0: Lifetime(dies_at_s=1.0, start_s=lambda: 4.0)}
     replay_fleet(
-        jobs, {"both": BOTH}, route=fewest_requests, route_second=fewest_requests, deaths=death
+        jobs, {"both": BOTH}, route=fewest_requests, route_second=fewest_requests, lives=death
     )
     assert [item.retries for item in jobs] == [1, 0]
     assert min(item.first_token_s for item in jobs) > 5.0
 
 
 def test_prompts_instances_and_unknown_ones_do_not_die():
-    death = Interruption(at_s=1.0, start_s=0.0)
+    death = Lifetime(dies_at_s=1.0)
     for place, words in ((2, "prompts alone"), (9, "instance 9")):
         with pytest.raises(ConfigError, match=words):
             replay_fleet([job()], ROLES, route=fewest_requests, route_second=fewest_requests,
-                         deaths={place: death})  # fmt: skip
+                         lives={place: death})  # fmt: skip
+
+
+def test_instances_are_given_back_and_woken_by_requests():
+    jobs = [job(at, 100, 5) for at in (0.0, 0.0, 0.0, 60.0, 61.0, 200.0)]
+    life = Lifetime(start_s=lambda: 2.0, keep_alive_s=10.0, is_asleep=True)
+    replay = replay_fleet(
+        jobs,
+        {"both": replace(BOTH, count=3)},
+        route=fewest_requests,
+        route_second=fewest_requests,
+        lives=dict.fromkeys(range(3), life),
+        most_requests=2,
+    )
+    # Two starts for three requests at once, one for the next two, one for the last.
+    assert replay.num_starts == 4
+    # The second of two came a second into the start of the first.
+    waits = [item.first_token_s - item.arrival_s > 2.0 for item in jobs]
+    assert waits == [True, True, True, True, False, True]
+    busy_s = max(item.last_token_s for item in jobs[:3])
+    assert replay.instance_s == pytest.approx(
+        sum(end - begin for item in replay.replicas for begin, end in item.stays)
+        + replay.span_s - 200.0, rel=1e-6
+    )  # fmt: skip
+    ends = sorted(end for item in replay.replicas for _, end in item.stays)
+    assert ends[1] == pytest.approx(busy_s + 10.0, abs=0.3)
+    assert replay.asked_at(np.array([1.0, 50.0, 60.5, 201.0])).tolist() == [2, 0, 1, 1]
+
+
+def test_instance_hours_of_a_fleet_that_stays_are_its_size():
+    jobs = [job(0.1 * row, 100, 5) for row in range(5)]
+    replay = replay_fleet(jobs, ROLES, route=fewest_requests, route_second=fewest_requests)
+    assert replay.instance_s == pytest.approx(4 * replay.span_s)
+    assert replay.num_starts == 0

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.errors import ConfigError, TraceError
-from steelyard.serve.interruptions import AvailableRoute, InterruptedReplica, Interruption
+from steelyard.serve.elastic import AvailableRoute, ElasticReplica, Lifetime
 from steelyard.serve.replica import SchedulerReplica, replicas_of
 from steelyard.sim.fleet import FleetJob, Route, run_fleet
 from steelyard.sim.fleet.instance import ReplicaGroup
@@ -30,14 +30,22 @@ class FleetReplay:
     """
 
     jobs: Sequence[FleetJob]
-    replicas: Sequence[InterruptedReplica]
+    replicas: Sequence[ElasticReplica]
     num_first: int
-    num_starts: int = 0
+
+    @property
+    def num_starts(self) -> int:
+        """Instances that were started after the beginning."""
+        return sum(item.num_starts for item in self.replicas)
 
     @property
     def instance_s(self) -> float:
-        """Time of all instances, seconds."""
-        return len(self.replicas) * self.span_s
+        """Time in which instances were there or ordered, seconds, summed."""
+        return sum(item.asked_until(self.span_s) for item in self.replicas)
+
+    def asked_at(self, times_s: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return how many instances had been ordered and not given back at each time."""
+        return np.sum([item.asked_at(times_s) for item in self.replicas], axis=0)
 
     @property
     def timeline(self) -> Timeline:
@@ -94,35 +102,36 @@ class FleetReplay:
 
 
 def mixed_replicas(
-    roles: Mapping[str, ReplicaGroup], deaths: Mapping[int, Interruption] | None = None
-) -> tuple[list[InterruptedReplica], list[InterruptedReplica]]:
+    roles: Mapping[str, ReplicaGroup], lives: Mapping[int, Lifetime] | None = None
+) -> tuple[list[ElasticReplica], list[ElasticReplica]]:
     """Make the instances of a fleet that mixes roles.
 
     Args:
         roles: groups by "both", "prefill" and "decode"; those with no instance left out.
-        deaths: deaths by the place of the instance: both phases first, then prompts, then decoding.
+        lives: how instances come and go, by their place: both phases first, then prompts, then
+            those that only decode.
 
     Returns:
         Those that take arrivals, both phases first; and those that only decode.
 
     Raises:
         ConfigError: no instance takes arrivals, or prompts would never be decoded; or what is to
-            die does not exist or only runs prompts.
+            come and go does not exist or only runs prompts.
     """
     if not {"both", "prefill"} & roles.keys() or ("prefill" in roles) != ("decode" in roles):
         raise ConfigError(
             f"a fleet with the roles {', '.join(roles) or 'none'}",
             hint="give instances of both phases, or of prefill and of decode, or all three",
         )
-    made: list[InterruptedReplica] = []
+    made: list[ElasticReplica] = []
     for name in ("both", "prefill", "decode"):
         for _ in range(roles[name].count if name in roles else 0):
             make = partial(_one, roles[name])
-            made.append(InterruptedReplica(make, (deaths or {}).get(len(made))))
-    for place in deaths or {}:
+            made.append(ElasticReplica(make, (lives or {}).get(len(made))))
+    for place in lives or {}:
         if not 0 <= place < len(made):
             raise ConfigError(
-                f"instance {place} is to die, but there are {len(made)}",
+                f"instance {place} is to come and go, but there are {len(made)}",
                 hint=f"give one from 0 to {len(made) - 1}",
             )
     num_first = sum(roles[name].count for name in ("both", "prefill") if name in roles)
@@ -140,7 +149,8 @@ def replay_fleet(
     *,
     route: Route,
     route_second: Route,
-    deaths: Mapping[int, Interruption] | None = None,
+    lives: Mapping[int, Lifetime] | None = None,
+    most_requests: int = 0,
 ) -> FleetReplay:
     """Serve requests with a mixed fleet in virtual time.
 
@@ -149,7 +159,8 @@ def replay_fleet(
         roles: as `mixed_replicas` takes them.
         route: chooses among those that take arrivals.
         route_second: chooses among those that only decode.
-        deaths: as `mixed_replicas` takes them.
+        lives: as `mixed_replicas` takes them.
+        most_requests: as `AvailableRoute` takes it, for those that take arrivals.
 
     Returns:
         What happened.
@@ -161,8 +172,12 @@ def replay_fleet(
     """
     if not jobs:
         raise TraceError("a fleet without requests", hint="give a trace with at least one row")
-    first, second = mixed_replicas(roles, deaths)
+    first, second = mixed_replicas(roles, lives)
     run_fleet(
-        jobs, first, second, route=AvailableRoute(route), route_second=AvailableRoute(route_second)
+        jobs,
+        first,
+        second,
+        route=AvailableRoute(route, most_requests=most_requests),
+        route_second=AvailableRoute(route_second),
     )
     return FleetReplay(jobs=jobs, replicas=[*first, *second], num_first=len(first))

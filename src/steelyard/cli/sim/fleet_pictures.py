@@ -37,7 +37,7 @@ def _fleet(replay: FleetReplay, edges: NDArray[np.float64]) -> Any:
     ends = np.sort([job.last_token_s for job in replay.jobs])
     middles = (edges[1:] + edges[:-1]) / 2
     inside = np.searchsorted(arrivals, middles) - np.searchsorted(ends, middles)
-    ready = replay.ready_at(middles)
+    ready = replay.asked_at(middles)
     rows = [
         {"at": float(at), "requests": int(count), "instances": float(number)}
         for at, count, number in zip(middles, inside, ready, strict=True)
