@@ -119,7 +119,10 @@ class ElasticReplica:
     def asked_at(self, times_s: NDArray[np.float64]) -> NDArray[np.int64]:
         """Return 1 for each time at which an instance was there or ordered, else 0."""
         stays = [*self.stays, *([] if self.is_asleep else [(self._since_s, math.inf)])]
-        return np.sum([(times_s >= a) & (times_s < b) for a, b in stays], axis=0, dtype=np.int64)
+        found = np.zeros(np.shape(times_s), dtype=np.int64)
+        for begin, end in stays:
+            found += (times_s >= begin) & (times_s < end)
+        return found
 
     def submit(self, job: FleetJob, now_s: float) -> None:
         """Take a request; without an instance it waits for the one that is ordered."""

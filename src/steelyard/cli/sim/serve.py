@@ -1,6 +1,9 @@
 """`steelyard sim serve`: a trace on a fleet of instances, routed by a policy, in virtual time."""
 
+import itertools
+import math
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,8 +18,9 @@ from steelyard.cost.roofline import Machine
 from steelyard.errors import ConfigError, InfeasibleError
 from steelyard.plan.service.options import engine_options
 from steelyard.plan.shapes import model_of
+from steelyard.serve.elastic import Lifetime
 from steelyard.serve.fleet_replay import replay_fleet
-from steelyard.serve.routes.combined import Combined
+from steelyard.serve.routes.combined import Combined, ServiceSeconds
 from steelyard.serve.routes.heat_map import HeatMap, simulated_map
 from steelyard.serve.routes.length_predictor import LengthPredictor
 from steelyard.serve.routing import LongestPrefix, RotatingRoute, fewest_requests
@@ -25,14 +29,17 @@ from steelyard.serve.traces.fleet import fleet_jobs
 from steelyard.serve.traces.record import TraceRow
 from steelyard.sim.fleet import FleetJob, Route
 from steelyard.sim.fleet.instance import ReplicaGroup
+from steelyard.sim.serverless.inference import EngineStarts, published_starts
 from steelyard.units import parse
 
 __all__ = ["FleetOptions", "serve"]
 
 _BLOCK = 128
+_MOST_STARTS = 1000
+"""Starts that are drawn; a fleet that starts more takes them again in turn."""
 _HISTORY = 0.2
 """Share of a trace from which output lengths are learned before the rest is replayed."""
-Routing = Literal["combined", "prefix", "least", "rotation"]
+Routing = Literal["combined", "pd-aware", "prefix", "least", "rotation"]
 
 
 @Parameter(name="*")
@@ -115,10 +122,63 @@ class FleetOptions:
         return {name: item for name, item in self.groups().items() if getattr(self, name)}
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ScalingOptions:
+    """How instances for both phases come and go.
+
+    Args:
+        keep_alive: time for which an idle instance stays; left out, all stay for good. With it none
+            is there at the beginning.
+        most_requests: requests from which on an instance is full and another one is started.
+        starts: JSON file of starts, made by `steelyard serve starts`; left out, those published for
+            Llama3-8B.
+        mechanism: kind of start: cold, cold-dram, pre-warmed, dram or fork.
+        dies: time at which the first instance dies with all it holds; left out, none does.
+    """
+
+    keep_alive: str = ""
+    most_requests: int = 16
+    starts: Path | None = None
+    mechanism: str = "dram"
+    dies: str = ""
+
+    def lives(self, count: int, seed: int) -> dict[int, Lifetime]:
+        """Return how the instances for both phases come and go."""
+        keep_s = parse(self.keep_alive, "s", where="--keep-alive") if self.keep_alive else math.inf
+        dies_s = parse(self.dies, "s", where="--dies") if self.dies else math.inf
+        if not keep_s > 0 or not dies_s >= 0 or self.most_requests < 1:
+            raise ConfigError(
+                f"--keep-alive {self.keep_alive or 'none'}, --dies {self.dies or 'none'} and "
+                f"--most-requests {self.most_requests}: above 0, at least 0 and at least 1"
+            )
+        if math.inf in (keep_s, dies_s) and keep_s == dies_s:
+            return {}
+        known = EngineStarts.load(self.starts) if self.starts else published_starts()
+        if self.mechanism == "fork" and keep_s < math.inf:
+            raise ConfigError(
+                "--mechanism fork needs an instance that always runs, but --keep-alive gives back "
+                "the last one too",
+                hint="take --mechanism dram, or leave --keep-alive out",
+            )
+        drawn = known[self.mechanism].sample(_MOST_STARTS, seed).sum(axis=1)
+        seconds = iter(itertools.cycle(drawn.tolist()))
+        return {
+            place: Lifetime(
+                start_s=partial(next, seconds),
+                keep_alive_s=keep_s,
+                dies_at_s=dies_s if place == 0 else math.inf,
+                is_asleep=keep_s < math.inf,
+            )
+            for place in range(count)
+        }
+
+
 def serve(
     trace: Path | None = None,
     *,
     fleet: FleetOptions | None = None,
+    scaling: ScalingOptions | None = None,
     routing: Routing = "combined",
     heat_map: Path | None = None,
     heat_map_out: Path | None = None,
@@ -137,8 +197,9 @@ def serve(
     Args:
         trace: requests with arrivals and lengths, as `serve bench` reads them; made when left out.
         fleet: instances of the fleet.
-        routing: how an instance is chosen: by phases, reuse and load together; where most of the
-            prompt is held; the fewest requests; or in turn.
+        scaling: how they come and go.
+        routing: how an instance is chosen: by phases, reuse and load in seconds; by the published
+            rule of phases first; where most of the prompt is held; the fewest requests; or in turn.
         heat_map: JSON file that says which lengths gain by phases apart; simulated when left out.
         heat_map_out: file to store that map in.
         rate: requests per second, to which the trace is stretched; its own when left out.
@@ -156,16 +217,26 @@ def serve(
     jobs = fleet_jobs(rows, block_size=options.block)
     held = 0
     route: Route
-    if routing == "combined":
+    if routing in ("combined", "pd-aware"):
         found = HeatMap.load(heat_map) if heat_map else map_of(options, seed=seed)
         if heat_map_out is not None:
             found.save(heat_map_out)
         held = max(int(_HISTORY * len(jobs)), 50)
-        route, jobs = _combined(found, jobs, held)
+        service = ServiceSeconds.of(options.groups()["both"].step_time)
+        route, jobs = _combined(found, jobs, held, service if routing == "combined" else None)
     else:
-        route = {"prefix": LongestPrefix, "least": lambda: fewest_requests,
-                 "rotation": RotatingRoute}[routing]()
-    replay = replay_fleet(jobs, roles, route=route, route_second=fewest_requests)
+        simple = {"prefix": LongestPrefix, "rotation": RotatingRoute}
+        route = simple[routing]() if routing in simple else fewest_requests
+    come_and_go = scaling or ScalingOptions()
+    lives = come_and_go.lives(options.both, seed)
+    replay = replay_fleet(
+        jobs,
+        roles,
+        route=route,
+        route_second=fewest_requests,
+        lives=lives,
+        most_requests=come_and_go.most_requests if come_and_go.keep_alive else 0,
+    )
     told = {"routing": routing, "learned_from": held, "seed": seed, "model": options.model}
     if chart is not None:
         from steelyard.cli.sim.fleet_pictures import fleet_pictures
@@ -218,7 +289,7 @@ def _rows(
 
 
 def _combined(
-    heat_map: HeatMap, jobs: list[FleetJob], held: int
+    heat_map: HeatMap, jobs: list[FleetJob], held: int, service: ServiceSeconds | None
 ) -> tuple[Route, list[FleetJob]]:
     """Learn output lengths from the first requests; return the route and the others."""
     if len(jobs) <= held:
@@ -227,7 +298,7 @@ def _combined(
             hint="give more requests, or another --routing",
         )
     predictor = LengthPredictor.fit(jobs[:held])
-    route = Combined(heat_map, expected_output=predictor.expected)
+    route = Combined(heat_map, expected_output=predictor.expected, service=service)
     rest, begin_s = jobs[held:], jobs[held].arrival_s
     for job in rest:
         job.arrival_s -= begin_s
