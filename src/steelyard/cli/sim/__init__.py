@@ -14,6 +14,11 @@ VERBS: tuple[tuple[str, str, str], ...] = (
         "Replay a trace on a fleet of instances: times of requests, prefix hits, instance-hours.",
         "trace.jsonl.gz --both 2 --prefill 1 --decode 1 --routing combined",
     ),
+    (
+        "chain",
+        "Follow requests to servers, watts, cooling and carbon: joules and grams of an answer.",
+        "--servers 20 --days 1 --report chain.html",
+    ),
 )
 """Verb, one line of help, and the words of its example."""
 for name, text, example in VERBS:
