@@ -5,67 +5,67 @@ contents: every full block of every request has a place in the table of contents
 Without prefix caching all that is left is a count.
 """
 
-from steelyard.jit import njit
+from steelyard.jit import njit_borrowing
 from steelyard.sim.fleet.state import NONE, FleetState
 
 __all__ = ["available", "blocks_for", "matched", "release", "remember", "share", "take"]
 
 
-@njit(inline="always")
+@njit_borrowing(inline="always")
 def blocks_for(tokens: int, size: int) -> int:
     """Return the blocks of a size that hold so many tokens."""
     return (tokens + size - 1) // size
 
 
-@njit(inline="always")
+@njit_borrowing(inline="always")
 def available(state: FleetState, lane: int) -> int:
     """Return the blocks that can be taken: free ones, and known ones that nobody holds."""
     return state.lanes[lane].free + state.lanes[lane].idle
 
 
-@njit(inline="always")
+@njit_borrowing(inline="always")
 def _slot(state: FleetState, group: int, lane: int, content: int) -> int:
     """Return the place of a content in a lane.
 
     A content that requests share has one in every lane; that of a single request has one in each
     group, as it runs in one lane of it.
     """
-    shared, alone = state.sizes[0], state.sizes[1]
+    shared, alone = state.counts[3], state.counts[4]
     if content < shared:
         return lane * shared + content
     return len(state.lanes) * shared + group * alone + content - shared
 
 
-@njit()
+@njit_borrowing()
 def _park(state: FleetState, lane: int, slot: int) -> None:
     """Note that nobody holds a known block any more: it is the last to be evicted."""
     row = state.lanes[lane]
     row.idle += 1
-    state.newer[slot], state.older[slot] = NONE, row.newest
+    state.places[slot].newer, state.places[slot].older = NONE, row.newest
     if row.newest == NONE:
         row.oldest = slot
     else:
-        state.newer[row.newest] = slot
+        state.places[row.newest].newer = slot
     row.newest = slot
 
 
-@njit()
+@njit_borrowing()
 def _unpark(state: FleetState, lane: int, slot: int) -> None:
     """Take a block out of those that nobody holds."""
     row = state.lanes[lane]
     row.idle -= 1
-    before, after = state.older[slot], state.newer[slot]
+    before, after = state.places[slot].older, state.places[slot].newer
     if before == NONE:
         row.oldest = after
     else:
-        state.newer[before] = after
+        state.places[before].newer = after
     if after == NONE:
         row.newest = before
     else:
-        state.older[after] = before
+        state.places[after].older = before
 
 
-@njit()
+@njit_borrowing()
 def take(state: FleetState, lane: int, count: int) -> None:
     """Take blocks that are available, free ones first, then those that were left longest ago."""
     row = state.lanes[lane]
@@ -75,10 +75,10 @@ def take(state: FleetState, lane: int, count: int) -> None:
         else:
             slot = row.oldest
             _unpark(state, lane, slot)
-            state.known[slot] = 0
+            state.places[slot].known = 0
 
 
-@njit()
+@njit_borrowing()
 def release(state: FleetState, group: int, lane: int, job: int, blocks: int) -> None:
     """Give up the leading blocks of a request, the last of them first."""
     row, item = state.lanes[lane], state.jobs[job]
@@ -87,31 +87,31 @@ def release(state: FleetState, group: int, lane: int, job: int, blocks: int) -> 
         return
     for index in range(blocks - 1, -1, -1):
         place = item.content + index
-        if index >= item.full or not state.own[group, place]:
+        if index >= item.full or not state.blocks[group, place].own:
             row.free += 1
             continue
-        state.own[group, place] = 0
-        slot = _slot(state, group, lane, state.contents[place])
-        state.users[slot] -= 1
-        if state.users[slot] == 0:
+        state.blocks[group, place].own = 0
+        slot = _slot(state, group, lane, state.blocks[group, place].content)
+        state.places[slot].users -= 1
+        if state.places[slot].users == 0:
             _park(state, lane, slot)
 
 
-@njit()
+@njit_borrowing()
 def matched(state: FleetState, group: int, lane: int, job: int, most: int) -> int:
     """Return how many leading blocks of a request a lane knows, of the first `most`."""
     item, count = state.jobs[job], 0
     if not state.groups[group].caching:
         return 0
     while count < min(most, item.full):
-        slot = _slot(state, group, lane, state.contents[item.content + count])
-        if not state.known[slot]:
+        slot = _slot(state, group, lane, state.blocks[group, item.content + count].content)
+        if not state.places[slot].known:
             break
         count += 1
     return count
 
 
-@njit()
+@njit_borrowing()
 def share(state: FleetState, group: int, lane: int, job: int, headroom: int) -> bool:
     """Find a request blocks for all its tokens, known ones first; False when there are too few.
 
@@ -122,25 +122,25 @@ def share(state: FleetState, group: int, lane: int, job: int, headroom: int) -> 
     count = matched(state, group, lane, job, (tokens - 1) // size)
     idle = 0
     for index in range(count):
-        slot = _slot(state, group, lane, state.contents[item.content + index])
-        idle += state.users[slot] == 0
+        slot = _slot(state, group, lane, state.blocks[group, item.content + index].content)
+        idle += state.places[slot].users == 0
     # Known blocks that nobody holds are available, but not for anything else once they are shared.
     fresh = blocks_for(tokens + 1, size) - count
     if fresh + idle + headroom > available(state, lane):
         return False
     for index in range(count):
-        slot = _slot(state, group, lane, state.contents[item.content + index])
-        if state.users[slot] == 0:
+        slot = _slot(state, group, lane, state.blocks[group, item.content + index].content)
+        if state.places[slot].users == 0:
             _unpark(state, lane, slot)
-        state.users[slot] += 1
-        state.own[group, item.content + index] = 1
+        state.places[slot].users += 1
+        state.blocks[group, item.content + index].own = 1
     item.blocks = blocks_for(tokens, size)
     take(state, lane, item.blocks - count)
     item.computed = count * size
     return True
 
 
-@njit()
+@njit_borrowing()
 def remember(state: FleetState, group: int, lane: int, job: int, start: int, stop: int) -> None:
     """Let the blocks that tokens [start, stop) of a request filled be found by others."""
     rule, item = state.groups[group], state.jobs[job]
@@ -148,8 +148,8 @@ def remember(state: FleetState, group: int, lane: int, job: int, start: int, sto
         return
     for index in range(start // rule.size, stop // rule.size):
         place = item.content + index
-        slot = _slot(state, group, lane, state.contents[place])
+        slot = _slot(state, group, lane, state.blocks[group, place].content)
         # The first block with a content stays the one that is found.
-        if not state.known[slot] and not state.own[group, place]:
-            state.known[slot], state.users[slot] = 1, 1
-            state.own[group, place] = 1
+        if not state.places[slot].known and not state.blocks[group, place].own:
+            state.places[slot].known, state.places[slot].users = 1, 1
+            state.blocks[group, place].own = 1

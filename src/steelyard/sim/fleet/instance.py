@@ -14,6 +14,7 @@ from steelyard.errors import CapacityError, ConfigError, TraceError, require
 from steelyard.sim.fleet.contents import BlockContents, number_contents
 from steelyard.sim.fleet.kernel import run_events
 from steelyard.sim.fleet.state import (
+    BLOCKS,
     BOTH,
     DECODE,
     FEWEST,
@@ -22,6 +23,7 @@ from steelyard.sim.fleet.state import (
     LANES,
     LONGEST,
     NONE,
+    PLACES,
     PREFILL,
     REPLICAS,
     ROTATION,
@@ -290,6 +292,8 @@ def _state(
             replica, lane = replica + 1, lane + group.num_lanes
     most = max(group.max_num_seqs for group in groups) + 1
     places = contents.num_places(len(lanes), len(groups))
+    blocks = np.zeros((len(groups), len(contents.numbers)), BLOCKS)
+    blocks["content"] = contents.numbers
     return FleetState(
         jobs=jobs,
         lanes=lanes,
@@ -298,22 +302,14 @@ def _state(
         tables=np.array([group.step_time.table for group in groups]).reshape(
             -1, len(PHASES), len(FEATURES)
         ),
-        running=np.zeros((len(lanes), most), np.int64),
-        stack=np.zeros((len(lanes), most), np.int64),
-        chunks=np.zeros((len(lanes), most), np.int64),
-        ranked=np.zeros(most, np.int64),
+        lists=np.zeros((4, len(lanes), most), np.int64),
         tails=np.full((len(lanes), int(jobs["given"].max()) + 1), NONE),
-        contents=contents.numbers,
-        own=np.zeros((len(groups), len(contents.numbers)), np.uint8),
-        sizes=np.array([contents.num_shared, contents.num_alone]),
-        known=np.zeros(places, np.uint8),
-        users=np.zeros(places, np.int32),
-        older=np.zeros(places, np.int32),
-        newer=np.zeros(places, np.int32),
+        blocks=blocks,
+        places=np.zeros(places, PLACES),
         stage_s=np.zeros((count, max(group.stages for group in groups))),
         features=np.zeros(len(FEATURES)),
         steps=np.zeros(keep_steps, STEPS),
-        counts=np.zeros(3, np.int64),
+        counts=np.array([0, 0, 0, contents.num_shared, contents.num_alone]),
     )
 
 

@@ -4,7 +4,7 @@ import math
 
 from steelyard.cost.phase_time import phase_step_s
 from steelyard.cost.step_time import FIRST_TOKENS
-from steelyard.jit import njit
+from steelyard.jit import njit_borrowing
 from steelyard.sim.fleet.cache import matched, release, remember, share
 from steelyard.sim.fleet.lane import complete, enqueue, plan, plan_prompts, run_job
 from steelyard.sim.fleet.state import DECODE, LONGEST, NONE, PREFILL, ROTATION, FleetState
@@ -12,7 +12,7 @@ from steelyard.sim.fleet.state import DECODE, LONGEST, NONE, PREFILL, ROTATION, 
 __all__ = ["run_events"]
 
 
-@njit()
+@njit_borrowing()
 def run_events(state: FleetState) -> bool:
     """Run all requests to their ends.
 
@@ -43,7 +43,7 @@ def run_events(state: FleetState) -> bool:
     return True
 
 
-@njit()
+@njit_borrowing()
 def _settle(state: FleetState, now_s: float) -> None:
     """Advance replicas until nothing more happens at this time."""
     replicas = state.replicas
@@ -61,7 +61,7 @@ def _settle(state: FleetState, now_s: float) -> None:
                 _advance_lanes(state, index, now_s)
 
 
-@njit()
+@njit_borrowing()
 def _send(state: FleetState, group: int, job: int, now_s: float) -> None:
     """Route a request to a replica of a group, and to a lane of it."""
     rule, item = state.groups[group], state.jobs[job]
@@ -88,7 +88,7 @@ def _send(state: FleetState, group: int, job: int, now_s: float) -> None:
     _queue_pull(state, lane, job)
 
 
-@njit()
+@njit_borrowing()
 def _choose(state: FleetState, group: int, job: int) -> int:
     """Return the replica with the fewest requests, of those that hold most of a prompt.
 
@@ -113,7 +113,7 @@ def _choose(state: FleetState, group: int, job: int) -> int:
     return chosen
 
 
-@njit()
+@njit_borrowing()
 def _queue_pull(state: FleetState, lane: int, job: int) -> None:
     """Let a request wait until a lane has room for its keys and values."""
     row = state.lanes[lane]
@@ -125,7 +125,7 @@ def _queue_pull(state: FleetState, lane: int, job: int) -> None:
     row.pull_tail = job
 
 
-@njit()
+@njit_borrowing()
 def _through_stages(state: FleetState, replica: int, now_s: float) -> float:
     """Pass the planned step through the stages of a replica; return its end."""
     group = state.replicas[replica].group
@@ -140,7 +140,7 @@ def _through_stages(state: FleetState, replica: int, now_s: float) -> float:
     return end_s
 
 
-@njit()
+@njit_borrowing()
 def _log(state: FleetState, replica: int, lane: int, now_s: float, end_s: float) -> None:
     """Count a step, and keep it where there is room."""
     index = state.counts[0]
@@ -152,7 +152,7 @@ def _log(state: FleetState, replica: int, lane: int, now_s: float, end_s: float)
         row.prompt_tokens, row.decodes = int(state.features[2]), int(state.features[4])
 
 
-@njit()
+@njit_borrowing()
 def _advance_prompts(state: FleetState, index: int, now_s: float) -> None:
     """Hand over prompts that ran, and start the next."""
     replica = state.replicas[index]
@@ -187,7 +187,7 @@ def _advance_prompts(state: FleetState, index: int, now_s: float) -> None:
         replica.next_s = min(replica.next_s, state.jobs[replica.fly_head].first_s)
 
 
-@njit()
+@njit_borrowing()
 def _advance_lanes(state: FleetState, index: int, now_s: float) -> None:
     """Take results and transfers, and start transfers and steps."""
     replica = state.replicas[index]
@@ -218,7 +218,7 @@ def _advance_lanes(state: FleetState, index: int, now_s: float) -> None:
             replica.next_s = min(replica.next_s, state.stage_s[index, 0])
 
 
-@njit()
+@njit_borrowing()
 def _start(state: FleetState, index: int, now_s: float) -> bool:
     """Start a step of the first idle lane behind the one that planned last."""
     replica = state.replicas[index]
@@ -235,7 +235,7 @@ def _start(state: FleetState, index: int, now_s: float) -> bool:
     return False
 
 
-@njit()
+@njit_borrowing()
 def _land(state: FleetState, index: int, now_s: float) -> bool:
     """Let requests run whose keys and values came, and free these where they came from."""
     replica = state.replicas[index]
@@ -267,7 +267,7 @@ def _land(state: FleetState, index: int, now_s: float) -> bool:
     return True
 
 
-@njit()
+@njit_borrowing()
 def _pull(state: FleetState, index: int, lane: int, now_s: float) -> None:
     """Start transfers into a lane while it has room for them, in order."""
     replica, row = state.replicas[index], state.lanes[lane]

@@ -5,21 +5,29 @@ A lane is a micro-batch of a replica with a pool of its own. What it does follow
 recomputation after preemption; a test holds both side by side.
 """
 
-from steelyard.jit import njit
+from steelyard.jit import njit_borrowing
 from steelyard.sim.fleet.cache import available, release, remember, share, take
-from steelyard.sim.fleet.state import DECODE, NONE, FleetState
+from steelyard.sim.fleet.state import (
+    CHUNKS,
+    DECODE,
+    NONE,
+    PREEMPTED,
+    RANKED,
+    RUNNING,
+    FleetState,
+)
 
 __all__ = ["complete", "enqueue", "plan", "plan_prompts", "run_job"]
 
 
-@njit(inline="always")
+@njit_borrowing(inline="always")
 def _comes_before(state: FleetState, job: int, other: int) -> bool:
     """Whether a request is served before another one of its lane."""
     one, two = state.jobs[job], state.jobs[other]
     return one.rank < two.rank or (one.rank == two.rank and one.order < two.order)
 
 
-@njit()
+@njit_borrowing()
 def enqueue(state: FleetState, lane: int, job: int) -> None:
     """Let a request wait behind all of its rank and those before."""
     row, item = state.lanes[lane], state.jobs[job]
@@ -37,7 +45,7 @@ def enqueue(state: FleetState, lane: int, job: int) -> None:
         state.jobs[before].after = job
 
 
-@njit()
+@njit_borrowing()
 def _dequeue(state: FleetState, lane: int) -> None:
     """Take the first request out of the queue of those that never ran."""
     row = state.lanes[lane]
@@ -47,57 +55,54 @@ def _dequeue(state: FleetState, lane: int) -> None:
     row.head, item.after = item.after, NONE
 
 
-@njit()
+@njit_borrowing()
 def run_job(state: FleetState, lane: int, job: int) -> None:
     """Put a request among those that run, by order."""
     row, order = state.lanes[lane], state.jobs[job].order
     place = row.running
-    while place > 0 and state.jobs[state.running[lane, place - 1]].order > order:
-        state.running[lane, place] = state.running[lane, place - 1]
+    while place > 0 and state.jobs[state.lists[RUNNING, lane, place - 1]].order > order:
+        state.lists[RUNNING, lane, place] = state.lists[RUNNING, lane, place - 1]
         place -= 1
-    state.running[lane, place] = job
+    state.lists[RUNNING, lane, place] = job
     row.running += 1
 
 
-@njit()
+@njit_borrowing()
 def _stop_job(state: FleetState, lane: int, job: int) -> None:
     """Take a request out of those that run."""
     row = state.lanes[lane]
     row.running -= 1
-    place, moved = row.running, state.running[lane, row.running]
+    place, moved = row.running, state.lists[RUNNING, lane, row.running]
     # From the end, where whoever is preempted mostly stands.
     while moved != job:
         place -= 1
-        moved, state.running[lane, place] = state.running[lane, place], moved
+        moved, state.lists[RUNNING, lane, place] = state.lists[RUNNING, lane, place], moved
 
 
-@njit()
+@njit_borrowing()
 def _waiting(state: FleetState, lane: int) -> int:
     """Return the request that comes first of those that wait, NONE without any."""
     row = state.lanes[lane]
     if not row.stack:
         return row.head
-    preempted = state.stack[lane, row.stack - 1]
+    preempted = state.lists[PREEMPTED, lane, row.stack - 1]
     if row.head == NONE or _comes_before(state, preempted, row.head):
         return preempted
     return row.head
 
 
-@njit()
-def _rank_running(state: FleetState, group: int, lane: int) -> int:
-    """Fill `ranked` with the running requests, the first to run first; return how many."""
-    count = state.lanes[lane].running
-    for index in range(count):
-        job, place = state.running[lane, index], index
-        if state.groups[group].ranked:
-            while place > 0 and _comes_before(state, job, state.ranked[place - 1]):
-                state.ranked[place] = state.ranked[place - 1]
-                place -= 1
-        state.ranked[place] = job
-    return count
+@njit_borrowing()
+def _rank_running(state: FleetState, lane: int) -> None:
+    """Fill a list with the running requests, the first to run first."""
+    for index in range(state.lanes[lane].running):
+        job, place = state.lists[RUNNING, lane, index], index
+        while place > 0 and _comes_before(state, job, state.lists[RANKED, lane, place - 1]):
+            state.lists[RANKED, lane, place] = state.lists[RANKED, lane, place - 1]
+            place -= 1
+        state.lists[RANKED, lane, place] = job
 
 
-@njit()
+@njit_borrowing()
 def _preempt(state: FleetState, group: int, lane: int, job: int) -> None:
     """Take the blocks of a running request."""
     row, item = state.lanes[lane], state.jobs[job]
@@ -107,14 +112,14 @@ def _preempt(state: FleetState, group: int, lane: int, job: int) -> None:
     item.preempted += 1
     state.counts[2] += 1
     place = row.stack
-    while place > 0 and _comes_before(state, state.stack[lane, place - 1], job):
-        state.stack[lane, place] = state.stack[lane, place - 1]
+    while place > 0 and _comes_before(state, state.lists[PREEMPTED, lane, place - 1], job):
+        state.lists[PREEMPTED, lane, place] = state.lists[PREEMPTED, lane, place - 1]
         place -= 1
-    state.stack[lane, place] = job
+    state.lists[PREEMPTED, lane, place] = job
     row.stack += 1
 
 
-@njit()
+@njit_borrowing()
 def _admit(state: FleetState, group: int, lane: int, job: int, running: int) -> bool:
     """Find the first request that waits blocks, if there are enough and one to spare."""
     rule, row, item = state.groups[group], state.lanes[lane], state.jobs[job]
@@ -124,22 +129,22 @@ def _admit(state: FleetState, group: int, lane: int, job: int, running: int) -> 
         return False
     if rule.role != DECODE:
         item.cached = min(item.computed, item.input)
-    if row.stack and state.stack[lane, row.stack - 1] == job:
+    if row.stack and state.lists[PREEMPTED, lane, row.stack - 1] == job:
         row.stack -= 1
     else:
         _dequeue(state, lane)
     return True
 
 
-@njit(inline="always")
+@njit_borrowing(inline="always")
 def _join(state: FleetState, lane: int, job: int) -> None:
     """Note that a request has a part in the step."""
     row = state.lanes[lane]
-    state.chunks[lane, row.chunks] = job
+    state.lists[CHUNKS, lane, row.chunks] = job
     row.chunks += 1
 
 
-@njit()
+@njit_borrowing()
 def _add_prompt(state: FleetState, lane: int, job: int, length: int) -> None:
     """Add a chunk of a prompt to the step."""
     item, features = state.jobs[job], state.features
@@ -153,7 +158,7 @@ def _add_prompt(state: FleetState, lane: int, job: int, length: int) -> None:
     features[3] += length * (item.computed - (length - 1) / 2)
 
 
-@njit(inline="always")
+@njit_borrowing(inline="always")
 def _prompt_left(state: FleetState, job: int) -> int:
     """Return the tokens that a request may run as a prompt; 0 while it decodes."""
     item = state.jobs[job]
@@ -161,14 +166,16 @@ def _prompt_left(state: FleetState, job: int) -> int:
     return 0 if pending == 1 and item.made else pending
 
 
-@njit()
+@njit_borrowing()
 def _add_decodes(state: FleetState, group: int, lane: int) -> bool:
     """Add the lane's decoding requests to the step; return whether blocks were short."""
-    size = state.groups[group].size
-    count = _rank_running(state, group, lane)
+    size, is_ranked = state.groups[group].size, state.groups[group].ranked
+    count = state.lanes[lane].running
+    if is_ranked:
+        _rank_running(state, lane)
     is_short, index = False, 0
     while index < count:
-        job = state.ranked[index]
+        job = state.lists[RANKED, lane, index] if is_ranked else state.lists[RUNNING, lane, index]
         item = state.jobs[job]
         index += 1
         if item.made == 0 or item.input + item.made - item.computed != 1:
@@ -178,7 +185,11 @@ def _add_decodes(state: FleetState, group: int, lane: int) -> bool:
             while available(state, lane) < 1 and last != job:
                 is_short = True
                 count -= 1
-                last = state.ranked[count]
+                last = (
+                    state.lists[RANKED, lane, count]
+                    if is_ranked
+                    else state.lists[RUNNING, lane, count]
+                )
                 _preempt(state, group, lane, last)
             if last == job:
                 break  # It came last itself, so nobody is left behind it.
@@ -194,7 +205,7 @@ def _add_decodes(state: FleetState, group: int, lane: int) -> bool:
     return is_short
 
 
-@njit()
+@njit_borrowing()
 def _add_whole_prompts(state: FleetState, group: int, lane: int) -> None:
     """Admit whole prompts up to the token budget, or one that is longer."""
     total = 0
@@ -214,14 +225,14 @@ def _add_whole_prompts(state: FleetState, group: int, lane: int) -> None:
         total += length
 
 
-@njit()
+@njit_borrowing()
 def _add_chunks(state: FleetState, group: int, lane: int) -> None:
     """Add decoding requests, then prompts in parts while the token budget lasts."""
     is_short = _add_decodes(state, group, lane)
     row = state.lanes[lane]
     budget = state.groups[group].budget - int(state.features[4])
     for index in range(row.running):
-        job = state.running[lane, index]
+        job = state.lists[RUNNING, lane, index]
         length = min(_prompt_left(state, job), budget)
         if length > 0 and state.jobs[job].mark == 0:
             _add_prompt(state, lane, job, length)
@@ -237,7 +248,7 @@ def _add_chunks(state: FleetState, group: int, lane: int) -> None:
             budget -= length
 
 
-@njit()
+@njit_borrowing()
 def plan(state: FleetState, group: int, lane: int) -> bool:
     """Fill `features` with the next step of a lane that is idle; False when nothing can run."""
     state.features[:] = 0.0
@@ -256,7 +267,7 @@ def plan(state: FleetState, group: int, lane: int) -> bool:
     return row.chunks > 0
 
 
-@njit()
+@njit_borrowing()
 def plan_prompts(state: FleetState, group: int, lane: int, replica: int) -> bool:
     """Fill `features` with the next prompts of a replica that only runs prompts.
 
@@ -283,36 +294,46 @@ def plan_prompts(state: FleetState, group: int, lane: int, replica: int) -> bool
         rule.fly_tail = job
         total += length
     for index in range(row.chunks):
-        job = state.chunks[lane, index]
+        job = state.lists[CHUNKS, lane, index]
         # The stages keep the order, so a later prompt may count on what an earlier one leaves.
         remember(state, group, lane, job, state.jobs[job].start, state.jobs[job].input)
     return row.chunks > 0
 
 
-@njit()
-def complete(state: FleetState, group: int, lane: int, now_s: float) -> int:
-    """Hand out the tokens of a lane's step; return how many requests ended."""
-    row, kept = state.lanes[lane], 0
-    for index in range(row.chunks):
-        job = state.chunks[lane, index]
-        item = state.jobs[job]
-        remember(state, group, lane, job, item.start, item.computed)
-    for index in range(row.chunks):
-        job = state.chunks[lane, index]
-        item = state.jobs[job]
-        if item.mark == 2:
-            item.made += 1
-            item.last_s = now_s
-            if item.made == 1:
-                item.first_s = now_s
-        item.mark = 0
+@njit_borrowing(inline="always")
+def _hand_out(state: FleetState, group: int, lane: int, job: int, now_s: float) -> None:
+    """Give a request its token of the step; one that has all gives up its blocks."""
+    item = state.jobs[job]
+    if item.mark == 2:
+        item.made += 1
+        item.last_s = now_s
+        if item.made == 1:
+            item.first_s = now_s
         if item.made == item.output:
             release(state, group, lane, job, item.blocks)
             item.blocks = 0
+    item.mark = 0
+
+
+@njit_borrowing()
+def complete(state: FleetState, group: int, lane: int, now_s: float) -> int:
+    """Hand out the tokens of a lane's step; return how many requests ended."""
+    row, kept = state.lanes[lane], 0
+    is_caching = state.groups[group].caching
+    if is_caching:
+        for index in range(row.chunks):
+            job = state.lists[CHUNKS, lane, index]
+            item = state.jobs[job]
+            remember(state, group, lane, job, item.start, item.computed)
+        # Who joined the step first leaves its blocks first.
+        for index in range(row.chunks):
+            _hand_out(state, group, lane, state.lists[CHUNKS, lane, index], now_s)
     for index in range(row.running):
-        job = state.running[lane, index]
+        job = state.lists[RUNNING, lane, index]
+        if not is_caching:
+            _hand_out(state, group, lane, job, now_s)
         if state.jobs[job].made < state.jobs[job].output:
-            state.running[lane, kept] = job
+            state.lists[RUNNING, lane, kept] = job
             kept += 1
     ended = row.running - kept
     row.running, row.busy, row.chunks = kept, 0, 0

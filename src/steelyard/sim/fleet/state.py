@@ -6,7 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "BLOCKS",
     "BOTH",
+    "CHUNKS",
     "DECODE",
     "FEWEST",
     "GROUPS",
@@ -14,8 +16,12 @@ __all__ = [
     "LANES",
     "LONGEST",
     "NONE",
+    "PLACES",
+    "PREEMPTED",
     "PREFILL",
+    "RANKED",
     "REPLICAS",
+    "RUNNING",
     "STEPS",
     "FleetState",
 ]
@@ -111,6 +117,24 @@ GROUPS = np.dtype(
         ("token_s", "f8"),
     ]
 )
+RUNNING, PREEMPTED, CHUNKS, RANKED = range(4)
+"""Lists of each lane: requests that run, by order; preempted ones, the first to come back last;
+those of the step as they joined it; running ones, the first to run first, while a step is planned.
+"""
+BLOCKS = np.dtype(
+    [
+        ("content", "i8"),  # contents that several requests share come first
+        ("own", "i8"),  # whether the request's table has the known block of its content
+    ]
+)
+PLACES = np.dtype(
+    [
+        ("known", "i4"),  # whether a content can be found in a lane
+        ("users", "i4"),  # tables that hold it
+        ("older", "i4"),  # place of the content that was left before, while nobody holds it
+        ("newer", "i4"),
+    ]
+)
 STEPS = np.dtype(
     [
         ("replica", "i8"),
@@ -136,25 +160,15 @@ class FleetState(NamedTuple):
         replicas: `REPLICAS`.
         groups: `GROUPS`: those that take arrivals, then those that take prompts that ran.
         tables: step times of each group, float64 [groups, phases, features].
-        running: requests that run in each lane by order, int64 [lanes, most].
-        stack: preempted requests of each lane, the first to come back last, int64 [lanes, most].
-        chunks: requests of each lane's step in the order in which they joined it, int64 [lanes,
-            most].
-        ranked: running requests of the lane that is planned, the first to run first, int64 [most].
+        lists: int64 [4, lanes, most], those of `RUNNING` and so on.
         tails: last request of each rank in the queue of each lane, int64 [lanes, ranks].
-        contents: what each full block of each request holds, int64 [blocks]; contents of several
-            requests come first.
-        own: whether each group's table of a request has the known block of its content, uint8
-            [groups, blocks].
-        sizes: contents that several requests share, and others, int64 [2].
-        known: whether a content can be found in a lane, uint8 [places].
-        users: tables that hold it, int32 [places].
-        older: place of the content that was left before, int32 [places].
-        newer: place of the one that was left after, int32 [places].
+        blocks: `BLOCKS`, the full blocks of each request, [groups, blocks].
+        places: `PLACES`, one per content in each lane where it may lie.
         stage_s: when each stage of each replica is free, float64 [replicas, stages].
         features: what the step that is planned holds, float64 [7].
         steps: `STEPS`, as many as are kept.
-        counts: steps so far, requests finished, preemptions, int64 [3].
+        counts: steps so far, requests finished, preemptions; contents that several requests share,
+            and others; int64 [5].
     """
 
     jobs: Records
@@ -162,18 +176,10 @@ class FleetState(NamedTuple):
     replicas: Records
     groups: Records
     tables: NDArray[np.float64]
-    running: NDArray[np.int64]
-    stack: NDArray[np.int64]
-    chunks: NDArray[np.int64]
-    ranked: NDArray[np.int64]
+    lists: NDArray[np.int64]
     tails: NDArray[np.int64]
-    contents: NDArray[np.int64]
-    own: NDArray[np.uint8]
-    sizes: NDArray[np.int64]
-    known: NDArray[np.uint8]
-    users: NDArray[np.int32]
-    older: NDArray[np.int32]
-    newer: NDArray[np.int32]
+    blocks: Records
+    places: Records
     stage_s: NDArray[np.float64]
     features: NDArray[np.float64]
     steps: Records
