@@ -22,9 +22,9 @@ from pathlib import Path
 
 import numpy as np
 from benchmarks.common import Check
-from benchmarks.serve._deepflow_fleet import BLOCK, groups
 from benchmarks.serve._servers import make_model
 
+from steelyard.cli.sim.serve import FleetOptions
 from steelyard.serve.elastic import Lifetime
 from steelyard.serve.fleet_replay import FleetReplay, replay_fleet
 from steelyard.serve.front.engine.start_times import time_starts
@@ -43,7 +43,8 @@ from steelyard.sim.serverless.inference import STEPS, published_starts
 PAPER = ["21-deepflow"]
 
 _TRACES = Path(__file__).parents[2] / "../shared/data/llm-traces"
-_MODEL, _MACHINE, _TENSOR = "llama-3-8b", "A100-SXM4-80GB", 1
+_FLEET = FleetOptions(model="llama-3-8b", machine="A100-SXM4-80GB", both=2, prefill=1, decode=1)
+_BLOCK = _FLEET.block
 _BEGIN = 5000
 """First request of the middle of the trace; those before 4,000 teach the lengths."""
 _RATES = {"low": 0.3, "medium": 0.7, "high": 1.7}
@@ -58,17 +59,14 @@ def run(quick: bool) -> list[Check]:
     """
     checks = _starts(1 if quick else 7)
     checks += _forks()
-    roles = {
-        name: replace(item, count=2 if name == "both" else 1)
-        for name, item in groups(_MODEL, _MACHINE, _TENSOR).items()
-    }
+    roles = _FLEET.asked()
     heat_map = _map(roles, quick=quick)
     checks += _map_checks(heat_map)
     if not (_TRACES / "mooncake_conversation.jsonl.gz").exists():
         print("no traces beside the project: scheduling was not simulated")
         return sorted(checks, key=lambda check: check.name)
     rows = load_rows(_TRACES / "mooncake_conversation.jsonl.gz", np.random.default_rng(0))
-    predictor = LengthPredictor.fit(fleet_jobs(rows[:4000], block_size=BLOCK))
+    predictor = LengthPredictor.fit(fleet_jobs(rows[:4000], block_size=_BLOCK))
     checks += _lengths(rows, 500 if quick else 6000)
     study = _Study(rows, roles, heat_map, predictor, 40 if quick else 500)
     checks += study.medium()
@@ -93,9 +91,7 @@ def _starts(rounds: int) -> list[Check]:
         cells = [*(statistics.median(steps[step]) for step in STEPS)]
         total = statistics.median(totals[kind])
         print(f"  {kind:12s}" + "".join(f"{cell:14.3f}" for cell in (*cells, total)))
-    ratios = [
-        cold / warm for cold, warm in zip(totals["cold"], totals["dram"], strict=True)
-    ]
+    ratios = [cold / warm for cold, warm in zip(totals["cold"], totals["dram"], strict=True)]
     print(f"  cold over waiting with weights in memory: {min(ratios):.1f} to {max(ratios):.1f}")
     return [
         Check(
@@ -111,11 +107,14 @@ def _forks() -> list[Check]:
     """Simulate published starts, one and many at a time."""
     starts = published_starts()
     totals = {kind: sum(starts.mean_s(kind).values()) for kind in starts.start_ups}
-    print("Llama3-8B, published totals, steps assumed: " + ", ".join(
-        f"{kind} {value:.2f} s" for kind, value in totals.items()
-    ))
+    print(
+        "Llama3-8B, published totals, steps assumed: "
+        + ", ".join(f"{kind} {value:.2f} s" for kind, value in totals.items())
+    )
     ready = {
-        count: float(np.mean([starts.ready_s("fork", count, seed=seed).max() for seed in range(50)]))
+        count: float(
+            np.mean([starts.ready_s("fork", count, seed=seed).max() for seed in range(50)])
+        )
         for count in (1, 2, 8, 32, 64)
     }
     print("last of so many forks ready, s: " + ", ".join(f"{n}: {t:.2f}" for n, t in ready.items()))
@@ -159,7 +158,7 @@ def _lengths(rows: Sequence[TraceRow], count: int) -> list[Check]:
     checks = []
     azure = load_rows(_TRACES / "azure2023_conv.csv.gz", np.random.default_rng(0))
     for name, kind, cut in (("conversation", rows, 4000), ("azure chat", azure, 8000)):
-        jobs = fleet_jobs(kind, block_size=BLOCK)
+        jobs = fleet_jobs(kind, block_size=_BLOCK)
         predictor = LengthPredictor.fit(jobs[:cut])
         hits = []
         for job in jobs[cut : cut + count]:
@@ -194,7 +193,7 @@ class _Study:
     def jobs(self, load: str) -> list[FleetJob]:
         """Return the requests at a load, bursts as they are."""
         part = self.rows[_BEGIN : _BEGIN + self.count]
-        jobs = fleet_jobs(part, block_size=BLOCK)
+        jobs = fleet_jobs(part, block_size=_BLOCK)
         first_s, last_s = part[0].arrival_s, part[-1].arrival_s
         factor = len(part) / (last_s - first_s) / _RATES[load]
         for job in jobs:
@@ -220,9 +219,7 @@ class _Study:
             ),
         }
 
-    def replay(
-        self, load: str, name: str, lives: dict[int, Lifetime] | None = None
-    ) -> FleetReplay:
+    def replay(self, load: str, name: str, lives: dict[int, Lifetime] | None = None) -> FleetReplay:
         """Run one route and print what came of it."""
         route = self.routes()[name]()
         found = replay_fleet(
@@ -257,14 +254,16 @@ class _Study:
 
     def oracle_hits(self) -> float:
         """Return the hits of one cache that keeps what was used last, with the memory of all."""
-        room = sum(item.blocks * item.count for name, item in self.roles.items() if name != "decode")
+        room = sum(
+            item.blocks * item.count for name, item in self.roles.items() if name != "decode"
+        )
         held: OrderedDict[int, None] = OrderedDict()
         found = total = 0
         for job in self.jobs("medium"):
             total += job.input_tokens
-            names = job.block_ids[: (job.input_tokens - 1) // BLOCK]
+            names = job.block_ids[: (job.input_tokens - 1) // _BLOCK]
             known = next((at for at, name in enumerate(names) if name not in held), len(names))
-            found += known * BLOCK
+            found += known * _BLOCK
             for name in reversed(job.block_ids):
                 held[name] = None
                 held.move_to_end(name)

@@ -32,9 +32,7 @@ def sent_s(size, members, rate, piece, busy, hop):
 )
 @settings(max_examples=100, deadline=None)
 def test_closed_form_is_the_sum_over_pieces(size, members, piece, busy, hop):
-    found = chain_arrivals_s(
-        size, members, 2.0, piece_bytes=piece, busy_fraction=busy, hop_s=hop
-    )
+    found = chain_arrivals_s(size, members, 2.0, piece_bytes=piece, busy_fraction=busy, hop_s=hop)
     np.testing.assert_allclose(found, sent_s(size, members, 2.0, piece, busy, hop), rtol=1e-9)
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from steelyard.cost.phase_time import PhaseStepTime
 from steelyard.errors import ConfigError, DataError, FitError
-from steelyard.serve.fleet_replay import replay_fleet
 from steelyard.serve.elastic import Lifetime
+from steelyard.serve.fleet_replay import replay_fleet
 from steelyard.serve.routes.combined import Combined, ServiceSeconds
 from steelyard.serve.routes.heat_map import HeatMap, simulated_map
 from steelyard.serve.routes.length_predictor import LengthPredictor, OutputHistory
@@ -146,7 +146,12 @@ def test_a_prompt_goes_where_it_is_held():
     service = ServiceSeconds(prompt_s_per_token=2e-4, output_s_per_token=0.02)
     for route in (Combined(flat), Combined(flat, service=service)):
         jobs = [
-            job(2.0 * row, 16 * 40 + 1, 2, block_ids=tuple(range(40 * (row % 2), 40 * (row % 2) + 40)))
+            job(
+                2.0 * row,
+                16 * 40 + 1,
+                2,
+                block_ids=tuple(range(40 * (row % 2), 40 * (row % 2) + 40)),
+            )
             for row in range(12)
         ]
         cached = {name: replace(item, prefix_caching=True) for name, item in ROLES.items()}

@@ -1,5 +1,4 @@
-"""Instances of a simulated fleet that come and go, and routes that pass by those that are not there.
-"""
+"""Instances of a simulated fleet that come and go, and routes that pass by absent ones."""
 
 import math
 from collections.abc import Callable, Sequence

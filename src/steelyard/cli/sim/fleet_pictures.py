@@ -69,8 +69,11 @@ def _instance(replay: FleetReplay, place: int, edges: NDArray[np.float64]) -> An
     batch = np.bincount(where, weighted, minlength=_STRETCHES) / np.maximum(spent, 1e-12)
     width_s = float(edges[1] - edges[0])
     rows = [
-        {"at": float(edges[row] + width_s / 2), "prompts": float(prompts[row] / width_s),
-         "batch": float(batch[row])}
+        {
+            "at": float(edges[row] + width_s / 2),
+            "prompts": float(prompts[row] / width_s),
+            "batch": float(batch[row]),
+        }
         for row in range(_STRETCHES)
     ]
     base = alt.Chart(layers.values(rows)).encode(x=_time())

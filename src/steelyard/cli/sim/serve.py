@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from cyclopts import Parameter
@@ -249,9 +249,7 @@ def serve(
 def map_of(options: FleetOptions, *, seed: int) -> HeatMap:
     """Simulate the map of a fleet's model and machine: two instances against one and one."""
     groups = options.groups()
-    plain = {
-        name: replace(item, count=1, prefix_caching=False) for name, item in groups.items()
-    }
+    plain = {name: replace(item, count=1, prefix_caching=False) for name, item in groups.items()}
     return simulated_map(
         replace(plain["both"], count=2), (plain["prefill"], plain["decode"]), seed=seed
     )

@@ -17,14 +17,13 @@ from steelyard.sim.fleet.instance import ReplicaGroup, simulate_fleet
 __all__ = ["HeatMap", "prompt_s", "simulated_map"]
 
 
-
 @dataclass(frozen=True)
 class HeatMap:
     """Completion time together over that apart, less 1, by load, prompt length and ratio.
 
     Attributes:
-        loads: share of the time [K], rising, in which prompts alone keep the fleet busy that runs both
-            phases together; the rates of a cell follow from its prompts.
+        loads: share of the time [K], rising, in which prompts alone keep the fleet busy that runs
+            both phases together; the rates of a cell follow from its prompts.
         prompts: prompt lengths in tokens [P], rising.
         ratios: output tokens over prompt tokens [R], rising.
         values: [K, P, R]; above 0 apart is quicker, NaN where one of them cannot run it.
@@ -198,9 +197,7 @@ def simulated_map(
                 values[layer, row, column] = _gain(together, apart, times)
     kinds = f"{together.count} together, {apart[0].count} + {apart[1].count} apart"
     source = f"simulated, {kinds}; {together.step_time.source}"
-    return HeatMap(
-        np.array(loads), np.array(prompts), np.array(ratios), values, source
-    )
+    return HeatMap(np.array(loads), np.array(prompts), np.array(ratios), values, source)
 
 
 def prompt_s(step_time: PhaseStepTime, length: int) -> float:
