@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from benchmarks.common import Check
@@ -36,7 +37,7 @@ from steelyard.serve.routing import LongestPrefix, RotatingRoute, fewest_request
 from steelyard.serve.traces import load_rows
 from steelyard.serve.traces.fleet import fleet_jobs
 from steelyard.serve.traces.record import TraceRow
-from steelyard.sim.fleet import FleetJob, Route
+from steelyard.sim.fleet import FleetJob
 from steelyard.sim.fleet.instance import ReplicaGroup
 from steelyard.sim.serverless.inference import STEPS, published_starts
 
@@ -47,7 +48,7 @@ _FLEET = FleetOptions(model="llama-3-8b", machine="A100-SXM4-80GB", both=2, pref
 _BLOCK = _FLEET.block
 _BEGIN = 5000
 """First request of the middle of the trace; those before 4,000 teach the lengths."""
-_RATES = {"low": 0.3, "medium": 0.7, "high": 1.7}
+_RATES = {"medium": 0.7, "high": 1.7}
 """Requests per second on two instances for both phases and a pair; the trace has 3.4."""
 
 
@@ -57,7 +58,7 @@ def run(quick: bool) -> list[Check]:
     Args:
         quick: one round of starts, few requests, and the medium load alone.
     """
-    checks = _starts(1 if quick else 7)
+    checks = _starts(1 if quick else 5)
     checks += _forks()
     roles = _FLEET.asked()
     heat_map = _map(roles, quick=quick)
@@ -68,10 +69,9 @@ def run(quick: bool) -> list[Check]:
     rows = load_rows(_TRACES / "mooncake_conversation.jsonl.gz", np.random.default_rng(0))
     predictor = LengthPredictor.fit(fleet_jobs(rows[:4000], block_size=_BLOCK))
     checks += _lengths(rows, 500 if quick else 6000)
-    study = _Study(rows, roles, heat_map, predictor, 40 if quick else 500)
+    study = _Study(rows, roles, heat_map, predictor, 40 if quick else 300)
     checks += study.medium()
     if not quick:
-        study.print_other("low")
         study.print_other("high")
     checks += study.killed()
     return sorted(checks, key=lambda check: check.name)
@@ -134,7 +134,7 @@ def _map(roles: dict[str, ReplicaGroup], *, quick: bool) -> HeatMap:
         (plain["prefill"], plain["decode"]),
         prompts=(1024, 8192) if quick else (512, 1024, 2048, 4096, 8192, 16_384, 32_768),
         ratios=(0.02, 0.05, 0.2) if quick else (0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
-        requests=50 if quick else 200,
+        requests=50 if quick else 150,
     )
 
 
@@ -200,22 +200,21 @@ class _Study:
             job.arrival_s = (job.arrival_s - first_s) * factor
         return jobs
 
-    def routes(self) -> dict[str, Callable[[], Route]]:
+    def routes(self) -> dict[str, Callable[[], Callable[[Any, FleetJob], int]]]:
         """Return every route by its name."""
         service = ServiceSeconds.of(self.roles["both"].step_time)
         predicted = self.predictor.expected
-        weighed = {"service": service}
         return {
             "rotation": RotatingRoute,
             "fewest requests": lambda: fewest_requests,
             "longest prefix": lambda: LongestPrefix(slack=8),
             "combined as published": lambda: Combined(self.heat_map, expected_output=predicted),
-            "combined": lambda: Combined(self.heat_map, expected_output=predicted, **weighed),
+            "combined": lambda: Combined(self.heat_map, expected_output=predicted, service=service),
             "combined, lengths known": lambda: Combined(
-                self.heat_map, expected_output=lambda job: job.output_tokens, **weighed
+                self.heat_map, expected_output=lambda job: job.output_tokens, service=service
             ),
             "combined, median length": lambda: Combined(
-                self.heat_map, expected_output=lambda job: 350.0, **weighed
+                self.heat_map, expected_output=lambda job: 350.0, service=service
             ),
         }
 

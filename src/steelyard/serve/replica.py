@@ -75,7 +75,7 @@ class SchedulerReplica:
             ),
         )
         self.steps: list[ReplicaStep] = []
-        self._role = role
+        self._role: ReplicaRole = role
         self._hands_over = hands_over
         self._step_time_s = step_time_s
         self._transfer_s = transfer_s

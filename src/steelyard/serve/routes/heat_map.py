@@ -100,8 +100,8 @@ class HeatMap:
         columns: dict[str, Any] = {
             name: getattr(self, name).tolist() for name in ("loads", "prompts", "ratios")
         }
-        # JSON has no NaN.
-        cells = np.where(np.isfinite(self.values), self.values, None)
+        cells = self.values.astype(object)
+        cells[~np.isfinite(self.values)] = None  # JSON has no NaN
         write_json(path, columns | {"values": cells.tolist(), "source": self.source})
 
     @classmethod

@@ -186,7 +186,7 @@ def _matrix(rows: list[list[int]], count: int) -> csr_array:
 
 def _softmax_fit(matrix: csr_array, labels: NDArray[np.int64], count: int) -> NDArray[np.float64]:
     """Return the weights that minimize the cross entropy with a penalty on their squares."""
-    num, width = matrix.shape
+    num, width = len(labels), int(np.prod(matrix.shape)) // len(labels)
     # Where nothing occurs nothing is learned: those rows stay 0 and are not searched.
     used = np.flatnonzero(np.asarray(matrix.sum(axis=0)).ravel() > 0)
     part = csr_array(matrix[:, used])

@@ -97,6 +97,12 @@ class EngineStarts:
     def __getitem__(self, mechanism: str) -> StartUp:
         """Return the start of a mechanism.
 
+        Args:
+            mechanism: one of `MECHANISMS`.
+
+        Returns:
+            Its parts.
+
         Raises:
             ConfigError: it is not known here.
         """

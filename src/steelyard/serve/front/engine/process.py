@@ -97,6 +97,9 @@ def _make(channel: Channel) -> tuple[LLM, StartStages, str]:
 def _prepare(channel: Channel) -> tuple[Start, EngineOptions, str, float]:
     """Learn what engine to make, and do of it what needs no PyTorch; runs beside its import.
 
+    Args:
+        channel: connection to the gateway.
+
     Returns:
         What to make, the engine's options, how its weights were chosen, and when it was told.
     """

@@ -166,7 +166,8 @@ def _steps(
     stages: dict[str, float], first_s: float, ready_s: float, *, is_warm: bool
 ) -> dict[str, float]:
     """Sum the stages of one start by step; what no stage has is the telling."""
-    steps = dict.fromkeys(("scaler_pre", "te_pre_load", "te_load", "te_post_load"), 0.0)
+    names = ("scaler_pre", "te_pre_load", "te_load", "te_post_load")
+    steps: dict[str, float] = dict.fromkeys(names, 0.0)
     for name, seconds in stages.items():
         step = _STEP_OF[name]
         # What a waiting process had done before its order is not part of the start.
