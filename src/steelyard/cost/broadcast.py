@@ -61,4 +61,5 @@ def chain_arrivals_s(
     slow_s = first_s + (hops - 1) * last_bytes / bytes_per_s
     full_s = first_s - last_bytes / (bytes_per_s * (1 - busy_fraction)) if pieces > 1 else 0.0
     even_s = full_s + ((hops - 1) * min(piece_bytes, size_bytes) + last_bytes) / bytes_per_s
-    return np.maximum(slow_s, even_s if pieces > 1 else slow_s) + hops * hop_s
+    found = np.maximum(slow_s, even_s if pieces > 1 else slow_s) + hops * hop_s
+    return found.astype(np.float64)

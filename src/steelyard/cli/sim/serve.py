@@ -2,10 +2,11 @@
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from cyclopts import Parameter
@@ -27,7 +28,7 @@ from steelyard.serve.routing import LongestPrefix, RotatingRoute, fewest_request
 from steelyard.serve.traces import load_rows, rate_of, rescale_rate, synthetic_rows
 from steelyard.serve.traces.fleet import fleet_jobs
 from steelyard.serve.traces.record import TraceRow
-from steelyard.sim.fleet import FleetJob, Route
+from steelyard.sim.fleet import FleetJob
 from steelyard.sim.fleet.instance import ReplicaGroup
 from steelyard.sim.serverless.inference import EngineStarts, published_starts
 from steelyard.units import parse
@@ -216,7 +217,7 @@ def serve(
     rows = _rows(trace, rate, limit, prompt, output, seed)
     jobs = fleet_jobs(rows, block_size=options.block)
     held = 0
-    route: Route
+    route: Callable[[Any, FleetJob], int]
     if routing in ("combined", "pd-aware"):
         found = HeatMap.load(heat_map) if heat_map else map_of(options, seed=seed)
         if heat_map_out is not None:
@@ -288,7 +289,7 @@ def _rows(
 
 def _combined(
     heat_map: HeatMap, jobs: list[FleetJob], held: int, service: ServiceSeconds | None
-) -> tuple[Route, list[FleetJob]]:
+) -> tuple[Callable[[Any, FleetJob], int], list[FleetJob]]:
     """Learn output lengths from the first requests; return the route and the others."""
     if len(jobs) <= held:
         raise ConfigError(

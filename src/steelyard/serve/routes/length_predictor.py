@@ -3,6 +3,7 @@
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -184,9 +185,9 @@ def _matrix(rows: list[list[int]], count: int) -> csr_array:
     return csr_array((np.ones(len(names)), names, starts), shape=(len(rows), width))
 
 
-def _softmax_fit(matrix: csr_array, labels: NDArray[np.int64], count: int) -> NDArray[np.float64]:
+def _softmax_fit(matrix: Any, labels: NDArray[np.int64], count: int) -> NDArray[np.float64]:
     """Return the weights that minimize the cross entropy with a penalty on their squares."""
-    num, width = len(labels), int(np.prod(matrix.shape)) // len(labels)
+    num = len(labels)
     # Where nothing occurs nothing is learned: those rows stay 0 and are not searched.
     used = np.flatnonzero(np.asarray(matrix.sum(axis=0)).ravel() > 0)
     part = csr_array(matrix[:, used])
@@ -207,6 +208,6 @@ def _softmax_fit(matrix: csr_array, labels: NDArray[np.int64], count: int) -> ND
     found = minimize(
         loss, np.zeros(len(used) * count), jac=True, method="L-BFGS-B", options=options
     )
-    weights = np.zeros((width, count))
+    weights = np.zeros((matrix.shape[1], count))
     weights[used] = found.x.reshape(len(used), count)
     return weights

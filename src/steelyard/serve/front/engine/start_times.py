@@ -83,7 +83,7 @@ def _absent_share(paths: list[Path]) -> float:
         if failed:
             return float("nan")
         pages += count
-        present += int((np.frombuffer(found, np.uint8) & 1).sum())
+        present += int((np.frombuffer(bytes(found), np.uint8) & 1).sum())
     return 1 - present / pages if pages else float("nan")
 
 
