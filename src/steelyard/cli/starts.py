@@ -11,7 +11,6 @@ from steelyard.cli.output import Switch, print_report
 from steelyard.runs.report import Cell, Column, Report, Section, Table, Text
 from steelyard.serve.front.engine.start_times import time_starts, weight_files
 from steelyard.serve.options import EngineOptions
-from steelyard.sim.serverless.inference import STEPS, EngineStarts
 from steelyard.units import pretty
 
 __all__ = ["starts"]
@@ -52,6 +51,8 @@ def starts(
         rounds: Starts of each kind.
         json: Print JSON.
     """
+    from steelyard.sim.serverless.inference import EngineStarts
+
     folder = model_folder(model)
     samples = time_starts(folder, engine or EngineOptions(), rounds=rounds)
     size = float(sum(path.stat().st_size for path in weight_files(folder)))
@@ -67,15 +68,15 @@ def starts(
 
 def _page(means: dict[str, dict[str, float]], name: str, out: Path) -> Report:
     """Show each kind of start by step, beside the cold one."""
-    cold_s = sum(means["cold"].values())
+    cold_s, names = sum(means["cold"].values()), list(means["cold"])
     rows: list[list[Cell]] = []
     for kind, steps in means.items():
         total_s = sum(steps.values())
-        times = [pretty(steps[step], "s") if steps[step] else "–" for step in STEPS]
+        times = [pretty(steps[step], "s") if steps[step] else "–" for step in names]
         rows.append([kind, *times, pretty(total_s, "s"), f"{cold_s / total_s:.1f}x", _WORDS[kind]])
     heads = [
         Column("start"),
-        *(Column(step.replace("_", "-"), align="right", rank=2) for step in STEPS),
+        *(Column(step.replace("_", "-"), align="right", rank=2) for step in names),
         Column("first token", align="right"),
         Column("cold over it", align="right"),
         Column("what was ahead", rank=1),
