@@ -155,6 +155,11 @@ class ScalingOptions:
             )
         if math.inf in (keep_s, dies_s) and keep_s == dies_s:
             return {}
+        if not count:
+            raise ConfigError(
+                "--keep-alive and --dies are about instances of both phases, but --both is 0",
+                hint="give --both, or leave them out",
+            )
         known = EngineStarts.load(self.starts) if self.starts else published_starts()
         if self.mechanism == "fork" and keep_s < math.inf:
             raise ConfigError(
@@ -249,6 +254,9 @@ def serve(
 
 def map_of(options: FleetOptions, *, seed: int) -> HeatMap:
     """Simulate the map of a fleet's model and machine: two instances against one and one."""
+    if not (options.both and options.prefill):
+        # There is nothing to choose between, and a map takes seconds.
+        return HeatMap(np.ones(1), np.ones(1), np.ones(1), np.zeros((1, 1, 1)), "one type alone")
     groups = options.groups()
     plain = {name: replace(item, count=1, prefix_caching=False) for name, item in groups.items()}
     return simulated_map(
