@@ -196,7 +196,7 @@ def _softmax_fit(matrix: Any, labels: NDArray[np.int64], count: int) -> NDArray[
 
     def loss(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         weights = flat.reshape(len(used), count)
-        logits = part @ weights
+        logits: NDArray[np.float64] = np.asarray(part @ weights)
         logits -= logits.max(axis=1, keepdims=True)
         odds = np.exp(logits)
         total = odds.sum(axis=1, keepdims=True)
