@@ -58,7 +58,7 @@ def run(quick: bool) -> list[Check]:
     Args:
         quick: one round of starts, few requests, and the medium load alone.
     """
-    checks = _starts(1 if quick else 5)
+    checks = _starts(1 if quick else 4)
     checks += _forks()
     roles = _FLEET.asked()
     heat_map = _map(roles, quick=quick)
@@ -69,7 +69,7 @@ def run(quick: bool) -> list[Check]:
     rows = load_rows(_TRACES / "mooncake_conversation.jsonl.gz", np.random.default_rng(0))
     predictor = LengthPredictor.fit(fleet_jobs(rows[:4000], block_size=_BLOCK))
     checks += _lengths(rows, 500 if quick else 6000)
-    study = _Study(rows, roles, heat_map, predictor, 40 if quick else 300)
+    study = _Study(rows, roles, heat_map, predictor, 40 if quick else 200)
     checks += study.medium()
     if not quick:
         study.print_other("high")
@@ -134,7 +134,7 @@ def _map(roles: dict[str, ReplicaGroup], *, quick: bool) -> HeatMap:
         (plain["prefill"], plain["decode"]),
         prompts=(1024, 8192) if quick else (512, 1024, 2048, 4096, 8192, 16_384, 32_768),
         ratios=(0.02, 0.05, 0.2) if quick else (0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
-        requests=50 if quick else 150,
+        requests=50 if quick else 100,
     )
 
 
