@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from steelyard.cost.phase_time import PhaseStepTime
 from steelyard.errors import ConfigError
 from steelyard.serve.replica import SchedulerReplica, replicas_of
-from steelyard.serve.routing import fewest_requests, route_of
+from steelyard.serve.routing import OpenReplicas, fewest_requests, route_of
 from steelyard.serve.scheduling.config import SchedulerConfig
 from steelyard.sim.fleet import FleetJob, run_fleet
 from steelyard.sim.fleet.instance import ReplicaGroup, simulate_fleet
@@ -76,8 +76,20 @@ def made_ids(seed, count):
     ]
 
 
-def run_both(groups, trace, ids=(), priority=None):
-    compiled = simulate_fleet(groups, *trace, block_ids=ids, priority=priority, keep_steps=100_000)
+def made_windows(groups, seed):
+    """When replicas are ready and let go: some never, some late, some for a while."""
+    generator = np.random.default_rng(seed)
+    begins = [generator.choice([0.0, 0.5, 2.0], group.count) for group in groups]
+    return [
+        np.stack([item, item + generator.choice([0.0, 0.7, math.inf], item.shape)], axis=1)
+        for item in begins
+    ]
+
+
+def run_both(groups, trace, ids=(), priority=None, windows=()):
+    compiled = simulate_fleet(
+        groups, *trace, block_ids=ids, priority=priority, windows=windows, keep_steps=100_000
+    )
     count = len(trace[0])
     jobs = [
         FleetJob(
@@ -91,19 +103,25 @@ def run_both(groups, trace, ids=(), priority=None):
             *trace, ids or [()] * count, [0] * count if priority is None else priority, strict=True
         )
     ]
-    fleet = [replicas_of(group, hands_over=len(groups) > 1) for group in groups]
-    routes = [route_of(group) for group in groups]
+    always = [np.tile([0.0, math.inf], (group.count, 1)) for group in groups]
+    times = list(zip(groups, windows or always, strict=True))
+    fleet = [
+        replicas_of(group, hands_over=len(groups) > 1, ready_s=item[:, 0].tolist())
+        for group, item in times
+    ]
+    routes = [OpenReplicas(route_of(group), item.tolist()) for group, item in times]
     run_fleet(jobs, *fleet, route=routes[0], route_second=routes[-1])
     return compiled, jobs, [replica for group in fleet for replica in group]
 
 
 @settings(max_examples=80, deadline=None)
-@given(FLEETS, st.integers(0, 10_000), st.sampled_from([3.0, 30.0, 300.0]))
-def test_compiled_loop_equals_schedulers_step_for_step(groups, seed, rate):
+@given(FLEETS, st.integers(0, 10_000), st.sampled_from([3.0, 30.0, 300.0]), st.booleans())
+def test_compiled_loop_equals_schedulers_step_for_step(groups, seed, rate, comes_and_goes):
     trace = made_trace(seed, rate)
     count = len(trace[0])
     priority = np.random.default_rng(seed).integers(-1, 3, count)
-    compiled, jobs, replicas = run_both(groups, trace, made_ids(seed, count), priority)
+    windows = made_windows(groups, seed) if comes_and_goes else ()
+    compiled, jobs, replicas = run_both(groups, trace, made_ids(seed, count), priority, windows)
     for index, replica in enumerate(replicas):
         rows = compiled.steps[compiled.steps["replica"] == index]
         steps = [

@@ -38,6 +38,12 @@ app.command(
     help="Write a model's weights in 4 or 8 bits, and measure what that costs.\n\n"
     "Example: steelyard serve quantize quickstart-out --weights int4 --calibrate texts",
 )
+app.command(
+    "steelyard.cli.starts:starts",
+    name="starts",
+    help="Time starts of the engine up to the first token, step by step, and store them.\n\n"
+    "Example: steelyard serve starts quickstart-out --out starts.json",
+)
 
 
 app.command(

@@ -1,7 +1,7 @@
 """A replica of a simulated fleet that is made of the engine's own scheduler and block pool."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,6 +52,7 @@ class SchedulerReplica:
         stages: int = 1,
         hands_over: bool = True,
         transfer_s: Callable[[int], float] = lambda tokens: 0.0,
+        ready_s: float = 0.0,
     ) -> None:
         """Start idle.
 
@@ -63,6 +64,7 @@ class SchedulerReplica:
             hands_over: whether prompts that ran here are decoded elsewhere; without a second group
                 of replicas, requests end with their first token.
             transfer_s: predicts the seconds in which keys and values of so many tokens come.
+            ready_s: when it has started; what it is sent before waits.
 
         Raises:
             ConfigError: a replica for prompts alone divides them, or there is no stage.
@@ -75,11 +77,11 @@ class SchedulerReplica:
             ),
         )
         self.steps: list[ReplicaStep] = []
-        self._role = role
+        self._role: ReplicaRole = role
         self._hands_over = hands_over
         self._step_time_s = step_time_s
         self._transfer_s = transfer_s
-        self._pipeline = StagePipeline(stages)
+        self._pipeline = StagePipeline(stages, ready_s)
         self._lanes = [make_lane(config) for _ in range(1 if role == "prefill" else stages)]
         self._latest = len(self._lanes) - 1
         self._count = 0
@@ -90,9 +92,23 @@ class SchedulerReplica:
         self._held: dict[FleetJob, BlockTable] = {}
 
     @property
+    def role(self) -> ReplicaRole:
+        """Whether it runs prompts, decodes, or does both."""
+        return self._role
+
+    @property
     def load(self) -> int:
         """Requests it was sent and has not finished with."""
         return sum(lane.load for lane in self._lanes)
+
+    @property
+    def pending_tokens(self) -> int:
+        """Prompt tokens that it was sent and has not run; what its cache holds of them counts."""
+        found = sum(job.input_tokens - job.cached_tokens for job in self._flying)
+        for lane in self._lanes:
+            for queue in (lane.scheduler.waiting, lane.scheduler.running):
+                found += sum(max(len(item.prompt) - item.num_computed, 0) for item in queue)
+        return found
 
     @property
     def prefixes(self) -> list[PrefixIndex]:
@@ -287,12 +303,15 @@ class SchedulerReplica:
         return True
 
 
-def replicas_of(group: ReplicaGroup, *, hands_over: bool = True) -> list[SchedulerReplica]:
+def replicas_of(
+    group: ReplicaGroup, *, hands_over: bool = True, ready_s: Sequence[float] = ()
+) -> list[SchedulerReplica]:
     """Make the replicas that a group describes.
 
     Args:
         group: limits and step times, as the compiled loop takes them.
         hands_over: whether prompts that run in a group for them are decoded elsewhere.
+        ready_s: when each has started; all of them at 0 by default.
 
     Returns:
         Idle replicas, `group.count` of them.
@@ -324,6 +343,7 @@ def replicas_of(group: ReplicaGroup, *, hands_over: bool = True) -> list[Schedul
             stages=group.stages,
             hands_over=hands_over,
             transfer_s=transfer_s,
+            ready_s=start_s,
         )
-        for _ in range(group.count)
+        for start_s in ready_s or [0.0] * group.count
     ]

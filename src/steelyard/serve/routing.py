@@ -1,5 +1,6 @@
 """Which replica a request goes to."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -12,6 +13,7 @@ from steelyard.sim.fleet.jobs import FleetJob
 __all__ = [
     "CachedReplica",
     "LongestPrefix",
+    "OpenReplicas",
     "PromptIndex",
     "RotatingRoute",
     "fewest_requests",
@@ -215,3 +217,41 @@ def route_of(group: ReplicaGroup) -> Callable[[Any, FleetJob], int]:
     if group.route == "prefix":
         return LongestPrefix(slack=group.route_slack)
     return RotatingRoute() if group.route == "rotation" else fewest_requests
+
+
+class OpenReplicas:
+    """Lets a route choose only among replicas that are ready and were not let go.
+
+    Where there is none, a request waits at the one that is ready next.
+    """
+
+    def __init__(
+        self, route: Callable[[Any, FleetJob], int], windows: Sequence[tuple[float, float]]
+    ) -> None:
+        """Keep when each replica is ready, and when it takes no more requests.
+
+        Args:
+            route: chooses.
+            windows: seconds (ready, let go), one pair per replica.
+        """
+        self._route = route
+        self._windows = list(windows)
+
+    def __call__(self, replicas: Sequence[Any], job: FleetJob) -> int:
+        """Return a replica."""
+        # A prompt that ran is handed over when its first token comes.
+        now_s = job.arrival_s if math.isnan(job.first_token_s) else job.first_token_s
+        found = [
+            at for at, (begin_s, end_s) in enumerate(self._windows) if begin_s <= now_s < end_s
+        ]
+        if found:
+            return found[self._route([replicas[at] for at in found], job)]
+        later = [
+            (begin_s, at)
+            for at, (begin_s, end_s) in enumerate(self._windows)
+            if now_s < begin_s < end_s
+        ]
+        if later:
+            return min(later)[1]
+        ends = [end_s for _, end_s in self._windows]
+        return ends.index(max(ends))

@@ -10,6 +10,11 @@ VERBS: tuple[tuple[str, str, str], ...] = (
         "--added 12 --days 7 --report row.html",
     ),
     (
+        "serve",
+        "Replay a trace on a fleet of instances: times of requests, prefix hits, instance-hours.",
+        "trace.jsonl.gz --both 2 --prefill 1 --decode 1 --routing combined",
+    ),
+    (
         "chain",
         "Follow requests to servers, watts, cooling and carbon: joules and grams of an answer.",
         "--servers 20 --days 1 --report chain.html",

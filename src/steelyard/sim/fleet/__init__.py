@@ -2,5 +2,6 @@
 
 from steelyard.sim.fleet.fleet import run_fleet
 from steelyard.sim.fleet.jobs import FleetJob, FleetReplica, Moved, Route
+from steelyard.sim.fleet.scaling import ScaledFleet
 
-__all__ = ["FleetJob", "FleetReplica", "Moved", "Route", "run_fleet"]
+__all__ = ["FleetJob", "FleetReplica", "Moved", "Route", "ScaledFleet", "run_fleet"]

@@ -42,6 +42,16 @@ class _FleetEvents:
         self.replicas[index].submit(job, self.loop.now_s)
         return index
 
+    def retry(self, job: FleetJob) -> int:
+        """Send a lost request as if it came now; return where to."""
+        if job.second >= 0:
+            # Its prompt's replica may still keep what was never pulled.
+            self.replicas[job.first].release(job)
+        job.first_token_s = job.last_token_s = math.nan
+        job.second = -1
+        job.retries += 1
+        return self.send(0, job)
+
     def settle(self, touched: list[int]) -> None:
         """Advance replicas until nothing more happens now, and schedule what comes next."""
         while touched:
@@ -53,6 +63,8 @@ class _FleetEvents:
             # All prompts of a step are handed over before any is pulled.
             reached = [job.first for job in moved.pulled]
             reached += [self.send(1, job) for job in moved.prefilled]
+            reached += [job.first for job in moved.lost if job.second >= 0]
+            reached += [self.retry(job) for job in moved.lost]
             touched += [item for item in dict.fromkeys(reached) if item not in touched]
             next_s = self.replicas[index].next_event_s()
             if next_s < math.inf:
@@ -93,6 +105,10 @@ def run_fleet(
     run = _FleetEvents(first, second, route, route_second or route)
     for job in jobs:
         run.loop.at(job.arrival_s, partial(run.arrive, job))
+    # Most replicas wait for requests; one that is to die does so without any.
+    for index, replica in enumerate(run.replicas):
+        if replica.next_event_s() < math.inf:
+            run.loop.at(replica.next_event_s(), partial(run.wake, index), priority=1)
     run.loop.run()
     if run.num_finished < len(jobs):
         raise CapacityError(

@@ -148,6 +148,7 @@ def simulate_fleet(
     *,
     block_ids: Sequence[Sequence[int]] = (),
     priority: ArrayLike | None = None,
+    windows: Sequence[ArrayLike] = (),
     keep_steps: int = 0,
 ) -> FleetRun:
     """Serve requests with one or two groups of replicas, in virtual time.
@@ -164,6 +165,9 @@ def simulate_fleet(
         block_ids: what the leading full blocks of each request hold, as in `FleetJob`; empty where
             nothing is shared.
         priority: [R] the smallest runs first in groups that serve by priority; all equal else.
+        windows: for each group, when its replicas are ready and when they take no more requests,
+            seconds [count, 2]; all of them always by default. One that is let go ends what it has,
+            and requests that find none wait for that which is ready next.
         keep_steps: steps to keep, the first ones.
 
     Returns:
@@ -188,6 +192,8 @@ def simulate_fleet(
         jobs["given"] = _ranks(priority, len(jobs))
     contents = _contents(groups, jobs, block_ids)
     state = _state(groups, jobs, contents, keep_steps)
+    if len(windows):
+        _open(state, groups, windows)
     if not run_events(state):
         raise CapacityError(
             "some request never finished", hint="give the replicas more room for keys and values"
@@ -255,6 +261,25 @@ def _contents(
     return made
 
 
+def _open(state: FleetState, groups: Sequence[ReplicaGroup], windows: Sequence[ArrayLike]) -> None:
+    """Set when the replicas take requests."""
+    times = [np.asarray(item, dtype=np.float64) for item in windows]
+    if [item.shape for item in times] != [(group.count, 2) for group in groups]:
+        raise ConfigError(
+            f"windows of the shapes {[item.shape for item in times]} for "
+            f"{[group.count for group in groups]} replicas",
+            hint="give each group an array [count, 2] of seconds",
+        )
+    both = np.concatenate(times)
+    if not (both[:, 0] >= 0).all() or not (both[:, 1] >= both[:, 0]).all():
+        raise ConfigError(
+            "windows that begin before 0 or end before they begin", hint="give [ready, let go]"
+        )
+    state.replicas["open_s"], state.replicas["close_s"] = both.T
+    # Nothing runs before it is ready: its stages are busy until then.
+    state.stage_s[:] = both[:, :1]
+
+
 def _check_room(groups: Sequence[ReplicaGroup], jobs: Records) -> None:
     """Refuse requests that a micro-batch could not hold even alone."""
     for group in groups:
@@ -282,6 +307,7 @@ def _state(
     for name in ("land_head", "land_tail", "fly_head", "fly_tail"):
         replicas[name] = NONE
     replicas["next_s"] = math.inf
+    replicas["close_s"] = math.inf
     replica = lane = 0
     for index, group in enumerate(groups):
         rules[index] = _rule(group, replica)

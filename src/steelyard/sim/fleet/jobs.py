@@ -29,6 +29,7 @@ class FleetJob:
         first: replica that ran its prompt, -1 before.
         second: replica that decoded it, -1 where that is the same.
         preempted: how often its keys and values were dropped.
+        retries: how often it began anew because its replica had died.
         cached_tokens: prompt tokens that were found where its prompt ran, when it was last
             admitted there.
     """
@@ -47,6 +48,7 @@ class FleetJob:
     first: int = -1
     second: int = -1
     preempted: int = 0
+    retries: int = 0
     cached_tokens: int = 0
 
 
@@ -58,11 +60,13 @@ class Moved:
         prefilled: prompts that ran; their keys and values are kept until `release`.
         pulled: requests whose keys and values have come from elsewhere.
         finished: requests that have all their tokens.
+        lost: requests that died here with their keys and values; they begin anew elsewhere.
     """
 
     prefilled: list[FleetJob] = field(default_factory=list)
     pulled: list[FleetJob] = field(default_factory=list)
     finished: list[FleetJob] = field(default_factory=list)
+    lost: list[FleetJob] = field(default_factory=list)
 
 
 class FleetReplica(Protocol):

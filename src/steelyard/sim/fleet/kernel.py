@@ -66,9 +66,12 @@ def _send(state: FleetState, group: int, job: int, now_s: float) -> None:
     """Route a request to a replica of a group, and to a lane of it."""
     rule, item = state.groups[group], state.jobs[job]
     item.rank = item.given if rule.ranked else 0
-    chosen = rule.replica + rule.turn % rule.count
-    if rule.rule != ROTATION:
-        chosen = _choose(state, group, job)
+    if rule.rule == ROTATION:
+        chosen = _next_open(state, group, now_s)
+    else:
+        chosen = _choose(state, group, job, now_s)
+    if chosen == NONE:
+        chosen = _first_to_open(state, group, now_s)
     rule.turn += 1
     replica = state.replicas[chosen]
     replica.load += 1
@@ -89,19 +92,64 @@ def _send(state: FleetState, group: int, job: int, now_s: float) -> None:
 
 
 @njit_borrowing()
-def _choose(state: FleetState, group: int, job: int) -> int:
-    """Return the replica with the fewest requests, of those that hold most of a prompt.
+def _is_open(state: FleetState, index: int, now_s: float) -> bool:
+    """Whether a replica takes requests."""
+    return state.replicas[index].open_s <= now_s < state.replicas[index].close_s
+
+
+@njit_borrowing()
+def _next_open(state: FleetState, group: int, now_s: float) -> int:
+    """Return the replica whose turn it is, of those that are open; NONE without any."""
+    rule, count = state.groups[group], 0
+    for index in range(rule.replica, rule.replica + rule.count):
+        count += _is_open(state, index, now_s)
+    if not count:
+        return NONE
+    turn = rule.turn % count
+    for index in range(rule.replica, rule.replica + rule.count):
+        if _is_open(state, index, now_s):
+            if turn == 0:
+                return index
+            turn -= 1
+    return NONE
+
+
+@njit_borrowing()
+def _first_to_open(state: FleetState, group: int, now_s: float) -> int:
+    """Return the replica that opens next; where none does, that which closes last."""
+    rule = state.groups[group]
+    chosen = NONE
+    for index in range(rule.replica, rule.replica + rule.count):
+        replica = state.replicas[index]
+        if replica.open_s <= now_s or replica.close_s <= replica.open_s:
+            continue
+        if chosen == NONE or replica.open_s < state.replicas[chosen].open_s:
+            chosen = index
+    if chosen != NONE:
+        return chosen
+    chosen = rule.replica
+    for index in range(rule.replica, rule.replica + rule.count):
+        if state.replicas[index].close_s > state.replicas[chosen].close_s:
+            chosen = index
+    return chosen
+
+
+@njit_borrowing()
+def _choose(state: FleetState, group: int, job: int, now_s: float) -> int:
+    """Return the open replica with the fewest requests, of those that hold most of a prompt.
 
     Only replicas count that are not crowded; where prompts do not matter, only the emptiest do.
     """
     rule = state.groups[group]
-    fewest = state.replicas[rule.replica].load
+    fewest = NONE
     for index in range(rule.replica, rule.replica + rule.count):
-        fewest = min(fewest, state.replicas[index].load)
+        if _is_open(state, index, now_s):
+            load = state.replicas[index].load
+            fewest = load if fewest == NONE else min(fewest, load)
     chosen, most = NONE, -1
     for index in range(rule.replica, rule.replica + rule.count):
         replica = state.replicas[index]
-        if replica.load > fewest + rule.slack:
+        if not _is_open(state, index, now_s) or replica.load > fewest + rule.slack:
             continue
         held = 0
         if rule.rule == LONGEST:

@@ -8,18 +8,19 @@ __all__ = ["StagePipeline"]
 class StagePipeline:
     """Equal stages; a stage runs one step at a time, in the order in which they were sent."""
 
-    def __init__(self, stages: int) -> None:
+    def __init__(self, stages: int, ready_s: float = 0.0) -> None:
         """Start idle.
 
         Args:
             stages: how many, at least 1.
+            ready_s: when they are there.
 
         Raises:
             ConfigError: there is none.
         """
         if stages < 1:
             raise ConfigError(f"a pipeline of {stages} stages", hint="give at least 1 stage")
-        self._free_s = [0.0] * stages
+        self._free_s = [ready_s] * stages
 
     @property
     def free_s(self) -> float:

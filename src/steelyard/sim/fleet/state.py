@@ -92,6 +92,8 @@ REPLICAS = np.dtype(
         ("touched", "i8"),
         ("link_s", "f8"),  # when its link is free
         ("next_s", "f8"),
+        ("open_s", "f8"),  # when it takes its first request
+        ("close_s", "f8"),  # when it takes no more
     ]
 )
 GROUPS = np.dtype(

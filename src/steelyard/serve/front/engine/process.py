@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,16 +69,20 @@ def _make(channel: Channel) -> tuple[LLM, StartStages, str]:
         import torch
 
         stages.end("import torch")
-        start, options, note = preparing.result()
-    stages.end("hashes")
+        # Nor does this: a process that is kept for later has imported all before it is told.
+        import steelyard.serve.front.engine.loop
+        import steelyard.serve.running.embed
+        import steelyard.serve.running.grammar  # noqa: F401
+        from steelyard.serve.build import load_model, make_engine
+        from steelyard.serve.front.text import TextCodec
+
+        stages.end("import steelyard")
+        start, options, note, told_s = preparing.result()
+    stages.end("hashes", not_before_s=told_s)
     stages.began("interpreter", start.spawned_s)
     _pin(options)
     if options.threads or options.cores:
         torch.set_num_threads(options.threads or len(options.cores))
-    from steelyard.serve.build import load_model, make_engine
-    from steelyard.serve.front.text import TextCodec
-
-    stages.end("import steelyard")
     folder = Path(start.model)
     model = load_model(folder, options, is_checked=True)
     stages.end("weights")
@@ -89,11 +94,19 @@ def _make(channel: Channel) -> tuple[LLM, StartStages, str]:
     return llm, stages, note
 
 
-def _prepare(channel: Channel) -> tuple[Start, EngineOptions, str]:
-    """Learn what engine to make, and do of it what needs no PyTorch; runs beside its import."""
+def _prepare(channel: Channel) -> tuple[Start, EngineOptions, str, float]:
+    """Learn what engine to make, and do of it what needs no PyTorch; runs beside its import.
+
+    Args:
+        channel: connection to the gateway.
+
+    Returns:
+        What to make, the engine's options, how its weights were chosen, and when it was told.
+    """
     start = channel.receive()
     if start is None:
         os._exit(1)  # the gateway is gone, and this process may be in the midst of an import
+    told_s = time.perf_counter()
     options = convert(start.options, EngineOptions, where="engine options")
     _pin(options)
     if options.native is not False and options.cache == "full":
@@ -104,7 +117,7 @@ def _prepare(channel: Channel) -> tuple[Start, EngineOptions, str]:
     from steelyard.serve.weight_choice import with_weights
 
     options, _, note = with_weights(options, Path(start.model))
-    return start, options, note
+    return start, options, note, told_s
 
 
 def _pin(options: EngineOptions) -> None:

@@ -17,10 +17,16 @@ class StartStages:
         self.seconds: dict[str, float] = {}
         self._begun_s = self._last_s = time.perf_counter()
 
-    def end(self, name: str) -> None:
-        """End a stage that began when the one before ended."""
+    def end(self, name: str, *, not_before_s: float = 0.0) -> None:
+        """End a stage that began when the one before ended.
+
+        Args:
+            name: of the stage.
+            not_before_s: time before which it cannot have begun, on the machine's monotonic clock;
+                what lies before is no stage's.
+        """
         now_s = time.perf_counter()
-        self.seconds[name] = now_s - self._last_s
+        self.seconds[name] = now_s - max(self._last_s, not_before_s)
         self._last_s = now_s
 
     def began(self, name: str, began_s: float) -> None:

@@ -1,0 +1,1 @@
+"""Routing in fleets that mix instances for both phases with instances for one."""
