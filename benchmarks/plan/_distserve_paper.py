@@ -17,7 +17,15 @@ from steelyard.cost.memory import kv_bytes_per_token
 from steelyard.cost.phase_time import PhaseStepTime
 from steelyard.plan.service.options import EngineOption
 
-__all__ = ["ROWS", "CurvePoint", "PaperRow", "curve_points", "drawn_lengths", "published_options"]
+__all__ = [
+    "ROWS",
+    "CurvePoint",
+    "PaperRow",
+    "curve_points",
+    "drawn_lengths",
+    "published_fits",
+    "published_options",
+]
 
 _LONGEST = 2048
 """Positions of OPT."""
@@ -190,7 +198,7 @@ def published_options(model: str, engine: str) -> list[EngineOption]:
         for row in _csv("distserve_a100_kv_capacity.csv")
         if row["model"].endswith(model)
     }
-    fits = _fits("opt-66b" if model == "opt-175b" else model, engine)
+    fits = published_fits("opt-66b" if model == "opt-175b" else model, engine)
     if model == "opt-175b":
         fits = {tensor: _scaled(fit) for tensor, fit in fits.items()}
     return [
@@ -216,7 +224,7 @@ def transfer_s_per_token(arch: Architecture) -> float:
     return kv_bytes_per_token(arch, 2.0) / _NVLINK_BYTES_PER_S
 
 
-def _fits(model: str, engine: str) -> dict[int, dict[str, tuple[float, float, float]]]:
+def published_fits(model: str, engine: str) -> dict[int, dict[str, tuple[float, float, float]]]:
     """Return the fits of each number of accelerators, in seconds."""
     names = {"prefill": "prefill", "decode_bs<95": "decode", "decode_bs>=95": "large_decode"}
     found: dict[int, dict[str, tuple[float, float, float]]] = {}

@@ -9,7 +9,7 @@
 3. The same simulator, colocated, against this package's own engine on this machine, from a table of
    step times that was measured before.
 4. Speed of the compiled loop: requests per minute of one instance, and virtual over wall time of
-   64 instances.
+   64 instances; the same trace in Vidur.
 5. Many answers and a tight limit per token: prefill and decode apart against both together, with
    whole prompts and with chunks.
 """
@@ -30,6 +30,7 @@ from benchmarks.plan._distserve_paper import (
     published_options,
     transfer_s_per_token,
 )
+from benchmarks.plan._distserve_vidur import vidur_checks
 
 from steelyard import catalog
 from steelyard.plan.service.load import ServiceLoad
@@ -60,6 +61,7 @@ def run(quick: bool) -> list[Check]:
     if not quick:
         checks += engine_checks()
     checks += _speed(20_000 if quick else 50_000)
+    checks += vidur_checks(500 if quick else 3000)
     checks += _decode_heavy(300 if quick else 1000)
     return checks
 

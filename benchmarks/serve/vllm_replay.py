@@ -60,7 +60,7 @@ class Rig:
     accelerator: str
 
 
-_RIGS = (
+RIGS = (
     Rig("RTX 4090", "rtx4090_llama31-8b_tp1", 41_408, 256, True, "RTX-4090"),
     Rig("RTX PRO 6000", "rtxpro6000_llama31-8b_tp1", 530_000, 128, False, ""),
 )
@@ -73,8 +73,8 @@ def run(quick: bool) -> list[Check]:
         f"{'run':13s} {'step times':10s} {'metric':8s} {'measured':>10s} {'simulated':>10s} "
         f"{'error':>8s}"
     )
-    for rig in _RIGS:
-        requests = _columns(rig, "requests")
+    for rig in RIGS:
+        requests = read_columns(rig, "requests")
         step_times = {"fitted": _fitted(rig, requests)}
         if rig.accelerator and not quick:
             machine = Machine.from_accelerator(catalog.accelerator(rig.accelerator))
@@ -100,7 +100,7 @@ def run(quick: bool) -> list[Check]:
     return checks
 
 
-def _columns(rig: Rig, kind: str) -> dict[str, np.ndarray]:
+def read_columns(rig: Rig, kind: str) -> dict[str, np.ndarray]:
     """Read one file of a run into columns."""
     path: Path = shared("serving-measured") / f"vllm019_{rig.file}_{kind}.csv.gz"
     with gzip.open(path, "rt") as stream:
@@ -114,7 +114,7 @@ def _fitted(rig: Rig, requests: dict[str, np.ndarray]) -> ServeStepTime:
     Seconds in which sequences came in without a counted prompt hold prompts computed again, which
     the counters leave out.
     """
-    counters = _columns(rig, "timeseries")
+    counters = read_columns(rig, "timeseries")
     prompt, output = counters["prompt_throughput"], counters["gen_throughput"]
     running = np.concatenate([[0], counters["running"]])
     steps = output / np.maximum((running[1:] + running[:-1]) / 2, 1)

@@ -12,6 +12,7 @@ from steelyard.cost.phase_time import PhaseStepTime
 from steelyard.cost.roofline import Machine
 from steelyard.errors import CapacityError, InfeasibleError
 from steelyard.plan.machines import nodes_of
+from steelyard.plan.service.assumptions import weakest_assumptions
 from steelyard.plan.service.goodput import attained, goodput
 from steelyard.plan.service.load import ServiceLoad
 from steelyard.plan.service.options import EngineOption, engine_options
@@ -85,6 +86,33 @@ def test_load_takes_the_variation_of_a_trace():
     rows = [TraceRow(arrival_s=t, input_tokens=10, output_tokens=5) for t in times]
     load = ServiceLoad.of_rows(rows, np.random.default_rng(0), count=50)
     assert load.variation == pytest.approx(np.std(np.diff(times)) / np.mean(np.diff(times)))
+
+
+def test_shared_prefixes_carry_more_and_are_an_assumption():
+    rows = [
+        TraceRow(
+            arrival_s=float(place), input_tokens=512, output_tokens=16,
+            hash_ids=(0, place + 1), block_tokens=256,
+        )
+        for place in range(200)
+    ]  # fmt: skip
+    load = ServiceLoad.of_rows(rows, np.random.default_rng(0), count=100)
+    assert load.shared_fraction == pytest.approx(0.5, abs=0.01)
+    search = made_search(load=load, options=(option(1),), slo=Slo(ttft_s=0.4, tpot_s=0.06))
+    arrangement = search.colocated(search.options[0], whole=False)
+    shared = search.carried(arrangement).rate_per_s
+    alone = replace(search, load=replace(load, block_ids=())).carried(arrangement).rate_per_s
+    assert shared > 1.2 * alone
+    found = {
+        item.words: item.goodput_per_s for item in weakest_assumptions(search, arrangement, shared)
+    }
+    half = found["50% of the prompts share no prefix"]
+    assert alone < half < shared
+    one = replace(search, load=load.less_shared(0.5, np.random.default_rng(17)))
+    assert half == one.carried(arrangement).rate_per_s
+    # A round that repeats the requests does not find their prompts in the cache.
+    first, again = load.contents(200)[:100], load.contents(200)[100:]
+    assert not set(first[5]) & set(again[5])
 
 
 def test_search_equals_trying_every_pair():

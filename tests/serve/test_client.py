@@ -354,6 +354,11 @@ def test_summary_against_numpy():
         "serve.ttft_p95",
         "serve.throughput",
     }
+    kept = {item.quantity: item.value for item in summary.measurements()}
+    # Of a load without limits nobody says what share kept them.
+    assert kept["serve.slo_attainment"] == summary.good_fraction
+    without = summarize(result)
+    assert "serve.slo_attainment" not in {item.quantity for item in without.measurements()}
 
 
 def test_nothing_came_back():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from steelyard.cost.phase_time import PhaseStepTime
 from steelyard.errors import ConfigError
 from steelyard.serve.replica import SchedulerReplica, replicas_of
-from steelyard.serve.routing import RotatingRoute, fewest_requests
+from steelyard.serve.routing import fewest_requests, route_of
 from steelyard.serve.scheduling.config import SchedulerConfig
 from steelyard.sim.fleet import FleetJob, run_fleet
 from steelyard.sim.fleet.instance import ReplicaGroup, simulate_fleet
@@ -40,8 +40,15 @@ def shapes(draw, role):
         whole_prompts=role == "prefill" or draw(st.booleans()),
         transfer_latency_s=draw(st.sampled_from([0.0, 0.003])),
         transfer_s_per_token=draw(st.sampled_from([0.0, 1e-4])),
-        route=draw(st.sampled_from(["fewest", "rotation"])),
+        route=draw(st.sampled_from(["fewest", "rotation", "prefix"])),
+        route_slack=draw(st.integers(0, 4)),
+        policy=draw(st.sampled_from(["fcfs", "priority"])),
+        prefix_caching=draw(st.booleans()),
     )
+
+
+def same_blocks(groups):
+    return len({group.block_size for group in groups if group.prefix_caching}) < 2
 
 
 FLEETS = st.one_of(
@@ -49,7 +56,7 @@ FLEETS = st.one_of(
     st.tuples(shapes("prefill")),
     st.tuples(shapes("decode")),
     st.tuples(shapes("prefill"), shapes("decode")),
-)
+).filter(same_blocks)
 
 
 def made_trace(seed, rate):
@@ -59,22 +66,44 @@ def made_trace(seed, rate):
     return arrivals, generator.integers(1, 60, count), generator.integers(1, 40, count)
 
 
-def run_both(groups, trace):
-    compiled = simulate_fleet(groups, *trace, keep_steps=100_000)
+def made_ids(seed, count):
+    """Block ids like those of a few conversations: the same beginnings, at different lengths."""
+    generator = np.random.default_rng(seed)
+    return [
+        [int(100 * generator.integers(3) + 7)] * int(generator.integers(0, 2))
+        + list(range(start := int(1000 * generator.integers(1, 4)), start + length))
+        for length in generator.integers(0, 12, count)
+    ]
+
+
+def run_both(groups, trace, ids=(), priority=None):
+    compiled = simulate_fleet(groups, *trace, block_ids=ids, priority=priority, keep_steps=100_000)
+    count = len(trace[0])
     jobs = [
-        FleetJob(arrival_s=float(at), input_tokens=int(size), output_tokens=int(length))
-        for at, size, length in zip(*trace, strict=True)
+        FleetJob(
+            arrival_s=float(at),
+            input_tokens=int(size),
+            output_tokens=int(length),
+            block_ids=blocks,
+            priority=int(first),
+        )
+        for at, size, length, blocks, first in zip(
+            *trace, ids or [()] * count, [0] * count if priority is None else priority, strict=True
+        )
     ]
     fleet = [replicas_of(group, hands_over=len(groups) > 1) for group in groups]
-    routes = [fewest_requests if g.route == "fewest" else RotatingRoute() for g in groups]
+    routes = [route_of(group) for group in groups]
     run_fleet(jobs, *fleet, route=routes[0], route_second=routes[-1])
     return compiled, jobs, [replica for group in fleet for replica in group]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(FLEETS, st.integers(0, 10_000), st.sampled_from([3.0, 30.0, 300.0]))
 def test_compiled_loop_equals_schedulers_step_for_step(groups, seed, rate):
-    compiled, jobs, replicas = run_both(groups, made_trace(seed, rate))
+    trace = made_trace(seed, rate)
+    count = len(trace[0])
+    priority = np.random.default_rng(seed).integers(-1, 3, count)
+    compiled, jobs, replicas = run_both(groups, trace, made_ids(seed, count), priority)
     for index, replica in enumerate(replicas):
         rows = compiled.steps[compiled.steps["replica"] == index]
         steps = [
@@ -86,6 +115,9 @@ def test_compiled_loop_equals_schedulers_step_for_step(groups, seed, rate):
     assert [job.first_token_s for job in jobs] == compiled.timeline.first_token_s.tolist()
     assert [job.last_token_s for job in jobs] == compiled.timeline.last_token_s.tolist()
     assert sum(job.preempted for job in jobs) == compiled.num_preemptions
+    assert [job.cached_tokens for job in jobs] == compiled.cached_tokens.tolist()
+    if groups[0].role != "decode":  # there prompts count as run before they came
+        assert [job.first for job in jobs] == compiled.first.tolist()
 
 
 def test_small_pools_preempt_in_both():

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from cyclopts import Parameter
 
+from steelyard.config import load as read_config
 from steelyard.config import to_plain
 from steelyard.errors import ConfigError
 from steelyard.runs.progress import progress
@@ -19,6 +20,7 @@ from steelyard.serve.client.models import list_models
 from steelyard.serve.client.results import store_load, to_json, write_results
 from steelyard.serve.client.summary import LoadSummary, Slo, summarize
 from steelyard.serve.client.wire.address import Endpoint, read_key
+from steelyard.serve.deployment import Deployment
 from steelyard.serve.traces import TraceRow, draw_arrivals, load_rows, synthetic_rows
 from steelyard.serve.traces.read import has_arrivals
 from steelyard.units import parse
@@ -27,6 +29,11 @@ __all__ = ["bench", "read_fraction"]
 
 _RAMP = "1,4,16"
 _OPEN_REQUESTS = 100
+_OF_LOAD = (
+    "trace", "rate", "concurrency", "num_requests", "scale", "burstiness", "input_tokens",
+    "output_tokens", "sigma", "slo", "duration",
+)  # fmt: skip
+"""Options that say what a deployment says."""
 
 
 @Parameter(name="*")
@@ -36,6 +43,8 @@ class BenchOptions:
 
     Args:
         trace: Requests: CSV or JSON lines, plain or .gz; drawn lengths when left out.
+        deployment: File of `steelyard plan serve --out` or `steelyard serve --reduced`: its load is
+            replayed, and its forecasts are kept beside what is measured.
         rate: Mean requests per second; "inf" sends all at once.
         concurrency: Requests under way, one number or a list such as 1,2,4,...,64.
         num_requests: Requests to send, per level; 0 for the whole trace, or 8 per concurrent
@@ -66,6 +75,7 @@ class BenchOptions:
     """
 
     trace: Path | None = None
+    deployment: Path | None = None
     rate: str = ""
     concurrency: str = ""
     num_requests: int = 0
@@ -113,13 +123,31 @@ def bench(
             "--rate and --concurrency exclude each other",
             hint="a rate opens the loop, a concurrency closes it",
         )
-    objective = Slo.parse(options.slo)
-    rate_per_s = _rate(options.rate)
-    levels = _levels(options, rate_per_s)
-    rows = {level: _rows(options, level, rate_per_s) for level in levels}
+    planned = _planned(options)
+    if planned is not None:
+        objective = Slo(ttft_s=planned.load.ttft_s, tpot_s=planned.load.tpot_s)
+        rows = {0: planned.rows()}
+    else:
+        objective = Slo.parse(options.slo)
+        rate_per_s = _rate(options.rate)
+        rows = {level: _rows(options, level, rate_per_s) for level in _levels(options, rate_per_s)}
     load = _load_options(url, options)
-    results = {level: _run(load, rows[level], level, quiet=options.json) for level in levels}
-    return _finish(results, objective, load, options)
+    results = {level: _run(load, rows[level], level, quiet=options.json) for level in rows}
+    return _finish(results, objective, load, options, planned)
+
+
+def _planned(options: BenchOptions) -> Deployment | None:
+    """Read the deployment whose load is replayed; refuse what would change that load."""
+    if options.deployment is None:
+        return None
+    plain = BenchOptions()
+    for name in _OF_LOAD:
+        if getattr(options, name) != getattr(plain, name):
+            raise ConfigError(
+                f"--{name.replace('_', '-')} and --deployment exclude each other",
+                hint="change the load in the deployment's file",
+            )
+    return read_config(options.deployment, Deployment)
 
 
 def read_fraction(text: str, where: str) -> float:
@@ -271,7 +299,11 @@ def _run(options: LoadOptions, rows: list[TraceRow], level: int, *, quiet: bool)
 
 
 def _finish(
-    results: dict[int, LoadResult], objective: Slo, load: LoadOptions, options: BenchOptions
+    results: dict[int, LoadResult],
+    objective: Slo,
+    load: LoadOptions,
+    options: BenchOptions,
+    planned: Deployment | None,
 ) -> int:
     """Summarize, show, write and keep."""
     from steelyard.serve.client.report import ramp_report
@@ -283,7 +315,7 @@ def _finish(
     )
     files = write_results(options.out, pairs, report, about) if options.out else []
     if options.record:
-        _keep(pairs, about, files, options)
+        _keep(pairs, about, files, options, planned)
     if options.json:
         print(to_json({level: summary for level, (summary, _) in pairs.items()}, about))
     else:
@@ -325,14 +357,15 @@ def _keep(
     about: dict[str, Any],
     files: list[Path],
     options: BenchOptions,
+    planned: Deployment | None,
 ) -> None:
-    """Write every level to the run store."""
+    """Write every level to the run store, and say how forecasts are checked."""
     from steelyard.runs.store import RunStore
 
     opened = RunStore(options.store or None)
     for level, (summary, result) in pairs.items():
         words = options.name or (f"{about['url']} at {level}" if level else str(about["url"]))
-        store_load(
+        run_id = store_load(
             opened,
             summary,
             result,
@@ -340,4 +373,11 @@ def _keep(
             name=words,
             seed=options.seed,
             files=files,
+            forecasts=planned.forecasts if planned else (),
         )
+        if planned is not None and not options.json:
+            where = f" --store {options.store}" if options.store else ""
+            sys.stderr.write(
+                f"forecasts are kept beside it: steelyard runs check {run_id} "
+                f"--record plan.service{where}\n"
+            )

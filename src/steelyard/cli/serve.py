@@ -58,7 +58,14 @@ else:
 
 
 @app.default
-def serve(model: str, *, options: _ServeFlags | None = None) -> None:
+def serve(
+    model: str,
+    *,
+    options: _ServeFlags | None = None,
+    deployment: Path | None = None,
+    reduced: Path | None = None,
+    steps: Path | None = None,
+) -> None:
     """Serve a model until interrupted; requests in flight are then finished.
 
     Example: steelyard serve quickstart-out --port 8000
@@ -68,11 +75,17 @@ def serve(model: str, *, options: _ServeFlags | None = None) -> None:
     Args:
         model: Folder of a model or of a quickstart, a GGUF file, or a run's name or id.
         options: Address, limits, keys, and the kind of engine.
+        deployment: File that `steelyard plan serve --out` wrote: its engine is started.
+        reduced: With --deployment, JSON file for the same at the size of this machine: one replica
+            of this model, as busy and as tight as planned.
+        steps: With --reduced, step times of this model's engine from `steelyard serve profile`.
     """
+    from steelyard.cli.deployed import deployed_options
     from steelyard.serve.front import launch
 
     found = find_model(model)
-    launch.serve(found.folder, options or ServeOptions(), names=found.names)
+    chosen = deployed_options(found, options or ServeOptions(), deployment, reduced, steps)
+    launch.serve(found.folder, chosen, names=found.names)
 
 
 app.command(serve, name="run", show=False)

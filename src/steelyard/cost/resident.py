@@ -12,7 +12,13 @@ from steelyard.cost.held import parameter_count
 from steelyard.cost.memory import MemoryBreakdown, kv_bytes_per_token, plain_floats
 from steelyard.cost.weights import engine_bytes_per_weight
 
-__all__ = ["BLOCK_TOKENS", "STEP_TOKENS", "resident_serving_memory", "resident_training_memory"]
+__all__ = [
+    "BLOCK_TOKENS",
+    "STEP_TOKENS",
+    "StoredIn",
+    "resident_serving_memory",
+    "resident_training_memory",
+]
 
 BLOCK_TOKENS = 16
 """Tokens of a block of the engine's pool."""
@@ -67,6 +73,7 @@ def resident_serving_memory(
     context: int,
     dtype: StoredIn = "fp32",
     process_bytes: float,
+    step_tokens: int = STEP_TOKENS,
 ) -> MemoryBreakdown:
     """Forecast the most memory that a process of the engine comes to hold.
 
@@ -81,6 +88,7 @@ def resident_serving_memory(
         dtype: number format in which the layers are computed. Keys and values have that of the
             model as it is loaded: bf16 where the layers have fewer bits.
         process_bytes: what interpreter, libraries and an idle engine hold without a model.
+        step_tokens: most tokens of one step.
 
     Returns:
         Bytes per kind; `packed` is the kernels' copy of the weights.
@@ -90,7 +98,7 @@ def resident_serving_memory(
     turned = (arch.rotary_dim or arch.head_dim) * (2 if arch.local_rope_theta else 1)
     angles = 4.0 * arch.max_positions * turned if arch.position == "rope" else 0.0
     slots = sequences * -(-context // BLOCK_TOKENS) * BLOCK_TOKENS
-    rows = min(sequences * context, STEP_TOKENS)
+    rows = min(sequences * context, step_tokens)
     logits = sequences * arch.vocab_size * 4.0  # one row is sampled per sequence
     parts = {
         "weights": size * _kept_elements(arch) + angles,
@@ -118,7 +126,9 @@ def _buffers(arch: Architecture, rows: int) -> float:
     """Return the bytes of the compiled kernels' buffers, which are kept from step to step."""
     query, key = arch.num_heads * arch.head_dim, arch.num_kv_heads * arch.head_dim
     inner = (2 if arch.is_gated else 1) * arch.intermediate_size
-    return 4.0 * rows * (2 * arch.hidden_size + 2 * query + 2 * key + inner)
+    # Inputs of a product are laid out once more, as its kernel reads them.
+    tiles = max(arch.hidden_size, query, arch.intermediate_size)
+    return 4.0 * rows * (2 * arch.hidden_size + 2 * query + 2 * key + inner + tiles)
 
 
 def _kept_elements(arch: Architecture) -> float:

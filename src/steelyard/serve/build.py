@@ -22,6 +22,8 @@ from steelyard.serve.weight_choice import with_weights
 
 __all__ = ["engine_config", "load_model", "make_engine"]
 
+_BLOCK_TOKENS = 16
+
 
 def make_engine(
     model: Path | Transformer,
@@ -129,23 +131,24 @@ def engine_config(model: Transformer, options: EngineOptions) -> SchedulerConfig
     Raises:
         CapacityError: the pool or the host tier cannot hold one sequence of the model length.
     """
+    kept = kv_type(model, chosen_weights(model, options.weights), _kv_dtype(options))
+    block_bytes = _BLOCK_TOKENS * slot_bytes(model.architecture, kept)
     config = default_config(
         model,
-        pool_bytes=options.pool_bytes,
+        pool_bytes=options.num_blocks * block_bytes or options.pool_bytes,
         max_model_len=options.max_model_len,
         token_budget=options.token_budget,
         kv_dtype=_kv_dtype(options),
         weights=options.weights,
     )
     swaps = options.preemption != "recompute"
-    kept = kv_type(model, chosen_weights(model, options.weights), _kv_dtype(options))
-    block_bytes = config.block_size * slot_bytes(model.architecture, kept)
     given = options.host_tier_bytes
     tier = given // block_bytes if given else config.num_blocks
     return replace(
         config,
         # Each running sequence takes a token of every step at least.
         max_num_seqs=min(options.max_num_seqs, options.token_budget),
+        whole_prompts=options.whole_prompts,
         policy=options.policy,
         update_every=options.update_every,
         prefix_caching=options.prefix_caching,

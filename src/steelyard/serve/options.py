@@ -23,9 +23,13 @@ class EngineOptions:
         pool_bytes: Memory for keys and values. 0 takes that of 32 sequences of 1,024 tokens (or of
             the longest, where that is less), at most half of what is free beside the weights, and
             256 MiB for a bounded cache.
+        num_blocks: Blocks of 16 tokens for keys and values, in place of --pool; 0 takes as many as
+            the pool holds.
         max_model_len: Longest prompt and output together; 0 takes what model and pool allow.
         token_budget: Most tokens per step.
         max_num_seqs: Most sequences that run at once, at most the token budget.
+        whole_prompts: Whether prompts run undivided in steps of their own, before decoding: up to
+            the token budget together, or a longer one alone.
         policy: Order in which requests are served.
         client_weights: Share of each client under "vtc", 1 for those not named.
         update_every: Steps between two updates of the order; 0 orders requests only when they are
@@ -68,9 +72,11 @@ class EngineOptions:
     """
 
     pool_bytes: int = 0
+    num_blocks: int = 0
     max_model_len: int = 0
     token_budget: int = 512
     max_num_seqs: int = 64
+    whole_prompts: bool = False
     policy: PolicyName = "fcfs"
     client_weights: dict[str, float] = field(default_factory=dict)
     update_every: int = 0
@@ -102,6 +108,7 @@ class EngineOptions:
         require(
             self,
             pool_bytes=(self.pool_bytes >= 0, "at least 0"),
+            num_blocks=(self.num_blocks >= 0, "at least 0"),
             max_model_len=(self.max_model_len >= 0, "at least 0"),
             token_budget=(self.token_budget >= 1, "at least 1"),
             max_num_seqs=(self.max_num_seqs >= 1, "at least 1"),
@@ -135,6 +142,9 @@ class EngineOptions:
             # A sequence of a bounded cache owns one slab of fixed size from its beginning to its
             # end, which can be neither split into blocks nor shared.
             ("--preemption", swaps, not bounded, "--cache full"),
+            ("--num-blocks", self.num_blocks, not self.pool_bytes, "--pool left out"),
+            ("--num-blocks", self.num_blocks, not bounded, "--cache full"),
+            ("--whole-prompts", self.whole_prompts, not bounded, "--cache full"),
             ("--allocator block-group", self.allocator != "paged", not bounded, "--cache full"),
             ("--kv-dtype", self.kv_dtype != "model", not bounded, "--cache full"),
             ("--native", self.native, not bounded, "--cache full"),

@@ -2,17 +2,16 @@
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from steelyard.errors import require
 from steelyard.serve.kv.blocks import BlockTable
+from steelyard.serve.kv.prefix import PrefixIndex
+from steelyard.serve.replica_lane import ReplicaLane, make_lane
 from steelyard.serve.scheduling.config import SchedulerConfig
-from steelyard.serve.scheduling.memory import KVMemory
-from steelyard.serve.scheduling.params import SamplingParams
 from steelyard.serve.scheduling.request import Request
-from steelyard.serve.scheduling.scheduler import Scheduler
 from steelyard.serve.scheduling.step import StepPlan
 from steelyard.sim.fleet.instance import ReplicaGroup, ReplicaRole
 from steelyard.sim.fleet.jobs import FleetJob, Moved
@@ -30,37 +29,6 @@ class ReplicaStep:
     end_s: float
     prompt_tokens: int
     decodes: int
-
-
-class _LandedMemory(KVMemory):
-    """Memory in which requests start whose keys and values came from elsewhere."""
-
-    def __init__(self, config: SchedulerConfig) -> None:
-        super().__init__(config)
-        self.landed: dict[str, BlockTable] = {}
-
-    def admit(self, sequences: list[Request], headroom: int) -> bool:
-        """Find a waiting request blocks; one that landed has its own."""
-        table = self.landed.pop(sequences[0].id, None)
-        if table is None:
-            return super().admit(sequences, headroom)
-        sequences[0].table = table
-        sequences[0].num_computed = len(sequences[0].prompt)
-        return True
-
-
-@dataclass(slots=True)
-class _Lane:
-    """A micro-batch with a pool of its own: what it runs and what is on its way to it."""
-
-    scheduler: Scheduler
-    memory: _LandedMemory
-    jobs: dict[str, FleetJob] = field(default_factory=dict)
-    load: int = 0
-    plan: StepPlan | None = None
-    end_s: float = 0.0
-    pulls: deque[tuple[FleetJob, Request]] = field(default_factory=deque)
-    num_landing: int = 0
 
 
 class SchedulerReplica:
@@ -112,12 +80,12 @@ class SchedulerReplica:
         self._step_time_s = step_time_s
         self._transfer_s = transfer_s
         self._pipeline = StagePipeline(stages)
-        self._lanes = [_make_lane(config) for _ in range(1 if role == "prefill" else stages)]
+        self._lanes = [make_lane(config) for _ in range(1 if role == "prefill" else stages)]
         self._latest = len(self._lanes) - 1
         self._count = 0
         self._now_s = -1.0
         self._link_s = 0.0
-        self._landing: deque[tuple[float, _Lane, FleetJob, Request, BlockTable]] = deque()
+        self._landing: deque[tuple[float, ReplicaLane, FleetJob, Request]] = deque()
         self._flying: deque[FleetJob] = deque()
         self._held: dict[FleetJob, BlockTable] = {}
 
@@ -125,6 +93,16 @@ class SchedulerReplica:
     def load(self) -> int:
         """Requests it was sent and has not finished with."""
         return sum(lane.load for lane in self._lanes)
+
+    @property
+    def prefixes(self) -> list[PrefixIndex]:
+        """What the pool of each micro-batch knows."""
+        return [lane.memory.prefix for lane in self._lanes]
+
+    @property
+    def block_size(self) -> int:
+        """Token slots per block of its pools."""
+        return self._lanes[0].scheduler.config.block_size
 
     def submit(self, job: FleetJob, now_s: float) -> None:
         """Take a request: from outside, or one whose prompt ran on another replica.
@@ -138,14 +116,7 @@ class SchedulerReplica:
         """
         lane = min(self._lanes, key=lambda item: item.load)
         length = 1 if self._role == "prefill" else job.output_tokens
-        request = Request(
-            id=str(self._count),
-            prompt=job.prompt or [0] * job.input_tokens,
-            params=SamplingParams(max_tokens=length, ignore_end=True),
-            arrival_s=job.arrival_s,
-            client=job.client,
-        )
-        lane.scheduler.check(request)
+        request = lane.request(job, self._count, length)
         self._count += 1
         lane.load += 1
         lane.jobs[request.id] = job
@@ -228,6 +199,7 @@ class SchedulerReplica:
             end_s = self._run(0, plan)
             for request in plan.sampled:
                 job = lane.jobs.pop(request.id)
+                job.cached_tokens = request.num_cached
                 # The scheduler lets go of the request below, its blocks stay until the pull.
                 table = request.table
                 self._held[job] = table.fork(lane.memory.pool, table.num_blocks)
@@ -236,18 +208,20 @@ class SchedulerReplica:
             # Nothing that follows depends on its results, so they are taken before it ends.
             lane.scheduler.complete(plan, plan.blank_output(), end_s)
 
-    def _complete(self, lane: _Lane, moved: Moved) -> None:
+    def _complete(self, lane: ReplicaLane, moved: Moved) -> None:
         """Take the results of a lane's step."""
         plan, lane.plan = lane.plan, None
         assert plan is not None
         for request in lane.scheduler.complete(plan, plan.blank_output(), lane.end_s):
             self._finish(lane, request, moved)
 
-    def _finish(self, lane: _Lane, request: Request, moved: Moved) -> None:
+    def _finish(self, lane: ReplicaLane, request: Request, moved: Moved) -> None:
         """Report a request that has all its tokens."""
         job = lane.jobs.pop(request.id)
         job.first_token_s, job.last_token_s = request.first_token_s, request.last_token_s
-        job.preempted = request.num_preemptions
+        job.preempted += request.num_preemptions
+        if self._role == "both":
+            job.cached_tokens = request.num_cached
         lane.load -= 1
         moved.finished.append(job)
 
@@ -256,7 +230,7 @@ class SchedulerReplica:
         for turn in range(1, len(self._lanes) + 1):
             place = (self._latest + turn) % len(self._lanes)
             lane = self._lanes[place]
-            plan = lane.scheduler.schedule(self._now_s) if lane.plan is None else None
+            plan = self._next_step(lane) if lane.plan is None else None
             if plan is not None:
                 self._latest = place
                 lane.plan = plan
@@ -264,7 +238,15 @@ class SchedulerReplica:
                 return True
         return False
 
-    def _pull(self, lane: _Lane) -> None:
+    def _next_step(self, lane: ReplicaLane) -> StepPlan | None:
+        """Plan the next step of an idle lane."""
+        plan = lane.scheduler.schedule(self._now_s)
+        # One that was admitted with all but its last token in the cache decodes at the second look.
+        if plan is None and lane.scheduler.running:
+            plan = lane.scheduler.schedule(self._now_s)
+        return plan
+
+    def _pull(self, lane: ReplicaLane) -> None:
         """Start transfers into a lane while it has room for them, in order."""
         scheduler, memory = lane.scheduler, lane.memory
         config = memory.config
@@ -275,40 +257,34 @@ class SchedulerReplica:
                 return
             watermark = max(int(config.watermark_fraction * config.num_blocks), 1)
             headroom = watermark if scheduler.running else 0
-            if memory.blocks_for(request.num_tokens + 1) + headroom > memory.pool.num_available:
+            if not memory.reserve(request, headroom):
                 return
             lane.pulls.popleft()
-            table = BlockTable()
-            table.grow(memory.pool, request.num_tokens)
             lane.num_landing += 1
-            transfer_s = self._transfer_s(job.input_tokens) if job.second >= 0 else 0.0
+            # What an earlier request left here needs not come again.
+            missing = job.input_tokens - request.num_computed
+            transfer_s = self._transfer_s(missing) if job.second >= 0 else 0.0
             self._link_s = max(self._now_s, self._link_s) + transfer_s
-            self._landing.append((self._link_s, lane, job, request, table))
+            self._landing.append((self._link_s, lane, job, request))
 
     def _land(self, moved: Moved) -> bool:
         """Let requests run whose keys and values came; return whether there were any."""
         if not self._landing or self._landing[0][0] > self._now_s:
             return False
         while self._landing and self._landing[0][0] <= self._now_s:
-            _, lane, job, request, table = self._landing.popleft()
+            _, lane, job, request = self._landing.popleft()
             lane.num_landing -= 1
             if job.second >= 0:
                 moved.pulled.append(job)
+            lane.memory.land(request)
             if len(request.output) >= job.output_tokens:
-                table.free(lane.memory.pool)
+                request.table.free(lane.memory.pool)
                 self._finish(lane, request, moved)
                 continue
-            lane.memory.landed[request.id] = table
             lane.scheduler.add(request, self._now_s)
             admitted = lane.scheduler.take_in(request)
             assert admitted, "a place and blocks were kept for it"
         return True
-
-
-def _make_lane(config: SchedulerConfig) -> _Lane:
-    """Make an idle micro-batch."""
-    memory = _LandedMemory(config)
-    return _Lane(Scheduler(config, memory=memory), memory)
 
 
 def replicas_of(group: ReplicaGroup, *, hands_over: bool = True) -> list[SchedulerReplica]:
@@ -328,7 +304,8 @@ def replicas_of(group: ReplicaGroup, *, hands_over: bool = True) -> list[Schedul
         max_num_seqs=group.max_num_seqs,
         max_model_len=group.blocks * group.block_size,
         watermark_fraction=group.watermark_fraction,
-        prefix_caching=False,
+        prefix_caching=group.prefix_caching,
+        policy=group.policy,
         whole_prompts=group.whole_prompts,
     )
     model = group.step_time

@@ -1,17 +1,30 @@
 """The highest rate at which enough requests keep their limits, and which limit breaks first."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from steelyard.errors import ConfigError
 from steelyard.plan.service.load import ServiceLoad
 from steelyard.serve.client.summary import Slo
-from steelyard.sim.fleet.instance import ReplicaGroup, simulate_fleet
+from steelyard.sim.fleet.instance import FleetRun, ReplicaGroup, simulate_fleet
 from steelyard.sim.timeline import Timeline
 
-__all__ = ["Attained", "Goodput", "attained", "capacity", "goodput", "unloaded"]
+__all__ = [
+    "Attained",
+    "Goodput",
+    "Requests",
+    "attained",
+    "capacity",
+    "goodput",
+    "run_load",
+    "unloaded",
+]
+
+Requests = tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]
+"""Arrivals [R] s, prompt tokens [R] and output tokens [R]."""
 
 _WARM_UP = 0.1
 """Share of the requests that come before the fleet is as full as it stays."""
@@ -88,8 +101,28 @@ def attained(
     first_s = slo.ttft_s if np.isfinite(slo.ttft_s) else 0.0
     each_s = slo.tpot_s if np.isfinite(slo.tpot_s) else 0.0
     allowed_s = first_s + each_s * float(load.output_tokens.mean())
-    run = simulate_fleet(groups, *load.lasting(rate_per_s, _LEAST_SPAN * allowed_s))
+    run = run_load(groups, load, load.lasting(rate_per_s, _LEAST_SPAN * allowed_s))
     return _judge(run.timeline, rate_per_s, slo, share, run.num_preemptions)
+
+
+def run_load(groups: Sequence[ReplicaGroup], load: ServiceLoad, requests: Requests) -> FleetRun:
+    """Simulate requests of a load; replicas keep the prefixes that its prompts share.
+
+    Args:
+        groups: the instance.
+        load: where they are from.
+        requests: arrivals, prompt tokens and output tokens, as `ServiceLoad.lasting` gives them.
+
+    Returns:
+        What they saw.
+
+    Raises:
+        CapacityError: a request is larger than the room for its keys and values.
+    """
+    if not load.block_ids:
+        return simulate_fleet(groups, *requests)
+    kept = [replace(group, prefix_caching=True) for group in groups]
+    return simulate_fleet(kept, *requests, block_ids=load.contents(len(requests[0])))
 
 
 def _judge(
@@ -116,8 +149,8 @@ def _judge(
 def capacity(groups: Sequence[ReplicaGroup], load: ServiceLoad) -> float:
     """Return the requests per second when all of them wait from the beginning."""
     lanes = sum(group.count * group.num_lanes * group.max_num_seqs for group in groups)
-    times, *lengths = load.lasting(1.0, 2.0 * lanes)
-    run = simulate_fleet(groups, np.zeros_like(times), *lengths)
+    times, inputs, outputs = load.lasting(1.0, 2.0 * lanes)
+    run = run_load(groups, load, (np.zeros_like(times), inputs, outputs))
     return len(times) / float(run.timeline.last_token_s.max())
 
 

@@ -6,16 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 from steelyard.catalog.hardware import Accelerator
+from steelyard.plan.service.expected import expected, paced
 from steelyard.plan.service.goodput import Goodput
 from steelyard.plan.service.search import FleetInstance, ServiceCandidate, ServiceSearch
 from steelyard.plan.types import Plan, Rejected
 from steelyard.quantity import Forecast
 from steelyard.units import pretty
 
-__all__ = ["explained", "service_plan"]
+__all__ = ["explained", "goodput_forecast", "service_plan"]
 
-_SPREAD = 0.35
-"""Relative error of step times from published peaks and assumed efficiencies."""
 _LATE = {"ttft": "first tokens come too late", "tpot": "further tokens take too long"}
 
 
@@ -34,13 +33,13 @@ def service_plan(
         accelerator: its machines.
 
     Returns:
-        The plan. Its goodput is that of one instance; the interval comes from step times that are
-        shorter and longer by their spread.
+        The plan. Its forecasts are of one instance at its share of the rate; intervals come from
+        step times that are shorter and longer by their spread.
     """
     # The reasons are worked out here too, so that a plan alone says why each other one lost.
     best, *rest = explained(found, search)
     assert best.goodput is not None, "the first candidate was simulated"
-    arrangement, at = best.arrangement, best.goodput.at
+    arrangement = best.arrangement
     instances = math.ceil(rate_per_s / best.goodput.rate_per_s)
     devices = instances * arrangement.num_devices
     choice = _choice(arrangement) | {
@@ -58,8 +57,8 @@ def service_plan(
     return Plan(
         choice=choice,
         forecasts=[
-            _goodput_forecast(search, arrangement, best.goodput),
-            _point("serve.slo_attainment", at.both),
+            goodput_forecast(search, arrangement, best.goodput),
+            *_seen(search, arrangement, rate_per_s / instances),
         ],
         rejected=[
             Rejected(
@@ -116,44 +115,54 @@ def _choice(arrangement: FleetInstance) -> dict[str, Any]:
 def _load_words(search: ServiceSearch) -> str:
     """Say what the load is like."""
     load = search.load
+    shared = f", {load.shared_fraction:.0%} of the prompts shared" if load.block_ids else ""
     return (
         f"prompts of {load.input_tokens.mean():,.0f} and outputs of "
-        f"{load.output_tokens.mean():,.0f} tokens in the mean, gaps vary by {load.variation:.2g}"
+        f"{load.output_tokens.mean():,.0f} tokens in the mean{shared}, gaps vary by "
+        f"{load.variation:.2g}"
     )
 
 
-def _goodput_forecast(
-    search: ServiceSearch, arrangement: FleetInstance, found: Goodput
-) -> Forecast:
-    """Forecast the goodput of an instance with its interval."""
-    low, high = (
-        _at_pace(search, arrangement, factor) for factor in (1 + _SPREAD, 1 / (1 + _SPREAD))
-    )
+def goodput_forecast(search: ServiceSearch, arrangement: FleetInstance, found: Goodput) -> Forecast:
+    """Forecast the goodput of an instance.
+
+    Args:
+        search: the search, with the spread of its step times.
+        arrangement: the instance.
+        found: what it carries.
+
+    Returns:
+        Requests per second; the ends of the 80 % interval are carried at step times that are longer
+        and shorter by their spread.
+    """
+    width = 1 + search.spread
+    low, high = (_at_pace(search, arrangement, factor) for factor in (width, 1 / width))
     return Forecast(
         quantity="serve.goodput",
         value=found.rate_per_s,
         low=min(low, found.rate_per_s),
         high=max(high, found.rate_per_s),
         provenance="simulated",
-        source="sim.fleet",
+        source=f"sim.fleet, {arrangement.options[0].step_time.source}",
     )
 
 
 def _at_pace(search: ServiceSearch, arrangement: FleetInstance, factor: float) -> float:
     """Return the goodput where every step takes `factor` times as long."""
-    groups = tuple(
-        replace(group, step_time=group.step_time.scaled(factor)) for group in arrangement.groups
-    )
+    groups = paced(arrangement.groups, factor)
     return search.carried(replace(arrangement, groups=groups)).rate_per_s
 
 
-def _point(quantity: str, value: float) -> Forecast:
-    """Return a forecast of a share, which is what it is by choice of the rate."""
-    return Forecast(
-        quantity=quantity,
-        value=value,
-        low=value,
-        high=value,
-        provenance="simulated",
-        source="sim.fleet",
+def _seen(search: ServiceSearch, arrangement: FleetInstance, rate_per_s: float) -> list[Forecast]:
+    """Forecast what requests see of one instance at a rate."""
+    found = expected(
+        arrangement.groups,
+        search.load.lasting(rate_per_s, 0.0),
+        search.slo,
+        spread=search.spread,
+        source=arrangement.options[0].step_time.source,
+        load=search.load,
     )
+    # How long the sample lasts says nothing of a service that goes on, nor do rates over it.
+    own = ("serve.makespan", "serve.throughput", "serve.request_rate")
+    return [item for item in found if item.quantity not in own]

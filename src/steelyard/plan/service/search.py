@@ -1,91 +1,34 @@
 """Which phases share machines and how each is split: the placements with the best goodput."""
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from steelyard.errors import CapacityError, InfeasibleError, require
+from steelyard.errors import CapacityError, InfeasibleError
+from steelyard.plan.service.arrangement import Arranger, FleetInstance, ServiceLimits
 from steelyard.plan.service.goodput import Attained, Goodput, attained, capacity, goodput, unloaded
 from steelyard.plan.service.load import ServiceLoad
 from steelyard.plan.service.options import EngineOption
 from steelyard.serve.client.summary import Slo
-from steelyard.sim.fleet.instance import ReplicaGroup
+from steelyard.sim.fleet.instance import ReplicaRole
 from steelyard.units import pretty
 
-__all__ = ["FleetInstance", "ServiceCandidate", "ServiceLimits", "ServiceSearch"]
+__all__ = [
+    "ROOFLINE_SPREAD",
+    "FleetInstance",
+    "ServiceCandidate",
+    "ServiceLimits",
+    "ServiceSearch",
+]
 
-Phases = Sequence[EngineOption]
+ROOFLINE_SPREAD = 0.35
+"""Relative error of step times from published peaks and assumed efficiencies."""
+PHASE_ROLES: tuple[ReplicaRole, ...] = ("prefill", "decode")
 _SLACK = 1.05
 """A pair may carry a little more than its decoding half alone, as prompts come to it evened out."""
 _WIDE_SLACK = 1.25
 """The end of a run, when fewer and fewer requests are left, makes a replica look slower."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ServiceLimits:
-    """How engines work, and what joins them.
-
-    Attributes:
-        per_node: accelerators of a node.
-        nodes: nodes over which one instance may spread.
-        max_devices: most accelerators of an instance; 0 for those of its nodes.
-        prefill_budget: tokens up to which prompts run together where a replica only runs prompts.
-        token_budget: most tokens of a step where prompts are divided.
-        max_num_seqs: most sequences of a micro-batch.
-        block_size: token slots per block.
-        node_transfer_s_per_token: seconds in which keys and values of a token pass within a node.
-        network_transfer_s_per_token: the same between nodes; infinity keeps phases together.
-        transfer_latency_s: seconds before they begin to.
-    """
-
-    per_node: int = 8
-    nodes: int = 1
-    max_devices: int = 0
-    prefill_budget: int = 512
-    token_budget: int = 512
-    max_num_seqs: int = 256
-    block_size: int = 16
-    node_transfer_s_per_token: float = 0.0
-    network_transfer_s_per_token: float = float("inf")
-    transfer_latency_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Refuse counts below 1."""
-        names = ("per_node", "nodes", "prefill_budget", "token_budget", "max_num_seqs")
-        require(self, **{name: (getattr(self, name) >= 1, "at least 1") for name in names})
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FleetInstance:
-    """An instance: what is repeated until the load is carried.
-
-    Attributes:
-        kind: "colocated, chunked prompts", "colocated, whole prompts", "apart in one node" or
-            "apart over the network".
-        options: split of each group, that of the prompts first.
-        groups: the same as the simulator takes them.
-    """
-
-    kind: str
-    options: tuple[EngineOption, ...]
-    groups: tuple[ReplicaGroup, ...]
-
-    @property
-    def num_devices(self) -> int:
-        """Accelerators of the instance."""
-        pairs = zip(self.options, self.groups, strict=True)
-        return sum(option.num_devices * group.count for option, group in pairs)
-
-    @property
-    def words(self) -> str:
-        """Such as "prefill TP 2 + decode 2 x TP 1"."""
-        names = ("",) if len(self.groups) == 1 else ("prefill ", "decode ")
-        parts = [
-            f"{name}{f'{group.count} x ' if group.count > 1 else ''}{option.words}"
-            for name, option, group in zip(names, self.options, self.groups, strict=True)
-        ]
-        return " + ".join(parts)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,6 +65,7 @@ class ServiceSearch:
         options: splits of the model.
         limits: how engines work, and what joins them.
         progress: told of each arrangement that was simulated.
+        spread: relative error that is expected of the step times.
 
     Source: Zhong et al. 2024 (arXiv 2401.09670), algorithms 1 and 2.
     """
@@ -132,97 +76,49 @@ class ServiceSearch:
     options: tuple[EngineOption, ...]
     limits: ServiceLimits = field(default_factory=ServiceLimits)
     progress: Callable[[str], None] = lambda _: None
+    spread: float = ROOFLINE_SPREAD
 
     @cached_property
     def usable(self) -> list[EngineOption]:
         """Splits that hold the longest request in each of their micro-batches."""
         return [item for item in self.options if self._lacks(item) == ""]
 
-    @property
-    def _most_devices(self) -> int:
-        """Most accelerators of an instance."""
-        return self.limits.max_devices or self.limits.per_node * self.limits.nodes
-
     def lacking(self) -> list[tuple[EngineOption, str]]:
         """Return the splits that do not, with what they lack."""
         return [(item, why) for item in self.options if (why := self._lacks(item))]
 
-    def _lacks(self, option: EngineOption) -> str:
-        """Say what a split lacks to serve the longest request, empty for nothing."""
-        if option.num_devices > self._most_devices:
-            return f"takes {option.num_devices} of {self._most_devices} accelerators"
-        room = option.kv_tokens // option.pipeline // self.limits.block_size
-        if option.reason or room * self.limits.block_size >= self.load.longest:
-            return option.reason
-        return (
-            f"holds keys and values of {option.kv_tokens:,} tokens in {option.pipeline} "
-            f"micro-batches, but the longest request has {self.load.longest:,}"
-        )
+    @property
+    def arranger(self) -> Arranger:
+        """Makes instances for this load."""
+        return Arranger(self.limits, self.load.longest)
 
     def colocated(self, option: EngineOption, *, whole: bool) -> FleetInstance:
-        """Return replicas that do both, with prompts whole or in chunks."""
-        group = self._group(
-            option,
-            role="both",
-            whole_prompts=whole,
-            token_budget=max(self.load.longest, 2048) if whole else self.limits.token_budget,
-        )
-        kind = f"colocated, {'whole' if whole else 'chunked'} prompts"
-        return FleetInstance(kind=kind, options=(option,), groups=(group,))
+        """Return replicas that do both, as `Arranger.colocated`."""
+        return self.arranger.colocated(option, whole=whole)
 
     def apart(
         self, prefill: EngineOption, decode: EngineOption, *, counts: tuple[int, int] = (1, 1)
     ) -> FleetInstance:
-        """Return replicas for prompts and others that decode; several of one go over the network.
+        """Return replicas for prompts and others that decode, as `Arranger.apart`."""
+        return self.arranger.apart(prefill, decode, counts=counts)
 
-        Args:
-            prefill: split of those for prompts.
-            decode: split of those that decode.
-            counts: replicas of each.
+    def takes(self, option: EngineOption, role: ReplicaRole, *, whole: bool = False) -> bool:
+        """Return whether replicas of a split have room for the longest request."""
+        return self.arranger.takes(option, role, whole=whole)
 
-        Returns:
-            The pair, or the fleet.
-        """
-        in_node = self._in_node(prefill, decode) and counts == (1, 1)
-        limits = self.limits
-        token_s = (
-            limits.node_transfer_s_per_token if in_node else limits.network_transfer_s_per_token
+    def _lacks(self, option: EngineOption) -> str:
+        """Say what a split lacks to serve the longest request in chunks, empty for nothing."""
+        if option.num_devices > self.limits.most_devices:
+            return f"takes {option.num_devices} of {self.limits.most_devices} accelerators"
+        if option.reason:
+            return option.reason
+        tokens = self.arranger.room(option, "both", whole=False)
+        if tokens >= self.load.longest:
+            return ""
+        return (
+            f"holds keys and values of {tokens:,} tokens in each of {option.pipeline} "
+            f"micro-batches, but the longest request has {self.load.longest:,}"
         )
-        groups = (
-            self._group(prefill, role="prefill", count=counts[0]),
-            self._group(decode, role="decode", count=counts[1], transfer_s_per_token=token_s),
-        )
-        kind = "apart in one node" if in_node else "apart over the network"
-        return FleetInstance(kind=kind, options=(prefill, decode), groups=groups)
-
-    def _in_node(self, prefill: EngineOption, decode: EngineOption) -> bool:
-        """Whether each stage of both phases finds room in one node with its counterpart."""
-        devices = prefill.num_devices + decode.num_devices
-        return devices <= self._most_devices and any(
-            prefill.pipeline % nodes == decode.pipeline % nodes == 0
-            and devices // nodes <= self.limits.per_node
-            for nodes in range(1, self.limits.nodes + 1)
-        )
-
-    def _group(self, option: EngineOption, **given: object) -> ReplicaGroup:
-        """Return a group of replicas of a split."""
-        limits = self.limits
-        lanes = 1 if given["role"] == "prefill" else option.pipeline
-        budgets = {
-            "prefill": {"token_budget": limits.prefill_budget, "whole_prompts": True},
-            "decode": {"token_budget": max(limits.token_budget, limits.max_num_seqs)},
-        }
-        settings: dict = {
-            "step_time": option.step_time,
-            "blocks": option.kv_tokens // lanes // limits.block_size,
-            "stages": option.pipeline,
-            "block_size": limits.block_size,
-            "transfer_latency_s": limits.transfer_latency_s,
-            **budgets.get(str(given["role"]), {}),
-            **given,
-        }
-        most = min(limits.max_num_seqs, settings["token_budget"])
-        return ReplicaGroup(max_num_seqs=most, **settings)
 
     def carried(self, arrangement: FleetInstance) -> Goodput:
         """Return what an arrangement carries."""
@@ -236,9 +132,9 @@ class ServiceSearch:
             for rate in rates_per_s
         ]
 
-    def alone(self, option: EngineOption, role: str) -> Goodput:
+    def alone(self, option: EngineOption, role: ReplicaRole) -> Goodput:
         """Return what a replica of one phase carries: its own limit is all that counts."""
-        group = self._group(option, role=role)
+        group = self.arranger.group(option, role=role)
         slo = Slo(ttft_s=self.slo.ttft_s) if role == "prefill" else Slo(tpot_s=self.slo.tpot_s)
         return goodput((group,), self.load, slo, self.share)
 
@@ -246,8 +142,9 @@ class ServiceSearch:
     def phases(self) -> dict[str, list[tuple[EngineOption, Goodput]]]:
         """What replicas of each split carry of each phase alone, by "prefill" and "decode"."""
         found: dict[str, list[tuple[EngineOption, Goodput]]] = {}
-        for role in ("prefill", "decode"):
-            found[role] = [(item, self.alone(item, role)) for item in self.usable]
+        for role in PHASE_ROLES:
+            taken = [item for item in self.usable if self.takes(item, role)]
+            found[role] = [(item, self.alone(item, role)) for item in taken]
         return found
 
     def search_colocated(self) -> list[ServiceCandidate]:
@@ -257,6 +154,8 @@ class ServiceSearch:
         """
         bounded = []
         for option, whole in itertools.product(self.usable, (False, True)):
+            if not self.takes(option, "both", whole=whole):
+                continue
             made = self.colocated(option, whole=whole)
             bounded.append((_WIDE_SLACK * capacity(made.groups, self.load), made))
         return self._from_bounds(bounded)
@@ -291,7 +190,7 @@ class ServiceSearch:
             self.phases["prefill"], self.phases["decode"]
         ):
             bound = min(first.rate_per_s, _SLACK * second.rate_per_s)
-            if bound > 0 and self._in_node(prefill, decode):
+            if bound > 0 and self.arranger.in_node(prefill, decode):
                 pairs.append((bound, self.apart(prefill, decode)))
         return self._from_bounds(pairs)
 
@@ -306,7 +205,7 @@ class ServiceSearch:
             not cross the network.
         """
         best = []
-        for role in ("prefill", "decode"):
+        for role in PHASE_ROLES:
             held = [item for item in self.phases[role] if item[1].rate_per_s > 0]
             if not held or self.limits.network_transfer_s_per_token == float("inf"):
                 return []
@@ -349,7 +248,9 @@ class ServiceSearch:
         alone = [
             (item, unloaded(item.groups, self.load, self.slo, self.share))
             for option in self.usable
-            for item in (self.colocated(option, whole=False), self.colocated(option, whole=True))
+            for whole in (False, True)
+            if self.takes(option, "both", whole=whole)
+            for item in (self.colocated(option, whole=whole),)
         ]
         words = {"ttft": ("time to the first token", "s"), "tpot": ("time per token", "s")}
         for name, limit_s in (("ttft", self.slo.ttft_s), ("tpot", self.slo.tpot_s)):

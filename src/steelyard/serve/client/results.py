@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from steelyard.config import to_plain
 from steelyard.files import write_bytes
+from steelyard.quantity import Forecast
 from steelyard.serve.client.load import LoadResult
 from steelyard.serve.client.record import RequestRecord
 from steelyard.serve.client.summary import LoadSummary
@@ -148,6 +149,7 @@ def store_load(
     name: str,
     seed: int,
     files: Sequence[Path] = (),
+    forecasts: Sequence[Forecast] = (),
 ) -> str:
     """Keep a load as a run of kind "load" with its measurements and a logged row per request.
 
@@ -159,6 +161,7 @@ def store_load(
         name: name of the run.
         seed: seed of the prompts and arrivals.
         files: written by `write_results`, recorded as artifacts.
+        forecasts: what was said of the load before it was sent.
 
     Returns:
         The run's id.
@@ -167,6 +170,8 @@ def store_load(
         StoreError: the store cannot be written.
     """
     with store.create("load", about, seed=seed, name=name) as run:
+        for forecast in forecasts:
+            run.forecast(forecast)
         for measurement in summary.measurements():
             run.measure(measurement)
         for record in result.records:

@@ -145,6 +145,7 @@ class LoadSummary:
         client_cpu: largest processor share of a sending process.
         is_open: whether requests were sent at their arrival times.
         started_at_s: wall clock at the start.
+        has_limits: whether the objective asks for anything.
     """
 
     requests: int
@@ -168,6 +169,7 @@ class LoadSummary:
     client_cpu: float
     is_open: bool
     started_at_s: float
+    has_limits: bool = False
 
     @property
     def failed(self) -> int:
@@ -212,6 +214,9 @@ class LoadSummary:
             ("serve.request_rate", self.requests_per_s, 0.0, 1),
             ("serve.makespan", self.duration_s, 0.0, 1),
         ]
+        if self.has_limits:
+            count = self.requests + self.failed
+            rows.append(("serve.slo_attainment", self.good_fraction, 0.0, count))
         return [
             Measurement(
                 quantity=name, value=value, spread=spread, count=count, time_s=self.started_at_s
@@ -268,4 +273,5 @@ def summarize(result: LoadResult, slo: Slo | None = None) -> LoadSummary:
         client_cpu=max(result.cpu_shares, default=0.0),
         is_open=result.is_open,
         started_at_s=result.started_at_s,
+        has_limits=objective != Slo(),
     )

@@ -3,10 +3,11 @@
 import hashlib
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
+from typing import Protocol
 
 import numpy as np
 
-__all__ = ["PrefixIndex", "chain_hash"]
+__all__ = ["PrefixIndex", "PrefixListener", "chain_hash"]
 
 
 def chain_hash(previous: bytes, tokens: list[int]) -> bytes:
@@ -24,8 +25,23 @@ def chain_hash(previous: bytes, tokens: list[int]) -> bytes:
     ).digest()
 
 
+class PrefixListener(Protocol):
+    """Learns what an index knows, as it changes."""
+
+    def known(self, digest: bytes) -> None:
+        """Learn that a content can be found now."""
+        ...
+
+    def forgotten(self, digest: bytes) -> None:
+        """Learn that a content was evicted."""
+        ...
+
+
 class PrefixIndex:
     """Maps chain hashes to blocks and keeps the idle ones in order of their last use.
+
+    Attributes:
+        listener: told of every content that comes and goes; None for nobody.
 
     Source: Kwon et al. 2023 (arXiv 2309.06180), section 4.4 (shared prefix); block hashes as in its
     engine.
@@ -38,6 +54,7 @@ class PrefixIndex:
             model_key: name of weights and adapter; indexes of different keys share nothing.
         """
         self.root = hashlib.blake2b(model_key.encode(), digest_size=16).digest()
+        self.listener: PrefixListener | None = None
         self._block_of: dict[bytes, int] = {}
         self._hash_of: dict[int, bytes] = {}
         self._idle: OrderedDict[int, None] = OrderedDict()
@@ -53,6 +70,11 @@ class PrefixIndex:
     def num_pinned(self) -> int:
         """Blocks' worth of content that is pinned, computed or not."""
         return len(self._pins)
+
+    @property
+    def digests(self) -> Iterable[bytes]:
+        """Contents that can be found."""
+        return self._block_of.keys()
 
     def __len__(self) -> int:
         return len(self._block_of)
@@ -82,6 +104,8 @@ class PrefixIndex:
         if digest not in self._block_of and block not in self._hash_of:
             self._block_of[digest] = block
             self._hash_of[block] = digest
+            if self.listener is not None:
+                self.listener.known(digest)
 
     def pin(self, digests: Iterable[bytes]) -> None:
         """Keep blocks of these contents until as many `unpin` as `pin` calls came.
@@ -126,5 +150,8 @@ class PrefixIndex:
     def evict(self) -> int:
         """Forget the least recently used idle block and return it."""
         block, _ = self._idle.popitem(last=False)
-        del self._block_of[self._hash_of.pop(block)]
+        digest = self._hash_of.pop(block)
+        del self._block_of[digest]
+        if self.listener is not None:
+            self.listener.forgotten(digest)
         return block

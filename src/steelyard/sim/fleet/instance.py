@@ -11,15 +11,19 @@ from numpy.typing import ArrayLike, NDArray
 from steelyard.cost.phase_time import PHASES, PhaseStepTime
 from steelyard.cost.step_time import FEATURES
 from steelyard.errors import CapacityError, ConfigError, TraceError, require
+from steelyard.sim.fleet.contents import BlockContents, number_contents
 from steelyard.sim.fleet.kernel import run_events
 from steelyard.sim.fleet.state import (
+    BLOCKS,
     BOTH,
     DECODE,
     FEWEST,
     GROUPS,
     JOBS,
     LANES,
+    LONGEST,
     NONE,
+    PLACES,
     PREFILL,
     REPLICAS,
     ROTATION,
@@ -33,7 +37,8 @@ __all__ = ["FleetRun", "ReplicaGroup", "ReplicaRole", "simulate_fleet"]
 
 ReplicaRole = Literal["both", "prefill", "decode"]
 _ROLES = {"both": BOTH, "prefill": PREFILL, "decode": DECODE}
-_RULES = {"fewest": FEWEST, "rotation": ROTATION}
+_RULES = {"fewest": FEWEST, "rotation": ROTATION, "prefix": LONGEST}
+_ORDERS = ("fcfs", "priority")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,9 +56,13 @@ class ReplicaGroup:
         max_num_seqs: most sequences of a micro-batch, at most the token budget.
         watermark_fraction: share of the pool kept free when a request is admitted beside others.
         whole_prompts: whether prompts run undivided in steps of their own.
+        prefix_caching: whether equal prefixes share blocks, and are not computed or sent again.
+        policy: order in which requests are served: by arrival, or by their priority.
         transfer_latency_s: seconds before keys and values begin to come, for each request.
         transfer_s_per_token: seconds in which those of a token come.
-        route: how a replica is chosen: in turn, or the one with the fewest requests.
+        route: how a replica is chosen: in turn, the one with the fewest requests, or the one that
+            holds most of the prompt.
+        route_slack: most requests that one chosen for its prompts may have beyond the emptiest.
     """
 
     step_time: PhaseStepTime
@@ -66,9 +75,12 @@ class ReplicaGroup:
     max_num_seqs: int = 256
     watermark_fraction: float = 0.01
     whole_prompts: bool = False
+    prefix_caching: bool = False
+    policy: Literal["fcfs", "priority"] = "fcfs"
     transfer_latency_s: float = 0.0
     transfer_s_per_token: float = 0.0
-    route: Literal["fewest", "rotation"] = "fewest"
+    route: Literal["fewest", "rotation", "prefix"] = "fewest"
+    route_slack: int = 8
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
@@ -88,6 +100,12 @@ class ReplicaGroup:
                 self.role != "prefill" or self.whole_prompts,
                 "true where replicas only run prompts",
             ),
+            policy=(
+                self.policy in _ORDERS,
+                "fcfs or priority; other orders only run with `serve.replica.SchedulerReplica`",
+            ),
+            route=(self.route in _RULES, f"one of {', '.join(_RULES)}"),
+            route_slack=(self.route_slack >= 0, "at least 0"),
             transfer_latency_s=(self.transfer_latency_s >= 0, "at least 0"),
             transfer_s_per_token=(self.transfer_s_per_token >= 0, "at least 0"),
         )
@@ -109,6 +127,8 @@ class FleetRun:
         steps: records of `state.STEPS`, as many as were asked for.
         num_steps: steps of all replicas.
         num_preemptions: how often keys and values were dropped.
+        cached_tokens: prompt tokens of each request that were found where its prompt ran, int64
+            [R].
     """
 
     timeline: Timeline
@@ -117,6 +137,7 @@ class FleetRun:
     steps: Records
     num_steps: int
     num_preemptions: int
+    cached_tokens: NDArray[np.int64]
 
 
 def simulate_fleet(
@@ -125,12 +146,14 @@ def simulate_fleet(
     input_tokens: ArrayLike,
     output_tokens: ArrayLike,
     *,
+    block_ids: Sequence[Sequence[int]] = (),
+    priority: ArrayLike | None = None,
     keep_steps: int = 0,
 ) -> FleetRun:
     """Serve requests with one or two groups of replicas, in virtual time.
 
     The same as `run_fleet` with replicas of `serve.replica.replicas_of` (a test holds them step for
-    step), but for policies: order of arrival, no shared prefixes, recomputation.
+    step). Fair orders, swaps, sequences of one request, replicas that come and go: only there.
 
     Args:
         groups: replicas that take arrivals, and where these only run prompts, those that decode;
@@ -138,6 +161,9 @@ def simulate_fleet(
         arrival_s: [R] seconds, not falling.
         input_tokens: [R] prompt lengths, at least 1.
         output_tokens: [R] tokens to generate, at least 1.
+        block_ids: what the leading full blocks of each request hold, as in `FleetJob`; empty where
+            nothing is shared.
+        priority: [R] the smallest runs first in groups that serve by priority; all equal else.
         keep_steps: steps to keep, the first ones.
 
     Returns:
@@ -158,7 +184,10 @@ def simulate_fleet(
         )
     jobs = _jobs(arrival_s, input_tokens, output_tokens)
     _check_room(groups, jobs)
-    state = _state(groups, jobs, keep_steps)
+    if priority is not None:
+        jobs["given"] = _ranks(priority, len(jobs))
+    contents = _contents(groups, jobs, block_ids)
+    state = _state(groups, jobs, contents, keep_steps)
     if not run_events(state):
         raise CapacityError(
             "some request never finished", hint="give the replicas more room for keys and values"
@@ -196,6 +225,36 @@ def _jobs(arrival_s: ArrayLike, input_tokens: ArrayLike, output_tokens: ArrayLik
     return jobs
 
 
+def _ranks(priority: ArrayLike, count: int) -> NDArray[np.int64]:
+    """Return priorities as ranks from 0 up."""
+    given = np.asarray(priority)
+    if given.shape != (count,):
+        raise TraceError(f"{given.size} priorities for {count} requests", hint="give one for each")
+    return np.unique(given, return_inverse=True)[1].astype(np.int64)
+
+
+def _contents(
+    groups: Sequence[ReplicaGroup], jobs: Records, block_ids: Sequence[Sequence[int]]
+) -> BlockContents:
+    """Number what the blocks hold, where some group shares them."""
+    sizes = {group.block_size for group in groups if group.prefix_caching}
+    if len(sizes) > 1:
+        raise ConfigError(
+            f"groups that share prefixes have blocks of {sorted(sizes)} tokens",
+            hint="give them one block size",
+        )
+    if len(block_ids) not in (0, len(jobs)):
+        raise TraceError(
+            f"block ids of {len(block_ids)} requests for a trace of {len(jobs)}",
+            hint="give one list for each request, empty for a prompt of its own",
+        )
+    made = number_contents(
+        jobs["input"] + jobs["output"], sizes.pop() if sizes else 0, block_ids or [()] * len(jobs)
+    )
+    jobs["content"], jobs["full"] = made.first, made.count
+    return made
+
+
 def _check_room(groups: Sequence[ReplicaGroup], jobs: Records) -> None:
     """Refuse requests that a micro-batch could not hold even alone."""
     for group in groups:
@@ -211,12 +270,14 @@ def _check_room(groups: Sequence[ReplicaGroup], jobs: Records) -> None:
             )
 
 
-def _state(groups: Sequence[ReplicaGroup], jobs: Records, keep_steps: int) -> FleetState:
+def _state(
+    groups: Sequence[ReplicaGroup], jobs: Records, contents: BlockContents, keep_steps: int
+) -> FleetState:
     """Make the tables of a fleet in which nothing has happened yet."""
     count = sum(group.count for group in groups)
     lanes = np.zeros(sum(group.count * group.num_lanes for group in groups), LANES)
     replicas, rules = np.zeros(count, REPLICAS), np.zeros(len(groups), GROUPS)
-    for name in ("head", "tail", "pull_head", "pull_tail"):
+    for name in ("head", "oldest", "newest", "pull_head", "pull_tail"):
         lanes[name] = NONE
     for name in ("land_head", "land_tail", "fly_head", "fly_tail"):
         replicas[name] = NONE
@@ -230,6 +291,9 @@ def _state(groups: Sequence[ReplicaGroup], jobs: Records, keep_steps: int) -> Fl
             lanes["free"][lane : lane + group.num_lanes] = group.blocks
             replica, lane = replica + 1, lane + group.num_lanes
     most = max(group.max_num_seqs for group in groups) + 1
+    places = contents.num_places(len(lanes), len(groups))
+    blocks = np.zeros((len(groups), len(contents.numbers)), BLOCKS)
+    blocks["content"] = contents.numbers
     return FleetState(
         jobs=jobs,
         lanes=lanes,
@@ -238,12 +302,14 @@ def _state(groups: Sequence[ReplicaGroup], jobs: Records, keep_steps: int) -> Fl
         tables=np.array([group.step_time.table for group in groups]).reshape(
             -1, len(PHASES), len(FEATURES)
         ),
-        running=np.zeros((len(lanes), most), np.int64),
-        stack=np.zeros((len(lanes), most), np.int64),
+        lists=np.zeros((4, len(lanes), most), np.int64),
+        tails=np.full((len(lanes), int(jobs["given"].max()) + 1), NONE),
+        blocks=blocks,
+        places=np.zeros(places, PLACES),
         stage_s=np.zeros((count, max(group.stages for group in groups))),
         features=np.zeros(len(FEATURES)),
         steps=np.zeros(keep_steps, STEPS),
-        counts=np.zeros(3, np.int64),
+        counts=np.array([0, 0, 0, contents.num_shared, contents.num_alone]),
     )
 
 
@@ -261,7 +327,10 @@ def _rule(group: ReplicaGroup, replica: int) -> tuple[Any, ...]:
         group.max_num_seqs,
         int(group.watermark_fraction * group.blocks),
         group.whole_prompts,
+        group.prefix_caching,
+        group.policy == "priority",
         _RULES[group.route],
+        group.route_slack if group.route == "prefix" else 0,
         0,
         group.step_time.large_batch,
         group.transfer_latency_s,
@@ -288,4 +357,5 @@ def _fleet_run(state: FleetState) -> FleetRun:
         steps=state.steps[: min(len(state.steps), int(state.counts[0]))],
         num_steps=int(state.counts[0]),
         num_preemptions=int(state.counts[2]),
+        cached_tokens=jobs["cached"],
     )

@@ -17,24 +17,37 @@ class FleetJob:
         input_tokens: prompt length, at least 1.
         output_tokens: tokens to generate, at least 1.
         prompt: token ids, empty where only the length counts.
-        client: who sends it.
+        block_ids: what its leading full blocks hold, those of the prompt and then of the output, as
+            far as it is known: equal ids stand for equal tokens behind equal beginnings. Blocks
+            beyond are like no other's.
+        client: who sends it, whom fair policies charge.
+        user: person on whose behalf the client asks.
+        priority: smaller runs first where replicas serve by priority.
+        expected_output: output tokens that a predictor expects, 0 for none.
         first_token_s: time of its first token, NaN before.
         last_token_s: time of its latest token, NaN before.
         first: replica that ran its prompt, -1 before.
         second: replica that decoded it, -1 where that is the same.
         preempted: how often its keys and values were dropped.
+        cached_tokens: prompt tokens that were found where its prompt ran, when it was last
+            admitted there.
     """
 
     arrival_s: float
     input_tokens: int
     output_tokens: int
     prompt: list[int] = field(default_factory=list)
+    block_ids: Sequence[int] = ()
     client: str = "default"
+    user: str = ""
+    priority: int = 0
+    expected_output: int = 0
     first_token_s: float = math.nan
     last_token_s: float = math.nan
     first: int = -1
     second: int = -1
     preempted: int = 0
+    cached_tokens: int = 0
 
 
 @dataclass(slots=True, kw_only=True)

@@ -4,14 +4,15 @@ import math
 
 from steelyard.cost.phase_time import phase_step_s
 from steelyard.cost.step_time import FIRST_TOKENS
-from steelyard.jit import njit
-from steelyard.sim.fleet.lane import blocks_for, complete, enqueue, plan, plan_prompts, run_job
-from steelyard.sim.fleet.state import DECODE, FEWEST, NONE, PREFILL, FleetState
+from steelyard.jit import njit_borrowing
+from steelyard.sim.fleet.cache import matched, release, remember, share
+from steelyard.sim.fleet.lane import complete, enqueue, plan, plan_prompts, run_job
+from steelyard.sim.fleet.state import DECODE, LONGEST, NONE, PREFILL, ROTATION, FleetState
 
 __all__ = ["run_events"]
 
 
-@njit()
+@njit_borrowing()
 def run_events(state: FleetState) -> bool:
     """Run all requests to their ends.
 
@@ -42,7 +43,7 @@ def run_events(state: FleetState) -> bool:
     return True
 
 
-@njit()
+@njit_borrowing()
 def _settle(state: FleetState, now_s: float) -> None:
     """Advance replicas until nothing more happens at this time."""
     replicas = state.replicas
@@ -60,16 +61,14 @@ def _settle(state: FleetState, now_s: float) -> None:
                 _advance_lanes(state, index, now_s)
 
 
-@njit()
+@njit_borrowing()
 def _send(state: FleetState, group: int, job: int, now_s: float) -> None:
     """Route a request to a replica of a group, and to a lane of it."""
     rule, item = state.groups[group], state.jobs[job]
+    item.rank = item.given if rule.ranked else 0
     chosen = rule.replica + rule.turn % rule.count
-    if rule.rule == FEWEST:
-        chosen = rule.replica
-        for index in range(rule.replica, rule.replica + rule.count):
-            if state.replicas[index].load < state.replicas[chosen].load:
-                chosen = index
+    if rule.rule != ROTATION:
+        chosen = _choose(state, group, job)
     rule.turn += 1
     replica = state.replicas[chosen]
     replica.load += 1
@@ -89,7 +88,32 @@ def _send(state: FleetState, group: int, job: int, now_s: float) -> None:
     _queue_pull(state, lane, job)
 
 
-@njit()
+@njit_borrowing()
+def _choose(state: FleetState, group: int, job: int) -> int:
+    """Return the replica with the fewest requests, of those that hold most of a prompt.
+
+    Only replicas count that are not crowded; where prompts do not matter, only the emptiest do.
+    """
+    rule = state.groups[group]
+    fewest = state.replicas[rule.replica].load
+    for index in range(rule.replica, rule.replica + rule.count):
+        fewest = min(fewest, state.replicas[index].load)
+    chosen, most = NONE, -1
+    for index in range(rule.replica, rule.replica + rule.count):
+        replica = state.replicas[index]
+        if replica.load > fewest + rule.slack:
+            continue
+        held = 0
+        if rule.rule == LONGEST:
+            for lane in range(replica.lane, replica.lane + rule.lanes):
+                blocks = (state.jobs[job].input - 1) // rule.size
+                held = max(held, matched(state, group, lane, job, blocks))
+        if held > most or (held == most and replica.load < state.replicas[chosen].load):
+            chosen, most = index, held
+    return chosen
+
+
+@njit_borrowing()
 def _queue_pull(state: FleetState, lane: int, job: int) -> None:
     """Let a request wait until a lane has room for its keys and values."""
     row = state.lanes[lane]
@@ -101,7 +125,7 @@ def _queue_pull(state: FleetState, lane: int, job: int) -> None:
     row.pull_tail = job
 
 
-@njit()
+@njit_borrowing()
 def _through_stages(state: FleetState, replica: int, now_s: float) -> float:
     """Pass the planned step through the stages of a replica; return its end."""
     group = state.replicas[replica].group
@@ -116,7 +140,7 @@ def _through_stages(state: FleetState, replica: int, now_s: float) -> float:
     return end_s
 
 
-@njit()
+@njit_borrowing()
 def _log(state: FleetState, replica: int, lane: int, now_s: float, end_s: float) -> None:
     """Count a step, and keep it where there is room."""
     index = state.counts[0]
@@ -128,7 +152,7 @@ def _log(state: FleetState, replica: int, lane: int, now_s: float, end_s: float)
         row.prompt_tokens, row.decodes = int(state.features[2]), int(state.features[4])
 
 
-@njit()
+@njit_borrowing()
 def _advance_prompts(state: FleetState, index: int, now_s: float) -> None:
     """Hand over prompts that ran, and start the next."""
     replica = state.replicas[index]
@@ -143,7 +167,7 @@ def _advance_prompts(state: FleetState, index: int, now_s: float) -> None:
         if item.output > 1 and len(state.groups) > 1:
             _send(state, 1, job, now_s)
             continue
-        row.free += item.held
+        release(state, replica.group, replica.lane, job, item.held)
         item.held = 0
         state.counts[1] += 1
     while state.stage_s[index, 0] <= now_s:
@@ -163,14 +187,14 @@ def _advance_prompts(state: FleetState, index: int, now_s: float) -> None:
         replica.next_s = min(replica.next_s, state.jobs[replica.fly_head].first_s)
 
 
-@njit()
+@njit_borrowing()
 def _advance_lanes(state: FleetState, index: int, now_s: float) -> None:
     """Take results and transfers, and start transfers and steps."""
     replica = state.replicas[index]
     rule = state.groups[replica.group]
     for lane in range(replica.lane, replica.lane + rule.lanes):
         if state.lanes[lane].busy and state.lanes[lane].end_s <= now_s:
-            ended = complete(state, lane, now_s)
+            ended = complete(state, replica.group, lane, now_s)
             replica.load -= ended
             state.lanes[lane].load -= ended
             state.counts[1] += ended
@@ -194,7 +218,7 @@ def _advance_lanes(state: FleetState, index: int, now_s: float) -> None:
             replica.next_s = min(replica.next_s, state.stage_s[index, 0])
 
 
-@njit()
+@njit_borrowing()
 def _start(state: FleetState, index: int, now_s: float) -> bool:
     """Start a step of the first idle lane behind the one that planned last."""
     replica = state.replicas[index]
@@ -211,7 +235,7 @@ def _start(state: FleetState, index: int, now_s: float) -> bool:
     return False
 
 
-@njit()
+@njit_borrowing()
 def _land(state: FleetState, index: int, now_s: float) -> bool:
     """Let requests run whose keys and values came, and free these where they came from."""
     replica = state.replicas[index]
@@ -225,8 +249,10 @@ def _land(state: FleetState, index: int, now_s: float) -> bool:
         row.landing -= 1
         item.order = row.orders
         row.orders += 1
+        remember(state, replica.group, item.lane, job, 0, item.input)
+        item.computed = item.input
         if item.output <= item.made:  # It has all its tokens already.
-            row.free += item.blocks
+            release(state, replica.group, item.lane, job, item.blocks)
             item.blocks = 0
             row.load -= 1
             replica.load -= 1
@@ -235,13 +261,13 @@ def _land(state: FleetState, index: int, now_s: float) -> bool:
             run_job(state, item.lane, job)
         if item.first != NONE:
             source = state.replicas[item.first]
-            state.lanes[source.lane].free += item.held
+            release(state, source.group, source.lane, job, item.held)
             item.held = 0
             source.touched = 1
     return True
 
 
-@njit()
+@njit_borrowing()
 def _pull(state: FleetState, index: int, lane: int, now_s: float) -> None:
     """Start transfers into a lane while it has room for them, in order."""
     replica, row = state.replicas[index], state.lanes[lane]
@@ -250,19 +276,17 @@ def _pull(state: FleetState, index: int, lane: int, now_s: float) -> None:
     while row.pull_head != NONE and not row.stack and row.head == NONE:
         job = row.pull_head
         item = state.jobs[job]
-        tokens = item.input + item.made
         headroom = max(rule.watermark, 1) if row.running else 0
         if row.running + row.landing + 1 > rule.most:
             return
-        if blocks_for(tokens + 1, rule.size) + headroom > row.free:
+        if not share(state, replica.group, lane, job, headroom):
             return
         row.pull_head = item.after
-        item.blocks, item.computed = blocks_for(tokens, rule.size), item.input
-        row.free -= item.blocks
         row.landing += 1
         item.lane, item.after = lane, NONE
         begin_s = max(now_s, replica.link_s)
-        transfer_s = rule.latency_s + rule.token_s * item.input
+        # What an earlier request left here needs not come again.
+        transfer_s = rule.latency_s + rule.token_s * (item.input - item.computed)
         item.land_s = begin_s + (transfer_s if item.first != NONE else 0.0)
         replica.link_s = item.land_s
         if replica.land_head == NONE:

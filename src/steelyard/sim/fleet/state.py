@@ -6,15 +6,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "BLOCKS",
     "BOTH",
+    "CHUNKS",
     "DECODE",
     "FEWEST",
     "GROUPS",
     "JOBS",
     "LANES",
+    "LONGEST",
     "NONE",
+    "PLACES",
+    "PREEMPTED",
     "PREFILL",
+    "RANKED",
     "REPLICAS",
+    "RUNNING",
     "STEPS",
     "FleetState",
 ]
@@ -22,8 +29,9 @@ __all__ = [
 NONE = -1
 BOTH, PREFILL, DECODE = range(3)
 """What the replicas of a group do."""
-ROTATION, FEWEST = range(2)
-"""How a group's replica is chosen: in turn, or the one with the fewest requests."""
+ROTATION, FEWEST, LONGEST = range(3)
+"""How a group's replica is chosen: in turn, the one with the fewest requests, or the one that holds
+most of the prompt."""
 
 JOBS = np.dtype(
     [
@@ -38,6 +46,12 @@ JOBS = np.dtype(
         ("blocks", "i8"),  # held in the lane that runs it
         ("held", "i8"),  # held where its prompt ran, until they are pulled
         ("order", "i8"),  # rank of arrival in its lane
+        ("given", "i8"),  # priority that it came with, from 0 up
+        ("rank", "i8"),  # the same where it counts, else 0: the smallest goes first
+        ("content", "i8"),  # its first row of `contents`
+        ("full", "i8"),  # its rows there, full blocks of its prompt and output
+        ("start", "i8"),  # computed tokens before the step
+        ("cached", "i8"),  # prompt tokens found when it was last admitted for its prompt
         ("mark", "i8"),  # 0 not in the step, 1 in it, 2 in it and gets a token
         ("after", "i8"),  # next in the queue it stands in
         ("lane", "i8"),
@@ -48,11 +62,14 @@ JOBS = np.dtype(
 )
 LANES = np.dtype(
     [
-        ("free", "i8"),  # blocks that can be taken
+        ("free", "i8"),  # blocks that hold nothing
+        ("idle", "i8"),  # known blocks that nobody holds
+        ("oldest", "i8"),  # of these, the one that was left first
+        ("newest", "i8"),
         ("running", "i8"),  # requests in its row of `running`
         ("stack", "i8"),  # preempted ones in its row of `stack`
-        ("head", "i8"),  # queue of requests that never ran
-        ("tail", "i8"),
+        ("head", "i8"),  # queue of requests that never ran, by rank and order
+        ("chunks", "i8"),  # requests of the step in its row of `chunks`
         ("pull_head", "i8"),  # queue of requests whose prompts ran elsewhere
         ("pull_tail", "i8"),
         ("landing", "i8"),  # requests whose keys and values are on their way
@@ -90,11 +107,32 @@ GROUPS = np.dtype(
         ("most", "i8"),  # sequences of a lane at once
         ("watermark", "i8"),
         ("whole", "i8"),
+        ("caching", "i8"),
+        ("ranked", "i8"),
         ("rule", "i8"),
+        ("slack", "i8"),
         ("turn", "i8"),
         ("large", "f8"),
         ("latency_s", "f8"),
         ("token_s", "f8"),
+    ]
+)
+RUNNING, PREEMPTED, CHUNKS, RANKED = range(4)
+"""Lists of each lane: requests that run, by order; preempted ones, the first to come back last;
+those of the step as they joined it; running ones, the first to run first, while a step is planned.
+"""
+BLOCKS = np.dtype(
+    [
+        ("content", "i8"),  # contents that several requests share come first
+        ("own", "i8"),  # whether the request's table has the known block of its content
+    ]
+)
+PLACES = np.dtype(
+    [
+        ("known", "i4"),  # whether a content can be found in a lane
+        ("users", "i4"),  # tables that hold it
+        ("older", "i4"),  # place of the content that was left before, while nobody holds it
+        ("newer", "i4"),
     ]
 )
 STEPS = np.dtype(
@@ -122,12 +160,15 @@ class FleetState(NamedTuple):
         replicas: `REPLICAS`.
         groups: `GROUPS`: those that take arrivals, then those that take prompts that ran.
         tables: step times of each group, float64 [groups, phases, features].
-        running: requests that run in each lane by order, int64 [lanes, most].
-        stack: preempted requests of each lane, the first to come back last, int64 [lanes, most].
+        lists: int64 [4, lanes, most], those of `RUNNING` and so on.
+        tails: last request of each rank in the queue of each lane, int64 [lanes, ranks].
+        blocks: `BLOCKS`, the full blocks of each request, [groups, blocks].
+        places: `PLACES`, one per content in each lane where it may lie.
         stage_s: when each stage of each replica is free, float64 [replicas, stages].
         features: what the step that is planned holds, float64 [7].
         steps: `STEPS`, as many as are kept.
-        counts: steps so far, requests finished, preemptions, int64 [3].
+        counts: steps so far, requests finished, preemptions; contents that several requests share,
+            and others; int64 [5].
     """
 
     jobs: Records
@@ -135,8 +176,10 @@ class FleetState(NamedTuple):
     replicas: Records
     groups: Records
     tables: NDArray[np.float64]
-    running: NDArray[np.int64]
-    stack: NDArray[np.int64]
+    lists: NDArray[np.int64]
+    tails: NDArray[np.int64]
+    blocks: Records
+    places: Records
     stage_s: NDArray[np.float64]
     features: NDArray[np.float64]
     steps: Records
