@@ -1,19 +1,19 @@
 """`steelyard serve calibrate`: step times of any server from its access log."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from steelyard.cli.output import Switch, print_report
 from steelyard.config import to_plain
-from steelyard.cost.phase_time import PhaseStepTime
 from steelyard.errors import ConfigError
 from steelyard.runs.report import Column, Report, Section, Table, Text
 from steelyard.serve.access_log import AccessLog
-from steelyard.serve.log_fit import LogCalibration, calibrate_log
-from steelyard.sim.fleet.instance import ReplicaGroup
 from steelyard.units import pretty
+
+if TYPE_CHECKING:
+    from steelyard.serve.log_fit import LogCalibration
 
 __all__ = ["calibrate"]
 
@@ -46,6 +46,10 @@ def calibrate(
         kv_tokens: Tokens whose keys and values it holds.
         json: Print the fit as JSON.
     """
+    from steelyard.cost.phase_time import PhaseStepTime
+    from steelyard.serve.log_fit import calibrate_log
+    from steelyard.sim.fleet.instance import ReplicaGroup
+
     for name, value in (("--token-budget", token_budget), ("--max-num-seqs", max_num_seqs)):
         if value < 1:
             raise ConfigError(f"{name} is {value}", hint="write a whole number of at least 1")
@@ -65,7 +69,7 @@ def calibrate(
     print_report(_report(found, log, out), json=json, values=to_plain(found))
 
 
-def _report(found: LogCalibration, log: Path, out: Path) -> Report:
+def _report(found: "LogCalibration", log: Path, out: Path) -> Report:
     """Show typical steps with their intervals, and the error on what was not seen."""
     heads = [
         Column("step with"),

@@ -2,16 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.cost.collectives import all_reduce_s
-from steelyard.cost.phase_time import PhaseStepTime
 from steelyard.cost.roofline import Machine
 from steelyard.cost.step_time import FEATURES, ServeStepTime, step_features
 from steelyard.errors import ConfigError
+
+if TYPE_CHECKING:
+    from steelyard.cost.phase_time import PhaseStepTime
 
 __all__ = ["ConcurrencyMap", "ServingLayout", "concurrency_map", "tensor_parallel_step_time"]
 
@@ -29,7 +32,7 @@ class ServingLayout:
 
     name: str
     replicas: int
-    step_time: ServeStepTime | PhaseStepTime
+    step_time: "ServeStepTime | PhaseStepTime"
     max_sequences: int = 256
 
 
