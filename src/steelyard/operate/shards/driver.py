@@ -190,6 +190,8 @@ class ShardDriver:
             fragments=frozenset((int(one), int(two), int(three)) for one, two, three in blocks),
             recovered=ack.recovered,
             is_full=ack.is_full,
+            suspects=frozenset(item.name for item in ack.not_alive if item.state == "suspect"),
+            dead=frozenset(item.name for item in ack.not_alive if item.state == "dead"),
         )
         self._controller.heard(name, report, time.monotonic())
         if self._controller.tasks:
@@ -272,6 +274,8 @@ class ShardDriver:
                 "repaired_rows": ack.num_repairs if ack else 0,
                 "availability": self._planner.availability.share(name),
                 "is_full": bool(ack and ack.is_full),
+                "refuted": ack.incarnation if ack else 0,
+                "suspected_by": _doubters(controller, name),
             }
         live = set(controller.live())
         shards = controller.map.shards
@@ -293,6 +297,16 @@ class ShardDriver:
             "moved_bytes": controller.moved_bytes,
             "events": [f"{at:.2f} s: {words}" for at, words in controller.events[-20:]],
         }
+
+
+def _doubters(controller: ShardController, name: str) -> list[str]:
+    """Return the live nodes that suspect a node or hold it for dead, by gossip."""
+    found = []
+    for other in controller.live():
+        report = controller.nodes[other].report
+        if report and name in report.suspects | report.dead:
+            found.append(other)
+    return found
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> None:
