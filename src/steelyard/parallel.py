@@ -38,11 +38,20 @@ def torch_threads(count: int) -> Iterator[int]:
         torch.set_num_threads(before)
 
 
-def _register_ray(address: str) -> None:
-    """Connect to a Ray cluster and make it a joblib backend."""
+def join_ray(address: str) -> Any:
+    """Connect to a Ray cluster, once in a process.
+
+    Args:
+        address: "auto" for the cluster of this machine, or "ray://host:10001".
+
+    Returns:
+        The module `ray`.
+
+    Raises:
+        BackendError: Ray is not installed, or no cluster answers.
+    """
     try:
         import ray  # pyright: ignore[reportMissingImports]
-        from ray.util.joblib import register_ray  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise BackendError(
             "a cluster address was given, but Ray is not installed",
@@ -55,6 +64,14 @@ def _register_ray(address: str) -> None:
             f"cannot reach a Ray cluster at {address!r}: {error}",
             hint="start one with: ray start --head",
         ) from error
+    return ray
+
+
+def _register_ray(address: str) -> None:
+    """Connect to a Ray cluster and make it a joblib backend."""
+    join_ray(address)
+    from ray.util.joblib import register_ray  # pyright: ignore[reportMissingImports]
+
     register_ray()
 
 

@@ -18,9 +18,7 @@ from steelyard.operate.shards.gossip_run import GossipNetwork, simulate_gossip
 
 
 def member(name="a", others=("b", "c", "d", "e")):
-    made = SwimMembership(
-        name, period_s=1.0, suspicion=4.0, generator=np.random.default_rng(0)
-    )
+    made = SwimMembership(name, period_s=1.0, suspicion=4.0, generator=np.random.default_rng(0))
     made.follow([name, *others])
     return made
 

@@ -82,7 +82,7 @@ class ShardController:
         if known is None:
             self.nodes[name] = NodeView(address, capacity, host=host)
         else:
-            known.address = address
+            known.address, known.host = address, host
         self.map = self.map.changed(addresses=self.map.addresses | {name: address})
 
     def heard(self, name: str, report: NodeReport, now_s: float) -> None:

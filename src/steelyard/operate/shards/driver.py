@@ -88,10 +88,10 @@ class ShardDriver:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def add(self, name: str, address: str) -> None:
-        """Name a node, or the new process of one."""
+    def add(self, name: str, address: str, host: str = "") -> None:
+        """Name a node, or the new process of one; `host` is its failure domain."""
         is_new = name not in self._controller.nodes
-        self._controller.add(name, address)
+        self._controller.add(name, address, host=host)
         old = self._peers.pop(name, None)
         if old is not None:
             old.close()

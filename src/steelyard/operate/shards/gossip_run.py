@@ -151,9 +151,7 @@ class GossipNetwork:
         delay_s = float(self._random.exponential(_DELAY_S))
         self.loop.after(delay_s, lambda: self._arrive(to, rumors, then))
 
-    def _arrive(
-        self, to: str, rumors: tuple[NodeRumor, ...], then: Callable[[], object]
-    ) -> None:
+    def _arrive(self, to: str, rumors: tuple[NodeRumor, ...], then: Callable[[], object]) -> None:
         """Let a message arrive; one to a stopped node is never read."""
         if to in self.stopped:
             return
@@ -217,7 +215,7 @@ def simulate_gossip(
         first_suspected_s=times[0],
         first_dead_s=times[1],
         all_dead_s=times[2] if is_known else float("nan"),
-        messages_per_node_s=network.messages / nodes / until_s,
+        messages_per_node_s=float(network.messages / nodes / until_s),
         wronged=len(dead - {"n0"}),
         refuted=sum(member.incarnation for member in network.members.values()),
     )

@@ -96,7 +96,12 @@ class Targets:
             eps=self._policy.eps,
             taken={*shard.holders, *(name for name in able if not self.can_receive(name))},
             preferred=preferred,
-            hosts={name: self._nodes[name].host for name in able if self._nodes[name].host},
+            # The host of a node that is only busy is as good as any other.
+            hosts={
+                name: view.host
+                for name, view in self._nodes.items()
+                if view.host and (name in shard.holders or self.can_receive(name))
+            },
         )
         return found or ""
 
