@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 from benchmarks.common import Check
 from benchmarks.operate._fault_sequences import World
+from benchmarks.operate._rising_load import over_capacity_s
 from benchmarks.operate._shard_cells import kept
 from benchmarks.operate._shard_kills import KILLS, MEGABYTES, PARTS, batch_rates, kill_under_load
 
@@ -25,7 +26,7 @@ _SEED = 7
 
 def run(quick: bool) -> list[Check]:
     """Kill, rebuild, balance, place, survive."""
-    checks = [*_kills(quick), *_rebuilds(quick), *_balance(quick), *_placement()]
+    checks = [*_kills(quick), *_rebuilds(quick), *_balance(quick), _rise(quick), *_placement()]
     checks += [*_faults(quick), *_cold()]
     _report_batches(quick)
     return checks
@@ -83,6 +84,20 @@ def _balance(quick: bool) -> list[Check]:
         Check("2 p99 imbalance over static hashing", ratio, 0.5, "lower"),
         Check("2 bytes moved over one change of modulo", moved, 0.1, "lower"),
     ]
+
+
+def _rise(quick: bool) -> Check:
+    """Compare with and without forecast where loads rise as long as copies take."""
+    seeds = range(20, 22 if quick else 30)  # on which nothing was chosen
+    found = np.array(
+        [[over_capacity_s(seed, predict=on) for on in (False, True)] for seed in seeds]
+    )
+    for seed, (off, on) in zip(seeds, found[:, :, 0], strict=True):
+        print(f"rises of seed {seed}: {off:.0f} s above capacity, {on:.0f} s with the forecast")
+    total, moved = found[:, :, 0].sum(axis=0), found[:, :, 1].sum(axis=0)
+    print(f"bytes copied, with the forecast over without: {moved[1] / moved[0]:.2f}")
+    words = "2 seconds above capacity at rises, with the forecast over without"
+    return Check(words, float(total[1] / total[0]), 0.5, "lower")
 
 
 def _static_imbalance(rates: np.ndarray, nodes: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Gossip between nodes: who dies is found by all, who is slow refutes it, who is cut off comes back."""
+"""Gossip between nodes: all find who dies, who is slow refutes it, who is cut off comes back."""
 
 import asyncio
 
@@ -152,9 +152,9 @@ def test_the_controller_believes_most_nodes_at_once_and_a_few_not():
 
 
 def test_bad_networks_are_refused():
-    with pytest.raises(ConfigError, match="^1 nodes"):
+    with pytest.raises(ConfigError, match=r"^1 nodes"):
         GossipNetwork(1)
-    with pytest.raises(ConfigError, match="1.0 of the messages lost"):
+    with pytest.raises(ConfigError, match=r"1\.0 of the messages lost"):
         GossipNetwork(3, lost=1.0)
     with pytest.raises(ConfigError, match="gossip_s is 0"):
         NodeConfig(name="a", address="unix:/tmp/a", folder=None, gossip_s=0.0)

@@ -1,4 +1,4 @@
-"""`steelyard operate shards`: a store of nodes here or on a cluster, and its policy on a large one."""
+"""`steelyard operate shards`: a store of nodes here or on a cluster, and its policy at scale."""
 
 import time
 from dataclasses import asdict
@@ -192,7 +192,7 @@ def _told(run: "GossipRun") -> str:
     """Say how soon nodes that ping each other twice a second know of a death."""
     return (
         f"By gossip the first of {run.nodes} nodes suspects a dead one after "
-        f"{run.first_suspected_s:.1f} s and holds it for dead after {run.first_dead_s:.1f} s; all do "
-        f"after {run.all_dead_s:.1f} s, with {run.messages_per_node_s:.1f} messages of a node a "
+        f"{run.first_suspected_s:.1f} s and holds it for dead after {run.first_dead_s:.1f} s; all "
+        f"do after {run.all_dead_s:.1f} s, with {run.messages_per_node_s:.1f} messages of a node a "
         f"second, and {run.wronged} living ones were taken for dead."
     )
