@@ -25,7 +25,7 @@ __all__ = [
 _LEAST_HISTORY = 2
 _PROMISED = 0.8
 """Share of the values that the intervals of a controller shall hold."""
-_RATE = 0.05
+_RATE = 0.02
 """How fast widths follow what was missed."""
 
 

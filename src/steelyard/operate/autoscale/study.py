@@ -94,8 +94,9 @@ def choose_forecaster(
         horizon: steps of a forecast.
 
     Returns:
-        The forecaster, its intervals corrected by how often they held before, and scores by name: quantile loss over the mean load, lower is better; none
-        where the history is too short to try any.
+        The forecaster, its intervals corrected by how often they held before, and scores by name:
+        quantile loss over the mean load, lower is better; none where the history is too short to
+        try any.
     """
     chosen = ChosenForecaster([RecentErrors()], horizon=horizon, windows=_WINDOWS)
     chosen.fit(SeriesSet.from_arrays([history], step_s=step_s, ids=[_NAME]))
