@@ -146,3 +146,20 @@ def test_regret_is_over_an_oracle_and_the_best_fixed_placement():
     assert all(row["over oracle, s"] >= 0 for row in rows.values())
     gaps = {row["over oracle, s"] - row["over best fixed, s"] for row in rows.values()}
     assert len({round(gap, 6) for gap in gaps}) == 1  # one oracle, one best fixed choice
+
+
+def test_fewer_nodes_than_copies_are_served_and_said():
+    policy = Adaptive(replicas=3, ping_s=1.0, lease_s=4.0)
+    (shard,) = even_shards(1)
+    controller = ShardController(
+        (shard.with_(replicas=("a", "b")),), policy, generator=np.random.default_rng(0)
+    )
+    for name in "ab":
+        controller.add(name, name)
+        controller.heard(name, NodeReport(1, 0.0, 0), 0.0)
+    assert controller.is_whole()  # as many as there can be
+    assert controller.targets.why_degraded() == "3 copies are wished for and 2 of 2 nodes live"
+    controller.add("c", "c")
+    controller.heard("c", NodeReport(1, 0.0, 0), 0.0)
+    assert controller.targets.why_degraded() == ""
+    assert not controller.is_whole()  # now there is room for the third

@@ -124,6 +124,8 @@ def _show(status: dict[str, Any], *, json: bool) -> None:
         f"{status['shards']} shards, {status['cold']} cold, {len(status['lost'])} lost, "
         f"{status['lacking']} without all copies; {status['moved_bytes'] / 2**20:.1f} MiB copied"
     )
+    if status["degraded"]:
+        words += f"; degraded: {status['degraded']}"
     doubted = [
         f"{', '.join(node['suspected_by'])} do not reach {name}"
         for name, node in status["nodes"].items()
@@ -131,7 +133,9 @@ def _show(status: dict[str, Any], *, json: bool) -> None:
     ]
     if doubted:  # the controller does: links between them are bad
         words += "; " + ", ".join(doubted)
-    if "healed_s" in status:
+    if status["lost"]:
+        words += "; lost shards come back with a node that had them"
+    elif "healed_s" in status:
         words += f"; whole again {status['healed_s']:.1f} s after the kill"
     report = Report("Shards", "", [Section("", [table, Text(words + ".")])])
     print_report(report, json=False)

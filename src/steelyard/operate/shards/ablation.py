@@ -48,6 +48,7 @@ def ablate(
         ("+ predict", {"predict": True}),
     )
     data_bytes = trace.rates.shape[1] * trace.grain_bytes
+    # One limit for all rows: a part that fails accesses must not have a lower one.
     limit = 2 * float(trace.rates.sum(axis=1).mean()) / nodes
     oracle_s = oracle_above_s(trace, nodes=nodes, copies=policy.most_replicas, limit=limit)
     fixed = best_fixed_loads(trace, nodes=nodes, replicas=policy.replicas)

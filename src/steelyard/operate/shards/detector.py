@@ -74,6 +74,7 @@ class Detector:
         found = self._watched.get(name)
         if found is None or found.state == "dead":
             return []
+        # Further misses do not begin its time anew: it would never be over.
         if found.state == "up":
             found.state, found.since_s = "suspect", now_s
         others = sorted(

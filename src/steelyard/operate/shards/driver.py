@@ -286,6 +286,7 @@ class ShardDriver:
             "cold": sum(shard.is_cold for shard in shards),
             "lacking": sum(controller.lacking(shard, live) > 0 for shard in shards),
             "lost": [shard.id for shard in shards if controller.targets.why_lost(shard)],
+            "degraded": controller.targets.why_degraded(),
             "under_way": [
                 f"{task.command.kind} of shard {task.command.shard} to {task.command.target}"
                 for task in controller.tasks

@@ -124,6 +124,16 @@ class Targets:
             return ""
         return f"no holder is left: {', '.join(shard.replicas) or 'nobody has its rows'}"
 
+    def why_degraded(self) -> str:
+        """Return why shards have fewer copies than they should, or an empty string.
+
+        Fewer nodes than copies are no error: each of them then has all rows, and that is said.
+        """
+        live, wished = len(self.live()), self._policy.replicas
+        if live >= wished:
+            return ""
+        return f"{wished} copies are wished for and {live} of {len(self._nodes)} nodes live"
+
     def warm_targets(self, shard_map: ShardMap, weights: Mapping[int, float]) -> tuple[str, ...]:
         """Return the least loaded live nodes, as many as a shard in memory has copies at least."""
         loads = self.loads(shard_map, weights)
