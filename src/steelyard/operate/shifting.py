@@ -32,8 +32,8 @@ class DayAheadShifting:
         ahead = self.forecast(view, self.horizon_steps).carbon_g_per_kwh
         low, high = np.quantile(ahead, [self.drain_below, self.defer_above], axis=0)
         now = view.drivers.carbon_g_per_kwh[view.step]
-        # Above the one, at or below the other: on a day of one intensity nothing is put off, and what
-        # waits runs.
+        # Above the one, at or below the other: on a day of one intensity nothing is put off, and
+        # what waits runs.
         return np.where(now > high, DEFER, np.where(now <= low, DRAIN, RUN))
 
 

@@ -19,8 +19,8 @@ __all__ = [
     "Rule",
 ]
 
-# Numbers of the policies that the compiled loop has: it cannot call a Python class. A class that has
-# no rule runs on the event loop, and a test holds both equal.
+# Numbers of the policies that the compiled loop has: it cannot call a Python class. A class without
+# a rule runs on the event loop, and a test holds both equal.
 KEEP_FIXED, KEEP_HISTOGRAM, KEEP_UTILITY, KEEP_ORACLE = range(4)
 PREWARM_TIMER, PREWARM_CHAIN, PREWARM_FORECAST = range(3)
 
