@@ -1,7 +1,6 @@
 """Shards that heal: nodes killed under load, declustered rebuilds, balance, faults, cold tiers."""
 
 import math
-import shutil
 from functools import partial
 
 import numpy as np
@@ -27,8 +26,7 @@ _SEED = 7
 def run(quick: bool) -> list[Check]:
     """Kill, rebuild, balance, place, survive."""
     checks = [*_kills(quick), *_rebuilds(quick), *_balance(quick), _rise(quick), *_placement()]
-    checks += [*_faults(quick), *_cold()]
-    _report_batches(quick)
+    checks += [*_faults(quick), *_cold(), *_batches(quick)]
     return checks
 
 
@@ -212,9 +210,19 @@ def _cold() -> list[Check]:
     ]
 
 
-def _report_batches(quick: bool) -> None:
-    """Print rates of batches; redis-server is compared only where it is installed."""
-    rates = batch_rates() if quick else kept("batches", PARTS["batches"])
-    print("rows per second from one node: " + ", ".join(f"{n}: {r:.0f}" for n, r in rates.items()))
-    has_redis = shutil.which("redis-server") is not None
-    print(f"redis-server is {'here, but not driven yet' if has_redis else 'not installed'}")
+def _batches(quick: bool) -> list[Check]:
+    """Compare batches of reads with redis-server, where there is one."""
+    found = batch_rates(1) if quick else kept("batches", PARTS["batches"])
+    for rows in (1, 16, 256):
+        words = f"batches of {rows}: {found[str(rows)]:,.0f} rows/s from one node"
+        if f"{rows} redis" in found:
+            words += (
+                f", {found[f'{rows} redis']:,.0f} by MGET; ratio {found[f'{rows} ratio']:.2f} "
+                f"({found[f'{rows} least']:.2f} to {found[f'{rows} most']:.2f})"
+            )
+        print(words)
+    if "256 ratio" not in found:
+        print("no redis-server: python -m benchmarks peers install redis-server")
+        return []
+    words = "6 rows/s in batches of 256 over redis-server's MGET"
+    return [Check(words, found["256 ratio"], 1.0, "higher")]
