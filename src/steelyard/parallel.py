@@ -6,7 +6,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from steelyard.errors import BackendError, ConfigError
+from steelyard.errors import ConfigError
+from steelyard.ray_cluster import join_ray
 
 __all__ = ["parallel_map", "spawn_seeds", "torch_threads"]
 
@@ -36,35 +37,6 @@ def torch_threads(count: int) -> Iterator[int]:
         yield count or before
     finally:
         torch.set_num_threads(before)
-
-
-def join_ray(address: str) -> Any:
-    """Connect to a Ray cluster, once in a process.
-
-    Args:
-        address: "auto" for the cluster of this machine, or "ray://host:10001".
-
-    Returns:
-        The module `ray`.
-
-    Raises:
-        BackendError: Ray is not installed, or no cluster answers.
-    """
-    try:
-        import ray  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise BackendError(
-            "a cluster address was given, but Ray is not installed",
-            hint="pip install 'steelyard[ray]'",
-        ) from error
-    try:
-        ray.init(address=address, ignore_reinit_error=True)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise BackendError(
-            f"cannot reach a Ray cluster at {address!r}: {error}",
-            hint="start one with: ray start --head",
-        ) from error
-    return ray
 
 
 def _register_ray(address: str) -> None:

@@ -38,12 +38,17 @@ class NodeRumor(msgspec.Struct, frozen=True, array_like=True):
 
 
 def suspicion_timeout_s(period_s: float, factor: float, nodes: int) -> float:
-    """Return how long a node of a group stays a suspect, seconds.
+    """Return how long a node of a group stays a suspect.
 
     Args:
         period_s: seconds between pings.
         factor: of the time-out.
         nodes: nodes that are not dead.
+
+    Returns:
+        Seconds.
+
+    Source: Das, Gupta and Motivala 2002 (SWIM), section 4.2: in proportion to log(nodes).
     """
     return factor * period_s * max(1.0, math.log10(nodes + 1))
 

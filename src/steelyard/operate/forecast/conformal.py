@@ -103,13 +103,16 @@ class AdaptiveConformal:
 
 
 def next_log_factor(log_factor: float, missed: np.ndarray, *, share: float, rate: float) -> float:
-    """Return the logarithm of a factor of widths after some steps.
+    """Move the logarithm of a factor of widths by what some steps have shown.
 
     Args:
         log_factor: before them.
         missed: whether each observed step lay outside its interval [n].
         share: share of the steps that intervals shall hold.
         rate: how fast the factor moves.
+
+    Returns:
+        The logarithm after them, within that of the narrowest and of the widest factor.
     """
     moved = log_factor + rate * float(np.sum(missed - (1 - share)))
     return float(np.clip(moved, np.log(_NARROWEST), np.log(_WIDEST)))

@@ -9,7 +9,7 @@ from typing import Any
 from steelyard.data.shardstore.config import NodeConfig
 from steelyard.data.shardstore.process import decode_config, encode_config, node_server
 from steelyard.errors import BackendError, ConfigError
-from steelyard.parallel import join_ray
+from steelyard.ray_cluster import join_ray
 from steelyard.train.chaos import FaultKind
 
 __all__ = ["RayNodes", "ShardActor"]
