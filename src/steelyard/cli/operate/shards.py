@@ -186,10 +186,8 @@ def simulate(
         rows=[[name, *(f"{row[head]:.4g}" for head in heads)] for name, row in rows.items()],
         caption=f"simulated: {nodes} nodes, {windows} s, seed {seed}",
     )
-    parts: list[Table | Text] = [table]
-    if gossip:
-        parts.append(Text(_told(gossip)))
-    print_report(Report("Parts of the policy", "", [Section("", parts)]), json=False)
+    told = Section("", [table, Text(_told(gossip))] if gossip else [table])
+    print_report(Report("Parts of the policy", "", [told]), json=False)
 
 
 def _told(run: "GossipRun") -> str:

@@ -202,19 +202,16 @@ def simulate_gossip(
     network.loop.run(until_s=until_s)
     dead = {name for name, state in network.first_s if state == "dead"}
     is_known = network.views("n0") == {"dead"}
-    times = [
-        table.get(("n0", state), np.nan) - died_s
-        for table, state in (
-            (network.first_s, "suspect"),
-            (network.first_s, "dead"),
-            (network.last_s, "dead"),
-        )
-    ]
+    never = float("nan")
+    suspected_s = network.first_s.get(("n0", "suspect"), never) - died_s
+    first_s, last_s = (
+        table.get(("n0", "dead"), never) - died_s for table in (network.first_s, network.last_s)
+    )
     return GossipRun(
         nodes=nodes,
-        first_suspected_s=times[0],
-        first_dead_s=times[1],
-        all_dead_s=times[2] if is_known else float("nan"),
+        first_suspected_s=suspected_s,
+        first_dead_s=first_s,
+        all_dead_s=last_s if is_known else never,
         messages_per_node_s=float(network.messages / nodes / until_s),
         wronged=len(dead - {"n0"}),
         refuted=sum(member.incarnation for member in network.members.values()),
