@@ -194,5 +194,6 @@ def test_nodes_on_sockets_find_one_that_has_gone(tmp_path):
         for task in runs.values():
             task.cancel()
         await asyncio.gather(*runs.values(), return_exceptions=True)
+        await asyncio.sleep(0.1)  # until conversations that were cancelled have closed their ends
 
     asyncio.run(play())

@@ -46,7 +46,7 @@ class NodeServer:
                 connection, _ = await loop.sock_accept(self._socket)
                 task = loop.create_task(self._welcome(connection))
                 tasks.add(task)
-                task.add_done_callback(tasks.discard)
+                task.add_done_callback(lambda done, end=connection: _forget(tasks, done, end))
         finally:
             for task in tasks:
                 task.cancel()
@@ -154,3 +154,12 @@ class NodeServer:
             return answer
         found = await self._probe(messages.ProbeNode(address=ask.probe))
         return found if isinstance(found, NodeRefusal) else answer
+
+
+def _forget(
+    tasks: set[asyncio.Task[None]], task: asyncio.Task[None], connection: socket.socket
+) -> None:
+    """Drop a conversation that has ended."""
+    tasks.discard(task)
+    if task.cancelled():
+        connection.close()  # cancelled before its first step, it has closed nothing itself
