@@ -10,10 +10,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from benchmarks.operate._redis_reads import RedisReader, redis_binary, redis_server
 from benchmarks.operate._shard_cells import kept
 
 from steelyard.errors import StoreError
@@ -22,6 +25,7 @@ from steelyard.operate.shards.policy import Adaptive
 
 WIDTH = 128
 KILLS, MEGABYTES = 20, 100.0
+_BATCH_KEYS = 100_000
 _READ_LIMIT_S = 1.0
 """A read that takes longer counts as failed."""
 
@@ -174,26 +178,57 @@ def rebuild_s(regenerate: bool, *, megabytes: float, rate: float = 20e6) -> tupl
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def batch_rates() -> dict[int, float]:
-    """Measure rows read per second from one node, by rows of a batch."""
+def batch_rates(rounds: int = 7) -> dict[str, float]:
+    """Measure rows read per second from one node and from redis-server, in turns in one run.
+
+    Args:
+        rounds: times that each is measured.
+
+    Returns:
+        Medians by "ROWS" of a batch and, where there is a redis-server, "ROWS redis"; and "ROWS
+        ratio", the median of the rounds' ratios, with "ROWS least" and "ROWS most".
+    """
     folder = Path(tempfile.mkdtemp(prefix="steelyard-batch-"))
-    options = StoreOptions(row_bytes=WIDTH, shards=1, keys=100_000, capacity=131_072)
-    found = {}
+    options = StoreOptions(row_bytes=WIDTH, shards=1, keys=_BATCH_KEYS, capacity=131_072)
+    binary = redis_binary()
     try:
-        with ShardCluster(nodes=1, store=folder, options=options) as cluster:
-            keys = np.arange(100_000, dtype=np.uint64)
-            for start in range(0, len(keys), 4000):
-                part = keys[start : start + 4000]
-                cluster.put(part, values_of(part, np.zeros(len(part))))
-            generator = np.random.default_rng(0)
-            for rows in (1, 16, 256):
-                batches = [generator.choice(keys, rows) for _ in range(200)]
-                begin_s = time.perf_counter()
-                for batch in batches:
-                    cluster.get(batch)
-                found[rows] = rows * len(batches) / (time.perf_counter() - begin_s)
+        with (
+            ShardCluster(nodes=1, store=folder, options=options) as cluster,
+            ExitStack() as stack,
+        ):
+            readers: dict[str, Any] = {"ours": cluster}
+            if binary:
+                readers["redis"] = RedisReader(stack.enter_context(redis_server(binary)), WIDTH)
+                stack.callback(readers["redis"].close)
+            for start in range(0, _BATCH_KEYS, 4000):
+                part = np.arange(start, start + 4000, dtype=np.uint64)
+                for reader in readers.values():
+                    reader.put(part, values_of(part, np.zeros(len(part))))
+            return _rates(readers, rounds)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _rates(readers: dict[str, Any], rounds: int) -> dict[str, float]:
+    """Read batches from each in turns."""
+    generator, found = np.random.default_rng(0), {}
+    for rows in (1, 16, 256):
+        rates: dict[str, list[float]] = {name: [] for name in readers}
+        for _ in range(rounds):
+            batches = [
+                generator.integers(0, _BATCH_KEYS, rows).astype(np.uint64) for _ in range(200)
+            ]
+            for name, reader in readers.items():
+                begin_s = time.perf_counter()
+                for batch in batches:
+                    reader.get(batch)
+                rates[name].append(rows * len(batches) / (time.perf_counter() - begin_s))
+        found[str(rows)] = float(np.median(rates["ours"]))
+        if "redis" in rates:
+            ratios = np.array(rates["ours"]) / np.array(rates["redis"])
+            found[f"{rows} redis"] = float(np.median(rates["redis"]))
+            found[f"{rows} ratio"] = float(np.median(ratios))
+            found[f"{rows} least"], found[f"{rows} most"] = float(ratios.min()), float(ratios.max())
     return found
 
 
@@ -212,7 +247,7 @@ def rebuilds() -> dict[str, float]:
 PARTS: dict[str, Callable[[], dict[str, float]]] = {
     "kills": lambda: kill_under_load(KILLS),
     "rebuilds": rebuilds,
-    "batches": lambda: {str(rows): rate for rows, rate in batch_rates().items()},
+    "batches": batch_rates,
 }
 """What takes time, by name: each is measured while nothing else runs."""
 

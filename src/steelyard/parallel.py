@@ -6,7 +6,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from steelyard.errors import BackendError, ConfigError
+from steelyard.errors import ConfigError
+from steelyard.ray_cluster import join_ray
 
 __all__ = ["parallel_map", "spawn_seeds", "torch_threads"]
 
@@ -40,21 +41,9 @@ def torch_threads(count: int) -> Iterator[int]:
 
 def _register_ray(address: str) -> None:
     """Connect to a Ray cluster and make it a joblib backend."""
-    try:
-        import ray  # pyright: ignore[reportMissingImports]
-        from ray.util.joblib import register_ray  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise BackendError(
-            "a cluster address was given, but Ray is not installed",
-            hint="pip install 'steelyard[ray]'",
-        ) from error
-    try:
-        ray.init(address=address, ignore_reinit_error=True)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise BackendError(
-            f"cannot reach a Ray cluster at {address!r}: {error}",
-            hint="start one with: ray start --head",
-        ) from error
+    join_ray(address)
+    from ray.util.joblib import register_ray  # pyright: ignore[reportMissingImports]
+
     register_ray()
 
 

@@ -11,6 +11,7 @@ from steelyard.operate.autoscale import (
     BayesianScaler,
     CapacityPosterior,
     DecayingHistogram,
+    DemandForecaster,
     FixedReplicas,
     MissPrice,
     MovingWindowMax,
@@ -26,6 +27,7 @@ from steelyard.operate.autoscale import (
     replay,
     replay_all,
 )
+from steelyard.operate.autoscale.forecasting import CalibratedDemand
 from steelyard.operate.forecast import RecentQuantiles, SampleForecast
 from steelyard.operate.forecast.guarded import Deadline
 from steelyard.operate.series import SeriesSet
@@ -513,3 +515,61 @@ def test_what_cannot_be_is_refused():
         DecayingHistogram(growth=1.0)
     with pytest.raises(TraceError, match="step 1"):
         Oracle(SERVICE, [1.0, -2.0], step_s=60.0)
+
+
+class Narrow:
+    """Says that the next values are within a tenth of what they really vary by."""
+
+    name = "narrow"
+
+    def fit(self, series):
+        pass
+
+    def predict(self, context, horizon):
+        self.asked = len(context.row(0))
+        levels = np.array([0.1, 0.5, 0.9])
+        row = 100 + np.array([-0.13, 0.0, 0.13])
+        return [SampleForecast(np.repeat(row[:, None], horizon, 1), levels=levels, source="narrow")]
+
+
+@pytest.mark.parametrize("horizon", [1, 3])
+def test_intervals_of_controllers_come_to_hold_what_they_promise(horizon):
+    demand = 100 + np.random.default_rng(3).normal(size=1500)
+    base = DemandForecaster(Narrow(), step_s=60.0, horizon=horizon)
+    calibrated = CalibratedDemand(base, demand[:600], steps=600)
+    held = []
+    for known in range(600, 1490):
+        low, high = calibrated(demand[: known + 1]).interval(0.8)
+        held.append(low[0] <= demand[known + 1] <= high[0])
+    assert 0.76 < np.mean(held) < 0.84
+    assert calibrated.name == "narrow" and calibrated(demand[:700]).source == "narrow"
+
+
+def test_what_is_learned_of_later_steps_changes_no_earlier_forecast():
+    demand = 100 + np.random.default_rng(3).normal(size=900)
+
+    def make():
+        base = DemandForecaster(Narrow(), step_s=60.0, horizon=2)
+        return CalibratedDemand(base, demand[:300])
+
+    first, second = make(), make()
+    before = first(demand[:400]).values
+    second(demand)
+    assert np.array_equal(second(demand[:400]).values, before)
+    assert not np.array_equal(second(demand).values, before)
+
+
+def test_steps_that_could_not_be_forecast_are_left_out_of_what_is_learned():
+    class Sometimes(Narrow):
+        def predict(self, context, horizon):
+            if len(context.row(0)) % 2:
+                raise RuntimeError("no memory")
+            return super().predict(context, horizon)
+
+    demand = 100 + np.random.default_rng(3).normal(size=400)
+    base = DemandForecaster(Sometimes(), step_s=60.0, horizon=1)
+    calibrated = CalibratedDemand(base, demand[:300])
+    with pytest.raises(RuntimeError, match="no memory"):  # a guard stands in, and says why
+        calibrated(demand[:301])
+    low, high = calibrated(demand[:400]).interval(0.8)
+    assert high[0] - low[0] > 0.5

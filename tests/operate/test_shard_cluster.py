@@ -134,3 +134,20 @@ def test_a_full_disk_refuses_writes_and_keeps_reads(tmp_path):
                 cluster.put(KEYS, values_of(KEYS))
         check(cluster)
         wait_for(lambda: any(node["is_full"] for node in cluster.status()["nodes"].values()))
+
+
+@pytest.mark.slow
+def test_nodes_tell_each_other_of_a_stopped_one_which_refutes_it_later(tmp_path):
+    with ShardCluster(nodes=3, store=tmp_path, options=OPTIONS) as cluster:
+        cluster.put(KEYS, values_of(KEYS))
+        cluster.hang("n0")
+        # They find out by their own pings: the controller has told nobody whom it suspects.
+        wait_for(lambda: cluster.status()["nodes"]["n0"]["suspected_by"] == ["n1", "n2"])
+        cluster.wait_dead("n0")
+        cluster.put(KEYS[:100], values_of(KEYS[:100], 5))
+        cluster.resume("n0")
+        wait_for(lambda: cluster.status()["nodes"]["n0"]["suspected_by"] == [])
+        wait_for(lambda: cluster.status()["nodes"]["n0"]["refuted"] >= 1)
+        cluster.wait_whole()
+        check(cluster, KEYS[:100], 5)
+        assert [cluster.status()["nodes"][n]["suspected_by"] for n in ("n1", "n2")] == [[], []]

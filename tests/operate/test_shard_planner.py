@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 
 from steelyard.data.shardstore.shardmap import even_shards
+from steelyard.operate.shards.ablation import ablate
 from steelyard.operate.shards.availability import Availability, copies_for
 from steelyard.operate.shards.controller import ShardController
 from steelyard.operate.shards.planner import Planner
 from steelyard.operate.shards.policy import Adaptive
+from steelyard.operate.shards.regret import best_fixed_loads, oracle_above_s
 from steelyard.operate.shards.simulate import LoadTrace, drifting_load, simulate
 from steelyard.operate.shards.views import NodeReport
 from steelyard.train.chaos import ChaosFault
@@ -122,3 +124,42 @@ def test_a_simulated_cold_shard_is_coded_once():
     # each, are made again of as many bytes as the shard has.
     assert found.moved_bytes <= (1.5 + 1) * 14 * 4e5 + 2 * 4e5
     assert found.disk_bytes > 0
+
+
+def test_regret_is_over_an_oracle_and_the_best_fixed_placement():
+    rates = drifting_load(
+        np.random.default_rng(4), windows=40, grains=64, total_rate=8e3, drift=0.02
+    )
+    faults = (ChaosFault(20.0, "n1", "kill"),)
+    trace = LoadTrace(rates=rates, faults=faults)
+    fixed = best_fixed_loads(trace, nodes=8, replicas=2)
+    assert np.allclose(fixed.sum(axis=1), rates.sum(axis=1))  # nothing asked goes unanswered
+    assert (fixed[:20, 1] > 0).all() and (fixed[20:, 1] == 0).all()
+    one = best_fixed_loads(trace, nodes=1, replicas=2)
+    assert np.allclose(one[:, 0], rates.sum(axis=1))
+    even = np.full((3, 4), 10.0)
+    assert oracle_above_s(LoadTrace(rates=even), nodes=4, copies=2, limit=11.0) == 0
+    assert oracle_above_s(LoadTrace(rates=even), nodes=4, copies=2, limit=9.0) == 12
+    even[1, 0] = 24.0  # on two nodes it is too much for both, wherever the rest lies
+    assert oracle_above_s(LoadTrace(rates=even), nodes=16, copies=2, limit=11.0) == 2
+    rows = ablate(trace, nodes=8)
+    assert all(row["over oracle, s"] >= 0 for row in rows.values())
+    gaps = {row["over oracle, s"] - row["over best fixed, s"] for row in rows.values()}
+    assert len({round(gap, 6) for gap in gaps}) == 1  # one oracle, one best fixed choice
+
+
+def test_fewer_nodes_than_copies_are_served_and_said():
+    policy = Adaptive(replicas=3, ping_s=1.0, lease_s=4.0)
+    (shard,) = even_shards(1)
+    controller = ShardController(
+        (shard.with_(replicas=("a", "b")),), policy, generator=np.random.default_rng(0)
+    )
+    for name in "ab":
+        controller.add(name, name)
+        controller.heard(name, NodeReport(1, 0.0, 0), 0.0)
+    assert controller.is_whole()  # as many as there can be
+    assert controller.targets.why_degraded() == "3 copies are wished for and 2 of 2 nodes live"
+    controller.add("c", "c")
+    controller.heard("c", NodeReport(1, 0.0, 0), 0.0)
+    assert controller.targets.why_degraded() == ""
+    assert not controller.is_whole()  # now there is room for the third

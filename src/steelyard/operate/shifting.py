@@ -32,6 +32,8 @@ class DayAheadShifting:
         ahead = self.forecast(view, self.horizon_steps).carbon_g_per_kwh
         low, high = np.quantile(ahead, [self.drain_below, self.defer_above], axis=0)
         now = view.drivers.carbon_g_per_kwh[view.step]
+        # Above the one, at or below the other: on a day of one intensity nothing is put off, and
+        # what waits runs.
         return np.where(now > high, DEFER, np.where(now <= low, DRAIN, RUN))
 
 
@@ -56,6 +58,7 @@ def delayed_load(load: np.ndarray, share: float, delay_steps: int) -> np.ndarray
             f"a share of {share} delayed by {delay_steps} of {len(load)} steps: the share must be "
             "in [0, 1] and the delay in the series"
         )
+    # Work of the last steps would run after the end: left in its place, both loads sum to the same.
     taken = share * load[: len(load) - delay_steps]
     pause = np.zeros(len(load) - len(taken))
     moved = load - np.concatenate([taken, pause]) + np.concatenate([pause, taken])

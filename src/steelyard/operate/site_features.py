@@ -26,6 +26,7 @@ def site_features(view: SiteView) -> np.ndarray:
     hour = 2 * np.pi * place / _STEPS_PER_DAY
     day = hour / _DAYS
     carbon = drivers.carbon_g_per_kwh[step]
+    # Grids differ by ten times: beside its own last day an intensity is high or low on any of them.
     seen = drivers.carbon_g_per_kwh[max(step - _STEPS_PER_DAY + 1, 0) : step + 1].mean(axis=0)
     middle = (spec.setpoint_low_c + spec.setpoint_high_c) / 2
     half = (spec.setpoint_high_c - spec.setpoint_low_c) / 2

@@ -73,10 +73,12 @@ def draw_faults(
     free_from_s = dict.fromkeys(names, 0.0)
     now_s = float(generator.exponential(every_s))
     while now_s < horizon_s:
+        # A second fault on a node would be ended by the end of the first.
         healthy = [name for name in names if free_from_s[name] <= now_s]
         if healthy:
             name = healthy[int(generator.integers(len(healthy)))]
             kind = kinds[int(generator.integers(len(kinds)))]
+            # It may end after the horizon: cut off there, the last faults would all be short.
             end_s = now_s + float(generator.exponential(mean_s))
             free_from_s[name] = end_s
             found += [ChaosFault(now_s, name, kind), ChaosFault(end_s, name, _END[kind])]
@@ -123,6 +125,7 @@ def flip_bit(path: Path, generator: np.random.Generator, *, start: int = 0) -> i
     place = int(generator.integers(start, size))
     with path.open("r+b") as stream:
         stream.seek(place)
+        # Exclusive or: the bit is another one for certain, whatever it was.
         value = stream.read(1)[0] ^ (1 << int(generator.integers(8)))
         stream.seek(place)
         stream.write(bytes([value]))

@@ -1,6 +1,7 @@
-"""`steelyard operate shards`: a store of nodes on this host, and its policy on a large one."""
+"""`steelyard operate shards`: a store of nodes here or on a cluster, and its policy at scale."""
 
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from steelyard.runs.report import Column, Report, Section, Table, Text
 
 if TYPE_CHECKING:
     from steelyard.operate.shards.cluster import ShardCluster
+    from steelyard.operate.shards.gossip_run import GossipRun
 
 __all__ = ["shards"]
 
@@ -25,6 +27,7 @@ def up(
     store: Path = Path("shards"),
     rows: int = 20_000,
     kill: str = "",
+    cluster: str = "",
     chart: Path | None = None,
     json: Switch = False,
 ) -> None:
@@ -34,31 +37,35 @@ def up(
 
     Args:
         nodes: Processes to start; those that the folder has already are started again.
-        store: Folder of the map and of the nodes.
+        store: Folder of the map and of the nodes; on a cluster the same path on every machine.
         rows: Rows of 128 bytes to write where the store has none.
         kill: Node to kill once; the command ends when every shard has its copies again.
+        cluster: Address of a Ray cluster, one actor of which is a node; auto for that of this
+            machine, empty for processes of this host (extra [ray]).
         chart: Picture of the map before and after; .png, .svg or .html.
         json: Print the status as JSON.
     """
     from steelyard.operate.shards.cluster import ShardCluster, StoreOptions
+    from steelyard.operate.shards.ray_nodes import RayNodes
 
     # Many more shards than nodes: what a dead node held is then spread evenly over the others.
     options = StoreOptions(shards=16 * nodes, keys=max(rows, 16 * nodes))
-    with ShardCluster(nodes=nodes, store=store, options=options) as cluster:
-        _fill(cluster, rows)
+    launcher = RayNodes(cluster, nodes=nodes) if cluster else None
+    with ShardCluster(nodes=nodes, store=store, options=options, launcher=launcher) as held:
+        _fill(held, rows)
         if not kill:
-            _show(cluster.status(), json=json)
+            _show(held.status(), json=json)
             _wait_for_interrupt()
             return
-        moments = [("before", cluster.map)]
+        moments = [("before", held.map)]
         begin_s = time.monotonic()
-        cluster.kill(kill)
+        held.kill(kill)
         # Until it is known to be dead nothing is missing, and the store counts as whole.
-        cluster.wait_dead(kill)
-        moments.append((f"{kill} is dead", cluster.map))
-        cluster.wait_whole()
-        moments.append(("every shard has its copies", cluster.map))
-        status = cluster.status() | {"healed_s": time.monotonic() - begin_s}
+        held.wait_dead(kill)
+        moments.append((f"{kill} is dead", held.map))
+        held.wait_whole()
+        moments.append(("every shard has its copies", held.map))
+        status = held.status() | {"healed_s": time.monotonic() - begin_s}
     if chart is not None:
         from steelyard.operate.shards.picture import draw_maps
         from steelyard.runs.save import save_chart
@@ -117,7 +124,18 @@ def _show(status: dict[str, Any], *, json: bool) -> None:
         f"{status['shards']} shards, {status['cold']} cold, {len(status['lost'])} lost, "
         f"{status['lacking']} without all copies; {status['moved_bytes'] / 2**20:.1f} MiB copied"
     )
-    if "healed_s" in status:
+    if status["degraded"]:
+        words += f"; degraded: {status['degraded']}"
+    doubted = [
+        f"{', '.join(node['suspected_by'])} do not reach {name}"
+        for name, node in status["nodes"].items()
+        if node["state"] == "up" and node["suspected_by"]
+    ]
+    if doubted:  # the controller does: links between them are bad
+        words += "; " + ", ".join(doubted)
+    if status["lost"]:
+        words += "; lost shards come back with a node that had them"
+    elif "healed_s" in status:
         words += f"; whole again {status['healed_s']:.1f} s after the kill"
     report = Report("Shards", "", [Section("", [table, Text(words + ".")])])
     print_report(report, json=False)
@@ -148,6 +166,7 @@ def simulate(
     import numpy as np
 
     from steelyard.operate.shards.ablation import ablate
+    from steelyard.operate.shards.gossip_run import simulate_gossip
     from steelyard.operate.shards.simulate import LoadTrace, drifting_load
     from steelyard.train.chaos import ChaosFault
 
@@ -157,8 +176,9 @@ def simulate(
     rates = drifting_load(generator, windows=windows, grains=grains, total_rate=1e3 * nodes)
     faults = [ChaosFault(windows / 2, f"n{number}", "kill") for number in range(kills)]
     rows = ablate(LoadTrace(rates=rates, faults=faults), nodes=nodes)
+    gossip = simulate_gossip(nodes, seed=seed) if nodes > 1 else None
     if json:
-        print_json(rows)
+        print_json(rows | ({"gossip": asdict(gossip)} if gossip else {}))
         return
     heads = list(next(iter(rows.values())))
     table = Table(
@@ -166,4 +186,15 @@ def simulate(
         rows=[[name, *(f"{row[head]:.4g}" for head in heads)] for name, row in rows.items()],
         caption=f"simulated: {nodes} nodes, {windows} s, seed {seed}",
     )
-    print_report(Report("Parts of the policy", "", [Section("", [table])]), json=False)
+    told = Section("", [table, Text(_told(gossip))] if gossip else [table])
+    print_report(Report("Parts of the policy", "", [told]), json=False)
+
+
+def _told(run: "GossipRun") -> str:
+    """Say how soon nodes that ping each other twice a second know of a death."""
+    return (
+        f"By gossip the first of {run.nodes} nodes suspects a dead one after "
+        f"{run.first_suspected_s:.1f} s and holds it for dead after {run.first_dead_s:.1f} s; all "
+        f"do after {run.all_dead_s:.1f} s, with {run.messages_per_node_s:.1f} messages of a node a "
+        f"second, and {run.wronged} living ones were taken for dead."
+    )

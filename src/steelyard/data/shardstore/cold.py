@@ -35,6 +35,7 @@ async def answer_cold(node: ShardNode, ask: Any) -> Any:
         Its answer.
     """
     try:
+        # Who may have been replaced neither codes nor decodes; blocks may be kept and given always.
         if isinstance(ask, (Freeze, WarmShard, RebuildFragment)) and not node.is_known():
             return NodeRefusal(reason="lease")
         if isinstance(ask, Freeze):
@@ -66,6 +67,7 @@ async def _freeze(node: ShardNode, ask: Freeze) -> Any:
         if (shard_map)
         else None
     )
+    # A write that came after the coding would be lost with the rows.
     if shard is None or not shard.sealed:
         return NodeRefusal(reason="moved", text=f"shard {ask.shard} is not sealed here")
     if node.refuse_source(shard.first, shard.last):
@@ -96,6 +98,7 @@ async def _warm(node: ShardNode, ask: WarmShard) -> Done:
     code = ErasureCode(data=ask.data, parity=ask.parity)
     peers = [node.peer(address) for address in ask.addresses]
     found, size = await gather_fragments(peers, ask.shard, ask.version, code)
+    # Blocks are filled up to one length; only the size tells where the rows end.
     rows = rows_from_bytes(code.decode(found).tobytes()[:size])
     await node.keep(rows)
     moved = sum(block.nbytes for block in found.values())

@@ -24,6 +24,8 @@ class NodeConfig:
         sync: wait for the disk with each write.
         disk_bytes: most bytes of log and table; 0 for what the disk holds.
         bytes_per_s: speed of its link, each way, and of its disk; 0 for no limit.
+        gossip_s: seconds between pings to other nodes.
+        suspicion: time-out of a suspect, in those times the logarithm of the number of nodes.
     """
 
     name: str
@@ -37,6 +39,8 @@ class NodeConfig:
     sync: bool = False
     disk_bytes: int = 0
     bytes_per_s: float = 0.0
+    gossip_s: float = 0.5
+    suspicion: float = 4.0
 
     def __post_init__(self) -> None:
         is_open = self.address.startswith("unix:") or len(self.key) >= 32
@@ -48,4 +52,6 @@ class NodeConfig:
             capacity=(self.capacity >= 1, "at least 1"),
             disk_bytes=(self.disk_bytes >= 0, "at least 0"),
             bytes_per_s=(self.bytes_per_s >= 0, "at least 0"),
+            gossip_s=(self.gossip_s > 0, "above 0"),
+            suspicion=(self.suspicion > 0, "above 0"),
         )

@@ -3,6 +3,7 @@
 import msgspec
 
 from steelyard.data.shardstore.shardmap import ShardMap
+from steelyard.data.shardstore.swim import NodeRumor
 
 __all__ = [
     "Ack",
@@ -13,6 +14,8 @@ __all__ = [
     "Freeze",
     "Get",
     "GetFragment",
+    "Gossip",
+    "Gossiped",
     "Hashes",
     "KeepFragment",
     "NodeRefusal",
@@ -86,6 +89,14 @@ class ProbeNode(_Message, frozen=True):
     """Ask another node whether it is there."""
 
     address: str
+
+
+class Gossip(_Message, frozen=True):
+    """Are you there, or is the node at the address `probe`; with news of nodes."""
+
+    sender: str
+    rumors: tuple[NodeRumor, ...] = ()
+    probe: str = ""
 
 
 class Get(_Message, frozen=True):
@@ -169,6 +180,8 @@ class Ack(_Message, frozen=True):
         fragments: shard, version and number of every coded block that is kept, int64.
         recovered: whether all that was acknowledged before a restart was read back.
         middle: the median key of the shard that was read most.
+        not_alive: nodes that this one suspects or takes for dead, by its own pings and by gossip.
+        incarnation: how often it had to refute that it is suspected.
     """
 
     boot: int
@@ -185,6 +198,8 @@ class Ack(_Message, frozen=True):
     num_repairs: int
     middle: int
     moved_bytes: int
+    not_alive: tuple[NodeRumor, ...] = ()
+    incarnation: int = 0
 
 
 class RowBatch(_Message, frozen=True):
@@ -193,6 +208,12 @@ class RowBatch(_Message, frozen=True):
     rows: bytes
     arena: str = ""
     slab: tuple[int, int, int] = (0, 0, 0)
+
+
+class Gossiped(_Message, frozen=True):
+    """I am here, or the node that was to be probed is; with news of nodes."""
+
+    rumors: tuple[NodeRumor, ...] = ()
 
 
 class Hashes(_Message, frozen=True):
@@ -229,6 +250,7 @@ class NodeRefusal(_Message, frozen=True):
 Request = (
     Ping
     | ProbeNode
+    | Gossip
     | Get
     | Put
     | Scan
@@ -242,4 +264,4 @@ Request = (
     | RebuildFragment
     | WarmShard
 )
-Answer = Ack | RowBatch | Hashes | FragmentBytes | Done | NodeRefusal
+Answer = Ack | Gossiped | RowBatch | Hashes | FragmentBytes | Done | NodeRefusal

@@ -14,10 +14,12 @@ from steelyard.data.shardstore import catchup, messages
 from steelyard.data.shardstore.config import NodeConfig
 from steelyard.data.shardstore.custody import Custody
 from steelyard.data.shardstore.fragments import FragmentStore
+from steelyard.data.shardstore.gossip import NodeGossip
 from steelyard.data.shardstore.load import LoadCounter
 from steelyard.data.shardstore.log import WriteLog
 from steelyard.data.shardstore.messages import Done, NodeRefusal, RowBatch
 from steelyard.data.shardstore.rows import Rows, rows_from_bytes
+from steelyard.data.shardstore.swim import SwimMembership
 from steelyard.data.shardstore.table import RowTable
 from steelyard.data.shardstore.wire import ByteBucket, Peer, RefusedError
 from steelyard.errors import CapacityError, DataError
@@ -36,6 +38,7 @@ class ShardNode:
         custody: its rights.
         table: its rows.
         fragments: its coded blocks.
+        gossip: what it hears of other nodes.
     """
 
     def __init__(self, config: NodeConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -58,6 +61,7 @@ class ShardNode:
         self._disk = ByteBucket(rate) if rate else None
         self._arena = SlabArena(config.name, ArenaConfig(slab_bytes=1 << 20, num_slabs=16))
         self._peers: dict[str, Peer] = {}
+        self.gossip = _gossip_of(config, clock)
         self.load = LoadCounter()
         self.moved_bytes = 0
         self._scrub_from = 0
@@ -89,6 +93,7 @@ class ShardNode:
         if ask.boot == self.boot:
             if ask.map is not None and self.custody.install(ask.map):
                 self.load.follow(ask.map)
+                self.gossip.follow(ask.map.addresses)
             self.custody.extend(ask.spoken_s, ask.lease_s)
             if ask.prune:
                 self._prune()
@@ -109,6 +114,8 @@ class ShardNode:
             num_repairs=self.table.num_repairs,
             middle=counts[3],
             moved_bytes=self.moved_bytes,
+            not_alive=self.gossip.membership.not_alive(),
+            incarnation=self.gossip.membership.incarnation,
         )
 
     def _prune(self) -> None:
@@ -191,6 +198,10 @@ class ShardNode:
         copies = self.custody.copies_of(rows.keys)
         shard_map = self.custody.map
         assert shard_map is not None
+        gone = [name for name in copies if self.gossip.membership.state(name) == "dead"]
+        if gone:
+            # It would be waited for in vain; the next map names others in its place.
+            return NodeRefusal(reason="peer", text=f"{', '.join(gone)} dead, as gossip says")
         try:
             size = self._keep(rows)
         except CapacityError as error:
@@ -327,5 +338,19 @@ class ShardNode:
         """Release memory and files."""
         for peer in self._peers.values():
             peer.close()
+        self.gossip.close()
         self._arena.close()
         self.log.close()
+
+
+def _gossip_of(config: NodeConfig, clock: Callable[[], float]) -> NodeGossip:
+    """Return the gossip of a node that has heard of nobody."""
+    membership = SwimMembership(
+        config.name,
+        period_s=config.gossip_s,
+        suspicion=config.suspicion,
+        # Nodes must not ping in one order, and a restarted one not in that of before.
+        generator=np.random.default_rng(),
+    )
+    key = bytes.fromhex(config.key)
+    return NodeGossip(membership, config.name, key, period_s=config.gossip_s, clock=clock)

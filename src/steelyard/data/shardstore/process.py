@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,7 +19,17 @@ from steelyard.data.shardstore.config import NodeConfig
 from steelyard.errors import BackendError
 from steelyard.files import exclusive
 
-__all__ = ["NodeProcess", "main", "start_node"]
+if TYPE_CHECKING:
+    from steelyard.data.shardstore.server import NodeServer
+
+__all__ = [
+    "NodeProcess",
+    "decode_config",
+    "encode_config",
+    "main",
+    "node_server",
+    "start_node",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +82,7 @@ def start_node(config: NodeConfig, *, timeout_s: float = 60.0) -> NodeProcess:
     )
     assert child.stdin and child.stdout
     # The secret goes through the pipe: a command line can be read by every user of the host.
-    child.stdin.write(msgspec.json.encode(config, enc_hook=str))
+    child.stdin.write(encode_config(config))
     child.stdin.close()
     deadline = time.monotonic() + timeout_s
     ready, _, _ = select.select([child.stdout], [], [], max(0.0, deadline - time.monotonic()))
@@ -86,8 +98,19 @@ def start_node(config: NodeConfig, *, timeout_s: float = 60.0) -> NodeProcess:
     return NodeProcess(config, line.removeprefix("ready ").strip(), child)
 
 
-async def _serve(config: NodeConfig) -> None:
-    """Serve until terminated."""
+def encode_config(config: NodeConfig) -> bytes:
+    """Return a configuration as JSON."""
+    return msgspec.json.encode(config, enc_hook=str)
+
+
+def decode_config(content: bytes) -> NodeConfig:
+    """Return the configuration that `encode_config` wrote."""
+    return msgspec.json.decode(content, type=NodeConfig, dec_hook=lambda kind, value: kind(value))
+
+
+@contextlib.contextmanager
+def node_server(config: NodeConfig) -> Iterator["NodeServer"]:
+    """Make a node and its server, which alone use the node's folder meanwhile."""
     from steelyard.data.shardstore.node import ShardNode
     from steelyard.data.shardstore.server import NodeServer
     from steelyard.data.shardstore.warmup import compile_kernels
@@ -96,7 +119,12 @@ async def _serve(config: NodeConfig) -> None:
     sweep()
     # An earlier process of this name may be about to end; two would write into one log.
     with exclusive(config.folder):
-        server = NodeServer(ShardNode(config))
+        yield NodeServer(ShardNode(config))
+
+
+async def _serve(config: NodeConfig) -> None:
+    """Serve until terminated."""
+    with node_server(config) as server:
         sys.stdout.write(f"ready {server.address}\n")
         sys.stdout.flush()
         task = asyncio.ensure_future(server.run())
@@ -117,9 +145,7 @@ async def _end_with_parent(task: "asyncio.Future[None]") -> None:
 
 def main() -> None:
     """Run the node that standard input configures."""
-    content = sys.stdin.buffer.read()
-    config = msgspec.json.decode(content, type=NodeConfig, dec_hook=lambda kind, value: kind(value))
-    asyncio.run(_serve(config))
+    asyncio.run(_serve(decode_config(sys.stdin.buffer.read())))
 
 
 if __name__ == "__main__":

@@ -76,6 +76,7 @@ def rows_from_bytes(content: bytes | memoryview) -> Rows:
         DataError: the bytes are none of rows.
     """
     size = len(content)
+    # Checked before any column is cut: sizes come from another process.
     count, width = _HEAD.unpack_from(content) if size >= _HEAD.size else (0, 0)
     if size != _HEAD.size + count * (20 + width):
         raise DataError(f"{size} bytes are no {count} rows of {width} bytes", hint="send them anew")

@@ -40,13 +40,13 @@ class NodeServer:
     async def run(self) -> None:
         """Serve until cancelled."""
         loop = asyncio.get_running_loop()
-        tasks: set[asyncio.Task[None]] = set()
+        tasks: set[asyncio.Task[None]] = {loop.create_task(self.node.gossip.run())}
         try:
             while True:
                 connection, _ = await loop.sock_accept(self._socket)
                 task = loop.create_task(self._welcome(connection))
                 tasks.add(task)
-                task.add_done_callback(tasks.discard)
+                task.add_done_callback(lambda done, end=connection: _forget(tasks, done, end))
         finally:
             for task in tasks:
                 task.cancel()
@@ -127,6 +127,7 @@ class NodeServer:
             messages.Sync: node.sync,
             messages.Pull: node.pull,
             messages.ProbeNode: self._probe,
+            messages.Gossip: self._gossip,
         }
         work = slow.get(type(ask))
         return work(ask) if work else cold.answer_cold(node, ask)
@@ -145,3 +146,20 @@ class NodeServer:
         finally:
             other.close()
         return Done()
+
+    async def _gossip(self, ask: messages.Gossip) -> messages.Gossiped | NodeRefusal:
+        """Answer a ping, or say whether another node answers; either way with news."""
+        answer = self.node.gossip.take(ask.sender, ask.rumors)
+        if not ask.probe:
+            return answer
+        found = await self._probe(messages.ProbeNode(address=ask.probe))
+        return found if isinstance(found, NodeRefusal) else answer
+
+
+def _forget(
+    tasks: set[asyncio.Task[None]], task: asyncio.Task[None], connection: socket.socket
+) -> None:
+    """Drop a conversation that has ended."""
+    tasks.discard(task)
+    if task.cancelled():
+        connection.close()  # cancelled before its first step, it has closed nothing itself

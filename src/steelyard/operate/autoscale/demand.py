@@ -68,6 +68,7 @@ def demand_of_series(
             f"series {name!r} is {values[low[0]]} in row {low[0] + 1}, but a load is never below 0",
             hint="difference counters first",
         )
+    # Before the first value nothing is known that could be held on to.
     values = values[known[0] :]
     last = np.maximum.accumulate(np.where(np.isfinite(values), np.arange(len(values)), 0))
     return Demand(

@@ -7,11 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.operate.forecast import Forecaster, RecentQuantiles, SampleForecast
+from steelyard.operate.forecast.conformal import next_log_factor, stretched
 from steelyard.operate.forecast.guarded import forecaster_of, stand_in
 from steelyard.operate.series import SeriesSet
 from steelyard.sim.control import Latency
 
 __all__ = [
+    "CalibratedDemand",
     "DemandForecast",
     "DemandForecaster",
     "GuardedDemand",
@@ -21,6 +23,10 @@ __all__ = [
 ]
 
 _LEAST_HISTORY = 2
+_PROMISED = 0.8
+"""Share of the values that the intervals of a controller shall hold."""
+_RATE = 0.02
+"""How fast widths follow what was missed."""
 
 
 class DemandForecast(Protocol):
@@ -62,6 +68,69 @@ class DemandForecaster:
         """Return the forecast of the steps behind a demand."""
         context = SeriesSet.from_arrays([demand], step_s=self.step_s, ids=["demand"])
         return self.forecaster.predict(context, self.horizon)[0]
+
+
+class CalibratedDemand:
+    """Widens or narrows a forecaster's intervals by how often those before held the demand.
+
+    The factor behind a number of known steps depends on them alone, and not on what else was asked:
+    controllers that share the forecasts of one demand see the same, and none sees what another has
+    learned of later steps.
+
+    Attributes:
+        name: the forecaster's.
+
+    Source: as `operate.forecast.conformal.AdaptiveConformal`, with a step's outcome known `horizon`
+        steps after it was forecast.
+    """
+
+    def __init__(
+        self, forecaster: DemandForecaster, history: NDArray[np.float64], *, steps: int = 288
+    ) -> None:
+        """Learn from the end of what is known.
+
+        Args:
+            forecaster: whose intervals are corrected.
+            history: [n] demand of the steps before the first forecast.
+            steps: steps of the history to learn from at most.
+        """
+        self.forecaster, self.name = forecaster, forecaster.name
+        self._first = max(_LEAST_HISTORY, len(history) - steps)
+        self._logs = [0.0]
+        self._said: dict[int, SampleForecast | None] = {}
+        self._learn(history)
+
+    def __call__(self, demand: NDArray[np.float64]) -> SampleForecast:
+        """Return the forecast of the steps behind a demand, whose last one may be under way."""
+        self._learn(demand[:-1])
+        known = min(max(len(demand) - 1 - self._first, 0), len(self._logs) - 1)
+        return stretched(self.forecaster(demand), float(np.exp(self._logs[known])))
+
+    def _learn(self, demand: NDArray[np.float64]) -> None:
+        """Go on through steps that have come since, each as it stood before it was seen."""
+        for known in range(self._first + len(self._logs) - 1, len(demand)):
+            said = self._say(demand[:known])
+            self._said[known] = said
+            # The forecast whose last step is this one.
+            done = self._said.pop(known + 1 - self.forecaster.horizon, None)
+            log_factor = self._logs[-1]
+            if done is not None:
+                low, high = done.interval(_PROMISED)
+                came = demand[known + 1 - self.forecaster.horizon : known + 1]
+                missed = ((came < low) | (came > high))[np.isfinite(came)]
+                log_factor = next_log_factor(
+                    log_factor, missed, share=_PROMISED, rate=_RATE / self.forecaster.horizon
+                )
+            self._logs.append(log_factor)
+
+    def _say(self, demand: NDArray[np.float64]) -> SampleForecast | None:
+        """Return what was said behind a demand, as wide as it was then; None where it failed."""
+        try:
+            made = self.forecaster(demand)
+        # Who forecasts for a decision says why it failed; here a step is left out.
+        except Exception:
+            return None
+        return stretched(made, float(np.exp(self._logs[-1])))
 
 
 Within = Callable[[Callable[[], DemandForecast]], DemandForecast]

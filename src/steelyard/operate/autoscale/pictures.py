@@ -60,7 +60,7 @@ def _panel(study: AutoscaleStudy, name: str, needed: np.ndarray, top: float) -> 
     outcome = run.report.outcome
     subtitle = (
         f"{outcome.details['instance_hours']:,.0f} instance-hours, "
-        f"promise missed {outcome.violation_rate:.1%} of the time (red)"
+        f"{outcome.violation_rate:.1%} missed (red)"
     )
     return alt.layer(area, line, marks).properties(
         width=PLOT_WIDTH,

@@ -55,6 +55,7 @@ class RayServePolicy:
             A number within the deployment's limits, and an empty state: the policy keeps its own.
         """
         now_s, current = self._clock(), int(context.current_num_replicas)
+        # Ray asks several times between two decisions: their mean is less noisy than the last.
         self._loads.append(float(context.total_num_requests))
         if now_s - self._decided_s < self._period_s:
             return _within(context, self._answer or current), {}

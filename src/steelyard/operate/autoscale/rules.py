@@ -37,6 +37,7 @@ class QuantileScaler:
         """Return what the quantile needs; as many as now without a forecast."""
         if forecast is None:
             return state.replicas
+        # Until what the next decision asks for is ready, the fullest of these steps has to do.
         load = np.ravel(forecast.quantile(self.level))[: self.lead_steps]
         return self.service.replicas_for(float(load.max()))
 
@@ -64,6 +65,7 @@ class MovingWindowMax:
 
     def decide(self, now_s: float, forecast: DemandForecast | None, state: ServiceState) -> int:
         """Return what the largest load needs; as many as now before the first."""
+        # Between two steps, or where the metric is missing, there is no new value to keep.
         if np.isfinite(state.demand):
             self._loads.append(state.demand)
         if not self._loads:

@@ -10,6 +10,7 @@ from steelyard.errors import TraceError
 from steelyard.operate.autoscale.config import AutoscaleConfig, scalers_of, service_of
 from steelyard.operate.autoscale.demand import Demand
 from steelyard.operate.autoscale.forecasting import (
+    CalibratedDemand,
     DemandForecast,
     DemandForecaster,
     VirtualDeadline,
@@ -84,7 +85,7 @@ class AutoscaleStudy:
 
 def choose_forecaster(
     history: NDArray[np.float64], *, step_s: float, horizon: int
-) -> tuple[DemandForecaster, dict[str, float]]:
+) -> tuple[CalibratedDemand, dict[str, float]]:
     """Return the forecaster that was best on the end of the history, and what all scored there.
 
     Args:
@@ -93,20 +94,22 @@ def choose_forecaster(
         horizon: steps of a forecast.
 
     Returns:
-        The forecaster, and scores by name: quantile loss over the mean load, lower is better; none
-        where the history is too short to try any.
+        The forecaster, its intervals corrected by how often they held before, and scores by name:
+        quantile loss over the mean load, lower is better; none where the history is too short to
+        try any.
     """
     chosen = ChosenForecaster([RecentErrors()], horizon=horizon, windows=_WINDOWS)
     chosen.fit(SeriesSet.from_arrays([history], step_s=step_s, ids=[_NAME]))
     scores = {name: report.pooled.crps for name, report in chosen.reports.items()}
     # Tables name who forecasts, not who chose.
     used = chosen.choices[_NAME].used
-    return DemandForecaster(chosen, step_s=step_s, horizon=horizon, name=used), scores
+    made = DemandForecaster(chosen, step_s=step_s, horizon=horizon, name=used)
+    return CalibratedDemand(made, history), scores
 
 
 def controller_of(
     config: AutoscaleConfig, demand: Demand
-) -> tuple[Service, Scaler, DemandForecaster]:
+) -> tuple[Service, Scaler, CalibratedDemand]:
     """Return what controls a service from the end of a record on.
 
     Args:

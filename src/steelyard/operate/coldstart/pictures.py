@@ -12,7 +12,7 @@ from steelyard.sim.serverless import ServerlessResult, Workload
 __all__ = ["mean_parts", "waterfall"]
 
 _LABELS = {
-    "pod_allocation": "pod allocation",
+    "pod_allocation": "allocation",
     "deploy_code": "code",
     "deploy_dependency": "dependencies",
     "scheduling": "scheduling",

@@ -7,7 +7,7 @@ from steelyard.operate.forecast.forecaster import Forecaster
 from steelyard.operate.forecast.sample_forecast import SampleForecast
 from steelyard.operate.series import SeriesSet
 
-__all__ = ["AdaptiveConformal"]
+__all__ = ["AdaptiveConformal", "next_log_factor", "stretched"]
 
 _NARROWEST, _WIDEST = 0.05, 50.0
 
@@ -55,8 +55,7 @@ class AdaptiveConformal:
         """Forecast as `Forecaster.predict` does, with corrected distances from the median."""
         made = self._forecaster.predict(context, horizon)
         return [
-            _stretched(item, self.factor(name))
-            for item, name in zip(made, context.ids, strict=True)
+            stretched(item, self.factor(name)) for item, name in zip(made, context.ids, strict=True)
         ]
 
     def learn(self, series: SeriesSet, horizon: int, windows: int) -> dict[str, float]:
@@ -96,14 +95,30 @@ class AdaptiveConformal:
         """
         steps = min(len(actual), forecast.horizon)
         low, high = forecast.interval(self.share)
-        moved = self._log_factors.get(name, 0.0)
-        for step in np.flatnonzero(np.isfinite(actual[:steps])):
-            missed = not low[step] <= actual[step] <= high[step]
-            moved += self._rate * (missed - (1 - self.share))
-        self._log_factors[name] = float(np.clip(moved, np.log(_NARROWEST), np.log(_WIDEST)))
+        came = np.flatnonzero(np.isfinite(actual[:steps]))
+        missed = (actual[came] < low[came]) | (actual[came] > high[came])
+        self._log_factors[name] = next_log_factor(
+            self._log_factors.get(name, 0.0), missed, share=self.share, rate=self._rate
+        )
 
 
-def _stretched(forecast: SampleForecast, factor: float) -> SampleForecast:
-    """Multiply all distances from the median."""
+def next_log_factor(log_factor: float, missed: np.ndarray, *, share: float, rate: float) -> float:
+    """Move the logarithm of a factor of widths by what some steps have shown.
+
+    Args:
+        log_factor: before them.
+        missed: whether each observed step lay outside its interval [n].
+        share: share of the steps that intervals shall hold.
+        rate: how fast the factor moves.
+
+    Returns:
+        The logarithm after them, within that of the narrowest and of the widest factor.
+    """
+    moved = log_factor + rate * float(np.sum(missed - (1 - share)))
+    return float(np.clip(moved, np.log(_NARROWEST), np.log(_WIDEST)))
+
+
+def stretched(forecast: SampleForecast, factor: float) -> SampleForecast:
+    """Return a forecast whose distances from the median are so many times as long."""
     middle = forecast.quantile(0.5)
     return forecast.replaced(values=middle + factor * (forecast.values - middle))

@@ -46,6 +46,7 @@ def from_records(records: Iterable[Mapping[str, Any]], source: str) -> SeriesSet
         begin = _seconds(record["start"], Origin(here, "start", name))
         for index, values in enumerate(parts):
             arrays.append(values)
+            # Dimensions share an id in the schema; in a set every series has one of its own.
             ids.append(f"{name}/{index}" if len(parts) > 1 else name)
             starts.append(begin)
             steps.append(step)
@@ -89,6 +90,7 @@ def _seconds(start: Any, origin: Origin) -> float:
     """Turn a start, a date or text, to seconds since 1970; without a zone it is UTC."""
     try:
         moment = datetime.fromisoformat(start) if isinstance(start, str) else start
+        # Parquet gives days as dates, which are no times, though a datetime is also a date.
         if isinstance(moment, date) and not isinstance(moment, datetime):
             moment = datetime(moment.year, moment.month, moment.day)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -61,6 +61,7 @@ def from_prometheus(
         start, step, grid = on_grid(times, values, origin, step_s)
         grows = is_counter(name, grid) if counter is None else counter
         arrays.append(differenced(grid, step) if grows else grid)
+        # Growth is that of the step up to a value, so that the first value has none.
         starts.append(start + step * grows)
         steps.append(step)
         ids.append(label)
@@ -73,6 +74,7 @@ def _results(answer: Any, source: str) -> list[dict[str, Any]]:
     """Return the series of an answer, or say what it is instead."""
     if isinstance(answer, dict) and answer.get("status") == "error":
         raise TraceError(f"{source}: Prometheus answered with an error: {answer.get('error')}")
+    # People also save the part under "data" alone.
     data = answer.get("data", answer) if isinstance(answer, dict) else None
     kind = data.get("resultType") if isinstance(data, dict) else None
     found = data.get("result") if isinstance(data, dict) else None

@@ -50,6 +50,7 @@ class WindowSampler:
             Values [size, length], NaN where nothing was observed or the series had not begun; and
             the series of each, int64 [size].
         """
+        # A generator of the batch's own: whoever goes on after a stop draws what would have come.
         drawn = np.random.default_rng((self._seed, index)).integers(self._ends[-1], size=size)
         rows = np.searchsorted(self._ends, drawn, side="right")
         before = np.where(rows > 0, self._ends[rows - 1], 0)
@@ -59,5 +60,6 @@ class WindowSampler:
         if self._least == self.length:
             return self.series.values[places], rows
         inside = places >= first[:, None]
+        # Places before the series lie in the one before it, and must not be read as its past.
         values = self.series.values[np.where(inside, places, 0)]
         return np.where(inside, values, np.nan), rows

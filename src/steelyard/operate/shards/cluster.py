@@ -1,4 +1,4 @@
-"""A store on this host: node processes, the controller that keeps them whole, and a client."""
+"""A store: its nodes, the controller that keeps them whole, and a client."""
 
 import secrets
 import threading
@@ -14,20 +14,22 @@ import numpy as np
 
 from steelyard.data.shardstore.client import StoreClient
 from steelyard.data.shardstore.config import NodeConfig
-from steelyard.data.shardstore.process import NodeProcess, start_node
 from steelyard.data.shardstore.rows import MAX_KEY, Rows
 from steelyard.data.shardstore.shardmap import Shard, ShardMap, even_shards
 from steelyard.errors import ConfigError, StoreError, require
 from steelyard.files import exclusive, read_json, write_json
 from steelyard.operate.shards.controller import ShardController
 from steelyard.operate.shards.driver import ShardDriver
+from steelyard.operate.shards.launching import LocalNodes, NodeLauncher
 from steelyard.operate.shards.placement import distribute
 from steelyard.operate.shards.policy import Adaptive
-from steelyard.train import chaos
+from steelyard.train.chaos import FaultKind
 
 __all__ = ["ShardCluster", "StoreOptions"]
 
 T = TypeVar("T")
+_LOOK_S = 0.5
+"""Seconds between looks for nodes that have begun again elsewhere."""
 
 
 class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +39,7 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
         row_bytes: longest value.
         shards: ranges of keys to begin with.
         keys: keys lie below it; ranges are of equal width up to there.
-        transport: "unix" or "tcp" (on this host's loopback, with a secret).
+        transport: "unix" or "tcp" (on this host's loopback, with a secret), for nodes of this host.
         persist: keep a log, so that a restarted node has its rows.
         sync: wait for the disk with each write.
         disk_bytes: most bytes of a node's log and table; 0 for what the disk holds.
@@ -67,7 +69,8 @@ class ShardCluster:
     """Some nodes, and the one controller of their map.
 
     The folder is held by one process at a time, so there is one controller; its map is on disk, and
-    a later controller goes on from there. When the controller dies, its nodes end too.
+    a later controller goes on from there. When the controller dies, its nodes end too. Nodes are
+    processes of this host unless a launcher starts them elsewhere, such as `ray_nodes.RayNodes`.
 
     Example:
         >>> with ShardCluster(nodes=4, store=Path("store")) as cl:  # doctest: +SKIP
@@ -84,6 +87,7 @@ class ShardCluster:
         store: Path,
         policy: Adaptive | None = None,
         options: StoreOptions | None = None,
+        launcher: NodeLauncher | None = None,
         seed: int = 0,
     ) -> None:
         """Start nodes and wait until each of them serves.
@@ -93,6 +97,7 @@ class ShardCluster:
             store: folder of map and nodes.
             policy: what the controller may do.
             options: what nodes have in common; those of the folder are kept where it has some.
+            launcher: starts the nodes, and is stopped at the end; None for processes of this host.
             seed: seed of draws.
 
         Raises:
@@ -107,7 +112,8 @@ class ShardCluster:
         self._key = secrets.token_hex(32)
         self._local = threading.local()
         self._clients: list[StoreClient] = []
-        self._processes: dict[str, NodeProcess] = {}
+        self._launcher = launcher
+        self._killed: dict[str, int] = {}
         self._exit = ExitStack()
         self._exit.enter_context(exclusive(self._folder, wait_s=3.0))
         try:
@@ -119,6 +125,7 @@ class ShardCluster:
     def _begin(self, nodes: int, seed: int) -> None:
         """Read the folder, start what it names and what was asked, and place the shards."""
         shards, names, version = self._stored(nodes)
+        launcher = self._launcher = self._launcher or LocalNodes(self.options.transport)
         generator = np.random.default_rng(seed)
         self._controller = ShardController(shards, self.policy, generator=generator, epoch=version)
         self._driver = ShardDriver(self._controller, bytes.fromhex(self._key), self._save)
@@ -129,6 +136,22 @@ class ShardCluster:
         self._wait(lambda: all(self._controller.nodes[name].report for name in names), 10.0)
         self._call(self._place)
         self._wait(self._is_served, 30.0)
+        if not launcher.is_local:
+            self._follow_moves(launcher)
+
+    def _follow_moves(self, launcher: NodeLauncher) -> None:
+        """Look for nodes that have begun again by themselves, in a thread, until the end."""
+        is_over = threading.Event()
+
+        def look() -> None:
+            while not is_over.wait(_LOOK_S):
+                for name, (address, host) in launcher.moved().items():
+                    self._call(lambda n=name, a=address, h=host: self._driver.add(n, a, h))
+
+        thread = threading.Thread(target=look, name="moves", daemon=True)
+        thread.start()
+        self._exit.callback(thread.join)
+        self._exit.callback(is_over.set)
 
     def _stored(self, nodes: int) -> tuple[tuple[Shard, ...], list[str], int]:
         """Return shards, nodes and version of the folder's map, or new ones."""
@@ -159,15 +182,11 @@ class ShardCluster:
 
     def _start(self, name: str) -> None:
         """Start a node and name it to the controller."""
-        options, folder = self.options, self._folder / name
-        folder.mkdir(parents=True, exist_ok=True)
-        unix = f"unix:{folder / 'socket'}"
-        if options.transport == "unix" and len(unix) > 100:
-            raise ConfigError(f"{folder} is too long for a Unix socket", hint="use transport tcp")
+        options, launcher = self.options, self._nodes()
         config = NodeConfig(
             name=name,
-            address=unix if options.transport == "unix" else "tcp:127.0.0.1:0",
-            folder=folder,
+            address="unix:",
+            folder=self._folder / name,
             row_bytes=options.row_bytes,
             key=self._key,
             capacity=options.capacity,
@@ -176,16 +195,24 @@ class ShardCluster:
             sync=options.sync,
             disk_bytes=options.disk_bytes,
             bytes_per_s=options.bytes_per_s,
+            gossip_s=2 * self.policy.ping_s,
+            suspicion=self.policy.suspicion,
         )
-        made = self._processes[name] = start_node(config)
-        self._call(lambda: self._driver.add(name, made.address))
+        address, host = launcher.start(config)
+        self._call(lambda: self._driver.add(name, address, host))
+
+    def _nodes(self) -> NodeLauncher:
+        """Return what starts nodes."""
+        assert self._launcher is not None
+        return self._launcher
 
     def _place(self) -> None:
         """Place shards that have never had a holder on their first ones."""
         new = {s.id: 1.0 for s in self._controller.map.shards if not s.replicas and not s.is_cold}
         copies = dict.fromkeys(new, self.policy.replicas)
         nodes = {name: view.capacity for name, view in self._controller.nodes.items()}
-        placed = distribute(new, copies, nodes, eps=self.policy.eps) if new else {}
+        hosts = {name: view.host for name, view in self._controller.nodes.items() if view.host}
+        placed = distribute(new, copies, nodes, eps=self.policy.eps, hosts=hosts) if new else {}
         changed = [
             shard.with_(replicas=placed[shard.id])
             for shard in self._controller.map.shards
@@ -223,7 +250,7 @@ class ShardCluster:
                 lambda: self.map,
                 row_bytes=self.options.row_bytes,
                 key=bytes.fromhex(self._key),
-                is_local=self.options.transport == "unix",
+                is_local=self._nodes().is_local,
                 why_lost=lambda shard: self._call(lambda: self._controller.targets.why_lost(shard)),
                 warm=self._warm,
             )
@@ -250,29 +277,29 @@ class ShardCluster:
 
     def kill(self, name: str) -> None:
         """End a node's process at once, as a crash does; its folder stays."""
-        chaos.strike("kill", self._process(name).process.pid)
-        self._process(name).process.wait()
+        view = self._controller.nodes.get(name)
+        self._killed[name] = view.report.boot if view and view.report else -1
+        self._strike("kill", name)
 
     def hang(self, name: str) -> None:
         """Stop a node's process where it stands; it answers nothing and knows nothing of it."""
-        chaos.strike("stop", self._process(name).process.pid)
+        self._strike("stop", name)
 
     def resume(self, name: str) -> None:
         """Let a stopped node go on."""
-        chaos.strike("resume", self._process(name).process.pid)
+        self._strike("resume", name)
 
     def start(self, name: str) -> None:
         """Start a node, a new one or one that has ended; rows of its folder are read again."""
-        running = self._processes.get(name)
-        if running is not None and running.process.poll() is None:
+        if self._nodes().is_running(name):
             raise ConfigError(f"node {name!r} is running", hint="kill it first")
         self._start(name)
 
-    def _process(self, name: str) -> NodeProcess:
-        if name not in self._processes:
-            known = ", ".join(sorted(self._processes))
+    def _strike(self, kind: FaultKind, name: str) -> None:
+        if name not in self._controller.nodes:
+            known = ", ".join(sorted(self._controller.nodes))
             raise ConfigError(f"no node {name!r}", hint=f"nodes are {known}")
-        return self._processes[name]
+        self._nodes().strike(kind, name)
 
     def wait_whole(self, timeout_s: float = 60.0) -> float:
         """Wait until every shard has its copies and no change is under way.
@@ -292,8 +319,17 @@ class ShardCluster:
         return time.monotonic() - begin_s
 
     def wait_dead(self, name: str, timeout_s: float = 30.0) -> None:
-        """Wait until a node is known to be dead; StoreError when that takes longer."""
-        self._wait(lambda: self._controller.detector.state(name) == "dead", timeout_s)
+        """Wait until it is known that a node's process is dead; StoreError when that takes longer.
+
+        Where the launcher begins it again, its next process may be heard before.
+        """
+        view, killed = self._controller.nodes[name], self._killed.get(name)
+
+        def is_known() -> bool:
+            is_new = killed is not None and view.report is not None and view.report.boot != killed
+            return is_new or self._controller.detector.state(name) == "dead"
+
+        self._wait(is_known, timeout_s)
 
     @property
     def map(self) -> ShardMap:
@@ -309,8 +345,8 @@ class ShardCluster:
         for client in self._clients:
             client.close()
         self._exit.close()
-        for process in self._processes.values():
-            process.stop()
+        if self._launcher is not None:
+            self._launcher.stop()
 
     def __enter__(self) -> Self:
         return self

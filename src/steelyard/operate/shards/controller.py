@@ -82,7 +82,7 @@ class ShardController:
         if known is None:
             self.nodes[name] = NodeView(address, capacity, host=host)
         else:
-            known.address = address
+            known.address, known.host = address, host
         self.map = self.map.changed(addresses=self.map.addresses | {name: address})
 
     def heard(self, name: str, report: NodeReport, now_s: float) -> None:
@@ -100,6 +100,7 @@ class ShardController:
             # The earlier process is gone for sure, and its lease with it.
             self._remove(name, now_s, recovered=report.recovered)
         state = self.detector.heard(name, report.boot, now_s)
+        self.detector.told(name, report.dead)
         joined = self.group.beat(name, report.boot, now_s)
         view.report, view.heard_s = report, now_s
         if joined:

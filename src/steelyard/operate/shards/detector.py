@@ -1,10 +1,12 @@
 """Failure detection: who misses a ping is asked by others, suspected, and only then dead."""
 
-import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+
+from steelyard.data.shardstore.swim import suspicion_timeout_s
 
 __all__ = ["Detector", "NodeState"]
 
@@ -23,15 +25,17 @@ class _Watched:
 
 
 class Detector:
-    """States of nodes from what pings showed; pure, told the time.
+    """States of nodes as the controller acts on them; pure, told the time.
 
-    A missed ping starts indirect probes through other nodes and makes the node a suspect. It is up
-    again as soon as it is heard. A suspect is dead after `suspicion` x ping x log10(n + 1) s, later
-    when others reach it: a slow node that is taken for dead would double the load of the rest.
+    It hears of a node from its own pings, which carry the leases, and from what nodes have found
+    among themselves by gossip. A missed ping starts probes through other nodes and makes the node a
+    suspect. It is up again as soon as it is heard. A suspect is dead after `suspicion` x ping x
+    log10(n + 1) s; later when others reach it, since a slow node that is taken for dead would
+    double the load of the rest; and at once when gossip has it dead in most nodes' eyes.
 
-    Source: Das, Gupta and Motivala 2002 (SWIM), sections 3.1, 3.2 and 4.2. The number that a
-        process draws when it starts takes the place of incarnations; there is one observer, and no
-        gossip.
+    Source: Das, Gupta and Motivala 2002 (SWIM), sections 3.1, 3.2 and 4.2. Nodes run the whole of
+        it (`data.shardstore.swim`); here the number that a process draws when it starts takes the
+        place of incarnations.
     """
 
     def __init__(self, *, ping_s: float, suspicion: float, generator: np.random.Generator) -> None:
@@ -44,6 +48,7 @@ class Detector:
         """
         self._ping_s, self._suspicion, self._generator = ping_s, suspicion, generator
         self._watched: dict[str, _Watched] = {}
+        self._dead_to: dict[str, Collection[str]] = {}
 
     def state(self, name: str) -> NodeState:
         """Return the state of a node; "dead" for one that was never heard."""
@@ -69,6 +74,7 @@ class Detector:
         found = self._watched.get(name)
         if found is None or found.state == "dead":
             return []
+        # Further misses do not begin its time anew: it would never be over.
         if found.state == "up":
             found.state, found.since_s = "suspect", now_s
         others = sorted(
@@ -83,11 +89,22 @@ class Detector:
         if found is not None:
             found.is_reached |= is_reached
 
+    def told(self, observer: str, dead: Collection[str]) -> None:
+        """Take which nodes another one holds for dead, by gossip."""
+        self._dead_to[observer] = dead
+
+    def _is_dead_to_most(self, name: str) -> bool:
+        """Whether more than half of the other nodes that are up hold a node for dead."""
+        others = [
+            other for other, item in self._watched.items() if item.state == "up" and other != name
+        ]
+        return 2 * sum(name in self._dead_to.get(other, ()) for other in others) > len(others)
+
     def timeout_s(self, *, is_reached: bool = False) -> float:
         """Return how long a node stays a suspect, seconds."""
         count = sum(item.state != "dead" for item in self._watched.values())
-        scale = max(1.0, math.log10(count + 1))
-        return self._suspicion * self._ping_s * scale * (_REACHED_BY_OTHERS if is_reached else 1.0)
+        longest_s = suspicion_timeout_s(self._ping_s, self._suspicion, count)
+        return longest_s * (_REACHED_BY_OTHERS if is_reached else 1.0)
 
     def expired(self, now_s: float) -> list[str]:
         """Return suspects whose time is over, in the order of their names."""
@@ -95,7 +112,10 @@ class Detector:
             name
             for name, item in self._watched.items()
             if item.state == "suspect"
-            and now_s - item.since_s > self.timeout_s(is_reached=item.is_reached)
+            and (
+                now_s - item.since_s > self.timeout_s(is_reached=item.is_reached)
+                or self._is_dead_to_most(name)
+            )
         )
 
     def bury(self, name: str) -> None:

@@ -88,10 +88,10 @@ class ShardDriver:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def add(self, name: str, address: str) -> None:
-        """Name a node, or the new process of one."""
+    def add(self, name: str, address: str, host: str = "") -> None:
+        """Name a node, or the new process of one; `host` is its failure domain."""
         is_new = name not in self._controller.nodes
-        self._controller.add(name, address)
+        self._controller.add(name, address, host=host)
         old = self._peers.pop(name, None)
         if old is not None:
             old.close()
@@ -190,6 +190,8 @@ class ShardDriver:
             fragments=frozenset((int(one), int(two), int(three)) for one, two, three in blocks),
             recovered=ack.recovered,
             is_full=ack.is_full,
+            suspects=frozenset(item.name for item in ack.not_alive if item.state == "suspect"),
+            dead=frozenset(item.name for item in ack.not_alive if item.state == "dead"),
         )
         self._controller.heard(name, report, time.monotonic())
         if self._controller.tasks:
@@ -272,6 +274,8 @@ class ShardDriver:
                 "repaired_rows": ack.num_repairs if ack else 0,
                 "availability": self._planner.availability.share(name),
                 "is_full": bool(ack and ack.is_full),
+                "refuted": ack.incarnation if ack else 0,
+                "suspected_by": _doubters(controller, name),
             }
         live = set(controller.live())
         shards = controller.map.shards
@@ -282,6 +286,7 @@ class ShardDriver:
             "cold": sum(shard.is_cold for shard in shards),
             "lacking": sum(controller.lacking(shard, live) > 0 for shard in shards),
             "lost": [shard.id for shard in shards if controller.targets.why_lost(shard)],
+            "degraded": controller.targets.why_degraded(),
             "under_way": [
                 f"{task.command.kind} of shard {task.command.shard} to {task.command.target}"
                 for task in controller.tasks
@@ -293,6 +298,16 @@ class ShardDriver:
             "moved_bytes": controller.moved_bytes,
             "events": [f"{at:.2f} s: {words}" for at, words in controller.events[-20:]],
         }
+
+
+def _doubters(controller: ShardController, name: str) -> list[str]:
+    """Return the live nodes that suspect a node or hold it for dead, by gossip."""
+    found = []
+    for other in controller.live():
+        report = controller.nodes[other].report
+        if report and name in report.suspects | report.dead:
+            found.append(other)
+    return found
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> None:

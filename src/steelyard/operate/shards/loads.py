@@ -13,7 +13,8 @@ COLD, WARM, HOT = 0, 1, 2
 _HOT_SHARE = 0.8
 _STEADY_WINDOWS = 3
 _LEVEL_GAIN, _TREND_GAIN, _DAMPING = 0.5, 0.2, 0.9
-_NUM_PHASES = 4
+_NUM_PHASES = 8
+"""Groups of shards of like phase: as many again as the quarters of a day, for those without one."""
 
 
 class ShardLoads:

@@ -36,6 +36,7 @@ def draw_maps(
     Returns:
         Vega-Lite spec.
     """
+    # Of all moments: a node that is gone keeps its row, and is seen to be empty.
     nodes = sorted({name for _, shard_map in moments for name in shard_map.addresses})
     panels = [_panel(words, shard_map, nodes) for words, shard_map in moments]
     return layers.finish(alt.vconcat(*panels).properties(title=title))

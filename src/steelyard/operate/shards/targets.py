@@ -96,7 +96,12 @@ class Targets:
             eps=self._policy.eps,
             taken={*shard.holders, *(name for name in able if not self.can_receive(name))},
             preferred=preferred,
-            hosts={name: self._nodes[name].host for name in able if self._nodes[name].host},
+            # The host of a node that is only busy is as good as any other.
+            hosts={
+                name: view.host
+                for name, view in self._nodes.items()
+                if view.host and (name in shard.holders or self.can_receive(name))
+            },
         )
         return found or ""
 
@@ -118,6 +123,16 @@ class Targets:
         if any(name in live for name in shard.replicas):
             return ""
         return f"no holder is left: {', '.join(shard.replicas) or 'nobody has its rows'}"
+
+    def why_degraded(self) -> str:
+        """Return why shards have fewer copies than they should, or an empty string.
+
+        Fewer nodes than copies are no error: each of them then has all rows, and that is said.
+        """
+        live, wished = len(self.live()), self._policy.replicas
+        if live >= wished:
+            return ""
+        return f"{wished} copies are wished for and {live} of {len(self._nodes)} nodes live"
 
     def warm_targets(self, shard_map: ShardMap, weights: Mapping[int, float]) -> tuple[str, ...]:
         """Return the least loaded live nodes, as many as a shard in memory has copies at least."""

@@ -18,6 +18,8 @@ class NodeReport:
         fragments: shard, version and number of the coded blocks that it keeps.
         recovered: it read back all that it had acknowledged before it was restarted.
         is_full: it has no room for writes.
+        suspects: nodes that it suspects, by gossip.
+        dead: nodes that it takes for dead, by gossip.
     """
 
     boot: int
@@ -27,6 +29,8 @@ class NodeReport:
     fragments: frozenset[tuple[int, int, int]] = frozenset()
     recovered: bool = False
     is_full: bool = False
+    suspects: frozenset[str] = frozenset()
+    dead: frozenset[str] = frozenset()
 
     def lacks(self, block: tuple[int, int, int], map_version: int) -> bool:
         """Whether a coded block that the map places on the node is not there."""

@@ -69,6 +69,7 @@ def hourly_account(run: SiteRun, site: Site, scenario: int = 0) -> SiteAccount:
     def kwh(name: str) -> np.ndarray:
         return hours(run.column(name)) * STEP_S / J_PER_KWH
 
+    # Of what is bought: a battery that is charged is paid for then, and not when it is used.
     grid = kwh("grid_w")
     usd_per_kwh = electricity_usd(J_PER_KWH, site)
     return SiteAccount(

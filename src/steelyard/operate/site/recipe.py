@@ -78,6 +78,7 @@ class SiteRecipe:
         Raises:
             TraceError: a file cannot be used.
         """
+        # One without the other is refused above: measured weather on a made grid is no site's.
         if self.weather is None or self.carbon is None:
             return generated_year(self.seed)
         return join_year(self.weather, self.carbon, utc_offset_h=self.utc_offset_h)
@@ -98,6 +99,7 @@ class SiteRecipe:
             hours = np.arange(_YEAR_HOURS)
             noise = np.random.default_rng([self.seed, 1]).normal(0, 0.02, hours.size)
             return _held(0.55 + 0.15 * np.sin(2 * np.pi * (hours - 9) / 24) + noise), False
+        # Either column will do; a file with neither is refused for the one that is tried last.
         try:
             values = read_column(self.load, "cpu_utilisation")
         except TraceError:

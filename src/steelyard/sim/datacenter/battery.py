@@ -53,6 +53,7 @@ def charge_limit_w(stored_j: float, limits: BatteryLimits, step_s: float) -> flo
     """
     rate = limits.charge_rate * limits.capacity_j / _HOUR_S / limits.charge_efficiency
     room_wh = (limits.fullest * limits.capacity_j - stored_j) / _HOUR_S
+    # The fullest that is allowed falls with the power, and the power fills: solved for the power.
     kept_h = limits.charge_efficiency * step_s / _HOUR_S - limits.fullest_h
     return max(min(rate, room_wh / kept_h), 0.0)
 
@@ -95,6 +96,7 @@ def battery_step(
     if wanted_w > 0:
         charge = min(wanted_w, charge_limit_w(stored_j, limits, step_s))
     else:
+        # Nothing is sold: what the site does not use stays in the battery.
         most = min(discharge_limit_w(stored_j, limits, step_s), load_w)
         discharge = min(-wanted_w, most)
     change = limits.charge_efficiency * charge - discharge / limits.discharge_efficiency

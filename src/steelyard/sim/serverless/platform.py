@@ -92,6 +92,7 @@ class Platform:
 
     def __post_init__(self) -> None:
         count = len(self.regions)
+        # An empty table stands for "not given": its size depends on the regions.
         if not self.rtt_s.size:
             object.__setattr__(self, "rtt_s", np.zeros((count, count)))
         names = self.part_names
@@ -147,6 +148,7 @@ class Platform:
                     f"function {item.name!r} lives in {item.home!r}, but regions are "
                     f"{', '.join(self.regions)}"
                 )
+            # A user's own image never starts in a reserved pod.
             is_pooled = self.start_ups[item.runtime].is_pooled
             if sizes and is_pooled and item.size_class not in sizes:
                 raise TraceError(

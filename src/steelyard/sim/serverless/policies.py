@@ -19,6 +19,8 @@ __all__ = [
     "Rule",
 ]
 
+# Numbers of the policies that the compiled loop has: it cannot call a Python class. A class without
+# a rule runs on the event loop, and a test holds both equal.
 KEEP_FIXED, KEEP_HISTOGRAM, KEEP_UTILITY, KEEP_ORACLE = range(4)
 PREWARM_TIMER, PREWARM_CHAIN, PREWARM_FORECAST = range(3)
 
@@ -45,6 +47,7 @@ class IdlePlan(NamedTuple):
     """
 
     keep_s: float
+    # Infinite, and not 0: a pod ended at once and started again at once would be a cold start.
     prewarm_s: float = np.inf
     until_s: float = np.inf
 
