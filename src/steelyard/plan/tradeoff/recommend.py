@@ -1,0 +1,377 @@
+"""Ranks configurations for goals: context and performance predicted, accuracy only as measured."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from steelyard.catalog.architecture import Architecture
+from steelyard.catalog.hardware import Accelerator
+from steelyard.cost.longcontext import KVSpec, serve_point
+from steelyard.cost.memory import kv_bytes_per_token
+from steelyard.cost.roofline import Machine
+from steelyard.cost.weights import WEIGHT_TYPES, kv_element_bytes, stored_bytes
+from steelyard.errors import ConfigError, require
+from steelyard.plan.tradeoff.configuration import Configuration
+from steelyard.plan.tradeoff.table import TradeoffPoint, TradeoffTable
+from steelyard.plan.tradeoff.techniques import technique
+
+__all__ = ["Advice", "Goals", "Predicted", "Recommendation", "candidates", "predict", "recommend"]
+
+_MOST_SEQUENCES = 256
+_MEASURE = "must be measured"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Goals:
+    """What a service has to reach.
+
+    Attributes:
+        context: tokens of the longest context.
+        accuracy_drop: largest share of right answers that may be lost, in [0, 1].
+        ttft_s: longest time to the first token of such a context, one user alone.
+        tpot_s: longest time of a further token.
+        output_tokens: tokens of an answer, for rates.
+        shared: share of prompts that stands in the cache of an engine with prefix caching.
+    """
+
+    context: int
+    accuracy_drop: float = 0.01
+    ttft_s: float = math.inf
+    tpot_s: float = math.inf
+    output_tokens: int = 256
+    shared: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range.
+
+        Raises:
+            ConfigError: names the field, the value and the range.
+        """
+        require(
+            self,
+            context=(self.context >= 1, "at least 1"),
+            accuracy_drop=(0 <= self.accuracy_drop <= 1, "in [0, 1]"),
+            ttft_s=(self.ttft_s > 0, "above 0"),
+            tpot_s=(self.tpot_s > 0, "above 0"),
+            output_tokens=(self.output_tokens >= 1, "at least 1"),
+            shared=(0 <= self.shared < 1, "in [0, 1)"),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Predicted:
+    """What cost says of a configuration on a device.
+
+    Attributes:
+        context_tokens: longest context by memory and positions.
+        ttft_s: time to the first token of the goals' context, alone.
+        tpot_s: time of a further token at `sequences`.
+        sequences: users that decode together.
+        tokens_per_s: output tokens per second, prompts included.
+    """
+
+    context_tokens: float
+    ttft_s: float
+    tpot_s: float
+    sequences: int
+    tokens_per_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recommendation:
+    """One configuration and what speaks for it.
+
+    Attributes:
+        configuration: how to serve.
+        predicted: what cost says; provenance "derived".
+        accuracy_drop: share of right answers lost; None where it must be measured.
+        accuracy_source: how that is known.
+        misses: goals that are missed, each with the factor by which, 1 for none.
+    """
+
+    configuration: Configuration
+    predicted: Predicted
+    accuracy_drop: float | None
+    accuracy_source: str
+    misses: dict[str, float]
+
+    @property
+    def is_known(self) -> bool:
+        """Whether its accuracy is known."""
+        return self.accuracy_drop is not None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Advice:
+    """What to use for goals.
+
+    Attributes:
+        goals: what was asked.
+        ranked: configurations that reach them; those of known accuracy first, then by rate.
+        nearest: where none does, those that miss by least.
+        relax: where none does, goals that alone stand in the way, each with what can be reached.
+    """
+
+    goals: Goals
+    ranked: tuple[Recommendation, ...]
+    nearest: tuple[Recommendation, ...]
+    relax: dict[str, str]
+
+    @property
+    def is_feasible(self) -> bool:
+        """Whether anything reaches the goals."""
+        return bool(self.ranked)
+
+
+def recommend(
+    goals: Goals,
+    arch: Architecture,
+    device: Accelerator,
+    *,
+    dtype: str = "bf16",
+    memory_bytes: float = 0.0,
+    table: TradeoffTable | None = None,
+) -> Advice:
+    """Rank configurations by what they reach.
+
+    Context and performance are predicted from cost, or taken from `table` where that measured the
+    configuration at the goals' context. Accuracy is 0 loss for exact techniques, what `table`
+    measured for others, and unknown else: nothing about it is assumed.
+
+    Args:
+        goals: what has to be reached.
+        arch: model; its `max_positions` are those it was trained for.
+        device: accelerator.
+        dtype: number format of weights and cache where nothing is quantized.
+        memory_bytes: memory for weights, keys and values; 0 for the device's.
+        table: measurement of this very model.
+
+    Returns:
+        The advice.
+
+    Raises:
+        ConfigError: the device has no rate for the dtype.
+
+    Source: Zeng et al. 2024 (arXiv 2405.11299), use of the principle; Fu 2024 (arXiv 2405.08944)
+        for the predictions.
+    """
+    chosen = (
+        list(table.measured.configurations) if table is not None else candidates(goals, arch)
+    )
+    found = [_weigh(item, goals, arch, device, dtype, memory_bytes, table) for item in chosen]
+    reached = [item for item in found if not item.misses]
+    order = sorted(reached, key=lambda item: (not item.is_known, -item.predicted.tokens_per_s))
+    nearest = sorted(found, key=lambda item: max(item.misses.values(), default=1.0))
+    return Advice(
+        goals=goals,
+        ranked=tuple(order),
+        nearest=() if reached else tuple(nearest[:3]),
+        relax={} if reached else _relax(found),
+    )
+
+
+def candidates(goals: Goals, arch: Architecture) -> list[Configuration]:
+    """Return configurations that may reach a context: all techniques that run here, and pairs.
+
+    Args:
+        goals: says how far positions have to reach.
+        arch: model.
+
+    Returns:
+        Configurations of techniques that go together, the plain model first.
+    """
+    stretch = max(1.0, math.ceil(goals.context / arch.max_positions))
+    reaches = [("trained", 1.0)] + [(kind, stretch) for kind in ("yarn", "ntk") if stretch > 1]
+    prompts = [("whole", 1.0), ("selective", 0.5), ("retrieved", 0.5), ("retrieved", 0.25)]
+    found = []
+    for weights in ("fp32", "int8", "int4"):
+        for kv in ("float32", "int8"):
+            for positions, far in reaches:
+                for prompt, kept in prompts:
+                    for caches in (False, True):
+                        found.append(
+                            (weights, kv, positions, far, prompt, kept, caches, "full", 0)
+                        )
+    for cache in ("window", "sinks", "h2o"):
+        for positions, far in reaches:
+            found.append(("fp32", "float32", positions, far, "whole", 1.0, False, cache, 256))
+    made = []
+    for fields in found:
+        try:
+            made.append(_named(*fields))
+        except ConfigError:  # two techniques that exclude each other
+            continue
+    return made
+
+
+def predict(
+    chosen: Configuration,
+    goals: Goals,
+    arch: Architecture,
+    device: Accelerator,
+    *,
+    dtype: str = "bf16",
+    memory_bytes: float = 0.0,
+) -> Predicted:
+    """Predict context and performance of a configuration from cost.
+
+    Args:
+        chosen: the configuration; "fp32" weights and cache mean `dtype`.
+        goals: context and output lengths, and what prompts share.
+        arch: model.
+        device: accelerator.
+        dtype: number format of weights and cache where nothing is quantized.
+        memory_bytes: memory for weights, keys and values; 0 for the device's.
+
+    Returns:
+        The prediction. What speculation and chunks gain depends on the text and the load, so they
+        are predicted as without.
+
+    Raises:
+        ConfigError: the device has no rate for the dtype.
+
+    Source: Fu 2024 (arXiv 2405.08944), section 2, with bytes by type.
+    """
+    held = replace(device, memory_bytes=memory_bytes or device.memory_bytes)
+    element = Machine.from_accelerator(held, dtype=dtype).dtype_bytes
+    kept = chosen.prompt_kept
+    read = max(1, round(goals.context * kept))
+    kv = _kv(chosen, arch, element, read)
+    weights = min(
+        stored_bytes(arch, WEIGHT_TYPES[chosen.weights]),
+        stored_bytes(arch, WEIGHT_TYPES[dtype]),
+    )
+    common = {"context": read, "dtype": dtype, "kv": kv}
+    # Fewer bits of weights are fewer bytes to hold and to read, and as many operations.
+    stored = serve_point(arch, held, parameters=weights / element, **common)
+    sequences = max(1, min(stored.concurrency, _MOST_SEQUENCES))
+    light = serve_point(arch, held, parameters=weights / element, batch=sequences, **common)
+    plain = serve_point(arch, held, batch=sequences, **common)
+    busy = plain.decode_s_per_token if plain.bounds["decode"] == "compute" else 0.0
+    tpot_s = max(light.decode_s_per_token, busy)
+    prefill_s = plain.prefill_s
+    if chosen.prefix_caching:
+        prefill_s *= 1 - goals.shared
+    if chosen.prompt == "selective":
+        # The served model scores the whole context, as often as it reads what is left.
+        prefill_s += plain.prefill_s / kept
+    room = held.memory_bytes - weights
+    fits = room / (kv_bytes_per_token(arch, element) * kv.kept)
+    if chosen.is_bounded:
+        fits = math.inf if stored.concurrency else 0.0
+    reach = arch.max_positions * chosen.stretch
+    each_s = prefill_s + goals.output_tokens * tpot_s / sequences
+    return Predicted(
+        context_tokens=min(fits, reach) / kept,
+        ttft_s=prefill_s,
+        tpot_s=tpot_s,
+        sequences=sequences,
+        tokens_per_s=goals.output_tokens / each_s if stored.concurrency else 0.0,
+    )
+
+
+def _kv(chosen: Configuration, arch: Architecture, element: float, read: int) -> KVSpec:
+    """Return what a configuration keeps of the plain cache."""
+    name = {"float32": "fp32", "bfloat16": "bf16", "int8": "int8"}[chosen.kv_dtype]
+    hidden = min(1.0, kv_element_bytes(name, arch.head_dim) / element)
+    tokens = min(1.0, (chosen.cache_tokens or 256) / read) if chosen.is_bounded else 1.0
+    return KVSpec(hidden=hidden, tokens=tokens)
+
+
+def _weigh(
+    chosen: Configuration,
+    goals: Goals,
+    arch: Architecture,
+    device: Accelerator,
+    dtype: str,
+    memory_bytes: float,
+    table: TradeoffTable | None,
+) -> Recommendation:
+    """Set one configuration beside the goals."""
+    made = predict(chosen, goals, arch, device, dtype=dtype, memory_bytes=memory_bytes)
+    measured = None if table is None else _measured(table, chosen)
+    if measured is not None:
+        made = replace(
+            made,
+            context_tokens=measured.context_tokens,
+            tokens_per_s=measured.tokens_per_s,
+            ttft_s=measured.ttft_s,
+            tpot_s=measured.tpot_s,
+        )
+    drop, source = _accuracy(chosen, table, measured)
+    ratios = {
+        "context": goals.context / max(made.context_tokens, 1e-9),
+        "ttft": made.ttft_s / goals.ttft_s,
+        "tpot": made.tpot_s / goals.tpot_s,
+        # A share may be 0, so the miss is counted in points.
+        "accuracy": 1.0 if drop is None else 1 + max(0.0, drop - goals.accuracy_drop),
+    }
+    return Recommendation(
+        configuration=chosen,
+        predicted=made,
+        accuracy_drop=drop,
+        accuracy_source=source,
+        misses={name: at for name, at in ratios.items() if at > 1 + 1e-9},
+    )
+
+
+def _measured(table: TradeoffTable, chosen: Configuration) -> TradeoffPoint | None:
+    """Return the point of a configuration, if it was measured."""
+    return next((item for item in table.points if item.configuration == chosen), None)
+
+
+def _accuracy(
+    chosen: Configuration, table: TradeoffTable | None, measured: TradeoffPoint | None
+) -> tuple[float | None, str]:
+    """Return the share of answers that is lost, and how it is known."""
+    if measured is not None and table is not None:
+        return table.points[0].recall - measured.recall, f"measured on {table.measured.model}"
+    unknown = [name for name in chosen.techniques if not technique(name).exact]
+    return (None, f"{_MEASURE}: {', '.join(unknown)}") if unknown else (0.0, "exact")
+
+
+def _relax(found: Sequence[Recommendation]) -> dict[str, str]:
+    """Return the goals that alone stand in the way, with the best that can be reached."""
+    words = {
+        "context": lambda item: f"{item.predicted.context_tokens:,.0f} tokens",
+        "ttft": lambda item: f"{item.predicted.ttft_s:.3g} s to the first token",
+        "tpot": lambda item: f"{item.predicted.tpot_s:.3g} s a token",
+        "accuracy": lambda item: f"{100 * (item.accuracy_drop or 0):.1f} points lost",
+    }
+    relaxed = {}
+    for goal, say in words.items():
+        alone = [item for item in found if set(item.misses) == {goal}]
+        if alone:
+            best = min(alone, key=lambda item: item.misses[goal])
+            relaxed[goal] = f"{say(best)} with {best.configuration.name}"
+    return relaxed
+
+
+def _named(
+    weights: str,
+    kv: str,
+    positions: str,
+    stretch: float,
+    prompt: str,
+    kept: float,
+    caches: bool,
+    cache: str,
+    cache_tokens: int,
+) -> Configuration:
+    """Make a configuration named after its techniques."""
+    made = Configuration(
+        name="",
+        weights=weights,  # pyright: ignore[reportArgumentType]
+        kv_dtype=kv,  # pyright: ignore[reportArgumentType]
+        positions=positions,  # pyright: ignore[reportArgumentType]
+        stretch=stretch,
+        prompt=prompt,  # pyright: ignore[reportArgumentType]
+        prompt_kept=kept,
+        prefix_caching=caches,
+        cache=cache,  # pyright: ignore[reportArgumentType]
+        cache_tokens=cache_tokens,
+    )
+    words = list(made.techniques)
+    if kept < 1:
+        words.append(f"{kept:.0%} of the prompt")
+    return replace(made, name=", ".join(words) or "dense")
