@@ -161,7 +161,6 @@ def standard_configurations(
         replace(BASELINE, name="window", cache="window", cache_tokens=tokens),
         replace(BASELINE, name="sinks and window", cache="sinks", cache_tokens=tokens),
         replace(BASELINE, name="heavy hitters", cache="h2o", cache_tokens=tokens),
-        replace(BASELINE, name="KV bf16", kv_dtype="bfloat16"),
         replace(BASELINE, name="KV int8", kv_dtype="int8"),
         replace(BASELINE, name="weights int8", weights="int8"),
         replace(BASELINE, name="weights int4", weights="int4"),
@@ -170,7 +169,6 @@ def standard_configurations(
         replace(BASELINE, name="chunked prefill", token_budget=128),
         replace(BASELINE, name="prefix cache", prefix_caching=True),
         replace(BASELINE, name="speculation", speculate="ngram"),
-        replace(far, name="yarn, KV int8", kv_dtype="int8"),
         replace(far, name="yarn, weights int8, KV int8", weights="int8", kv_dtype="int8"),
         replace(
             BASELINE, name="sharper scores, KV int8", score_scale=sharpened, kv_dtype="int8"

@@ -141,6 +141,15 @@ class Bench:
             weight_bytes=size,
         )
 
+    def asked(self, length: int, repeat: int) -> list[Question]:
+        """Return what a round of speed asks: several questions about each of some documents."""
+        drawn = self.questions("recall", length, self.plan.documents, 1000 + repeat)
+        return [
+            replace(document, question=drawn[(row + turn) % len(drawn)].question)
+            for turn in range(self.plan.asks)
+            for row, document in enumerate(drawn)
+        ]
+
     def _ample(self) -> int:
         """Return the memory of keys and values in which answers do not wait."""
         arch = self.model.architecture
@@ -182,12 +191,7 @@ class Bench:
     ) -> tuple[float, float, float]:
         """Serve some questions about each of some documents; return rate, TTFT and TPOT."""
         plan = self.plan
-        drawn = self.questions("recall", length, plan.documents, 1000 + repeat)
-        asked = [
-            replace(document, question=drawn[(row + turn) % len(drawn)].question)
-            for turn in range(plan.asks)
-            for row, document in enumerate(drawn)
-        ]
+        asked = self.asked(length, repeat)
         params = SamplingParams(max_tokens=plan.output_tokens, ignore_end=True)
         _drain(llm, [[*asked[0].question]], params)
         llm.reset()

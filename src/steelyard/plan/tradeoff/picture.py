@@ -1,0 +1,121 @@
+"""A picture of the trade-off: accuracy and performance over context, with the noise."""
+
+import math
+from typing import Any
+
+from steelyard.plan.tradeoff.table import TradeoffTable
+
+__all__ = ["tradeoff_chart"]
+
+_HEIGHT = 300
+
+
+def tradeoff_chart(table: TradeoffTable) -> dict[str, Any]:
+    """Draw recall and rate of each configuration over its context, and recall over length.
+
+    Bars are the noise bands of differences to the baseline.
+
+    Args:
+        table: the measurement.
+
+    Returns:
+        Vega-Lite spec.
+    """
+    import altair as alt
+
+    from steelyard.runs import layers
+
+    rows = [_row(table, number) for number in range(len(table.points))]
+    shown = alt.Chart(layers.values(rows))
+    kinds = alt.Color("type:N", title="better in")
+    names = alt.Tooltip("name:N", title="configuration")
+
+    def panel(field: str, title: str) -> Any:
+        """Draw one goal over context."""
+        across = alt.X(
+            "context:Q", title="context that fits and is recalled, tokens", scale=_log(alt)
+        )
+        up = alt.Y(f"{field}:Q", title=title, scale=alt.Scale(zero=False))
+        bars = shown.mark_rule(opacity=0.45).encode(
+            x=across, y=alt.Y(f"{field}_low:Q"), y2=alt.Y2(f"{field}_high:Q"), color=kinds
+        )
+        dots = shown.mark_circle(size=60).encode(x=across, y=up, color=kinds, tooltip=[names])
+        labels = shown.mark_text(dx=6, dy=-6, align="left", fontSize=10).encode(
+            x=across, y=up, text="number:N"
+        )
+        return alt.layer(bars, dots, labels).properties(width=layers.PLOT_WIDTH // 2 - 70)
+
+    curve = alt.Chart(layers.values(_curves(table)))
+    lines = curve.mark_line(point=True).encode(
+        x=alt.X("length:Q", title="length of the question, tokens", scale=_log(alt)),
+        y=alt.Y("value:Q", title=None),
+        color=alt.Color("name:N", title="configuration"),
+    )
+    wide = layers.PLOT_WIDTH // 2 - 70
+    lower = alt.hconcat(
+        lines.transform_filter("datum.kind == 'recall'").properties(
+            width=wide, height=_HEIGHT - 60, title="Right answers by length"
+        ),
+        lines.transform_filter("datum.kind == 'loss'").properties(
+            width=wide, height=_HEIGHT - 60, title="Loss on text by length, nats per token"
+        ),
+    )
+    upper = alt.hconcat(
+        panel("recall", "right answers").properties(height=_HEIGHT),
+        panel("rate", "tokens per second").properties(height=_HEIGHT),
+    )
+    words = ", ".join(f"{row['number']} {row['name']}" for row in rows)
+    half = len(words) // 2 + words[len(words) // 2 :].find(",") + 1
+    title = alt.TitleParams(
+        "Accuracy and performance over context at equal memory",
+        subtitle=[words[:half], words[half:].strip()],
+    )
+    drawn = alt.vconcat(upper, lower).resolve_scale(color="independent").properties(title=title)
+    return layers.finish(drawn)
+
+
+def _log(alt: Any) -> Any:
+    """Return a logarithmic scale in powers of two."""
+    return alt.Scale(type="log", base=2, nice=False, padding=20)
+
+
+def _row(table: TradeoffTable, number: int) -> dict[str, Any]:
+    """Return one configuration with its bands."""
+    item = table.points[number]
+    # The baseline's band is what it differs from itself.
+    factor = item.move.performance.band
+    factor = math.exp(table.noise if math.isinf(factor) else factor)
+    return {
+        "number": str(number + 1),
+        "name": item.configuration.name,
+        "type": item.move.type or "nothing",
+        "context": item.context_tokens,
+        "recall": item.recall,
+        "recall_low": item.recall - item.move.recall.band,
+        "recall_high": item.recall + item.move.recall.band,
+        "rate": item.tokens_per_s,
+        "rate_low": item.tokens_per_s / factor,
+        "rate_high": item.tokens_per_s * factor,
+    }
+
+
+def _curves(table: TradeoffTable) -> list[dict[str, Any]]:
+    """Return recall and loss by length of the baseline and of those that differ most from it."""
+    base = table.points[0]
+
+    def apart(place: int) -> float:
+        item = table.points[place]
+        return max(
+            abs(one - two) for one, two in zip(item.recall_at, base.recall_at, strict=True)
+        )
+
+    order = sorted(range(1, len(table.points)), key=apart, reverse=True)[:5]
+    rows = []
+    for place in (0, *order):
+        item = table.points[place]
+        for kind, column in (("recall", item.recall_at), ("loss", item.loss_at)):
+            rows += [
+                {"name": item.configuration.name, "kind": kind, "length": length, "value": value}
+                for length, value in zip(table.measured.plan.lengths, column, strict=True)
+            ]
+    return rows
