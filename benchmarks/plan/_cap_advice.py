@@ -39,7 +39,7 @@ def advice_checks(table: TradeoffTable, held: TradeoffTable, made: Subject) -> l
     ]
     held_right = judged = 0
     for goals in triples:
-        advice = recommend(goals, made.model.architecture, DEVICE, dtype="fp32", table=table)
+        advice = recommend(goals, made.model.architecture, table=table)
         top = [item.configuration.name for item in advice.ranked[:3]]
         best = _best(held, goals)
         name = best.configuration.name if best else "none"
@@ -82,7 +82,7 @@ def _infeasible(table: TradeoffTable, made: Subject) -> list[Check]:
     }
     right = 0
     for goal, goals in asked.items():
-        advice = recommend(goals, made.model.architecture, DEVICE, dtype="fp32", table=table)
+        advice = recommend(goals, made.model.architecture, table=table)
         right += not advice.is_feasible and goal in advice.relax and bool(advice.nearest)
         print(f"infeasible in {goal}: relax {advice.relax}")
     return [

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from steelyard.catalog.architecture import Architecture
 from steelyard.errors import ConfigError, require
 from steelyard.plan.tradeoff.configuration import Configuration
 from steelyard.plan.tradeoff.tasks import Template
@@ -116,7 +117,7 @@ class Measured:
     """All cells of a measurement.
 
     Attributes:
-        model: name of the model.
+        model: architecture of the model as it was trained.
         plan: what was measured.
         configurations: the first is the baseline.
         quality: one cell for each configuration and seed.
@@ -124,7 +125,7 @@ class Measured:
             halves tell the noise.
     """
 
-    model: str
+    model: Architecture
     plan: MeasurePlan
     configurations: tuple[Configuration, ...]
     quality: tuple[QualityCell, ...]

@@ -99,7 +99,7 @@ def measure(
             )
             tell(f"{chosen.name}: accuracy")
     return Measured(
-        model=model.architecture.name,
+        model=model.architecture,
         plan=plan,
         configurations=tuple(configurations),
         quality=tuple(quality),

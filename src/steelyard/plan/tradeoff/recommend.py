@@ -1,6 +1,7 @@
 """Ranks configurations for goals: context and performance predicted, accuracy only as measured."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -66,7 +67,7 @@ class Predicted:
         context_tokens: longest context by memory and positions.
         ttft_s: time to the first token of the goals' context, alone.
         tpot_s: time of a further token at `sequences`.
-        sequences: users that decode together.
+        sequences: users that decode together; 0 where it was measured and not predicted.
         tokens_per_s: output tokens per second, prompts included.
     """
 
@@ -126,7 +127,7 @@ class Advice:
 def recommend(
     goals: Goals,
     arch: Architecture,
-    device: Accelerator,
+    device: Accelerator | None = None,
     *,
     dtype: str = "bf16",
     memory_bytes: float = 0.0,
@@ -134,31 +135,42 @@ def recommend(
 ) -> Advice:
     """Rank configurations by what they reach.
 
-    Context and performance are predicted from cost, or taken from `table` where that measured the
-    configuration at the goals' context. Accuracy is 0 loss for exact techniques, what `table`
-    measured for others, and unknown else: nothing about it is assumed.
+    Context and performance on a device are predicted from cost; without a device they are those
+    that `table` measured. Accuracy is 0 loss for exact techniques, what `table` measured for
+    others, and unknown else: nothing about it is assumed.
 
     Args:
         goals: what has to be reached.
         arch: model; its `max_positions` are those it was trained for.
-        device: accelerator.
+        device: accelerator; None for the machine of `table`.
         dtype: number format of weights and cache where nothing is quantized.
         memory_bytes: memory for weights, keys and values; 0 for the device's.
-        table: measurement of this very model.
+        table: measurement of this very model; its configurations are those that are ranked.
 
     Returns:
         The advice.
 
     Raises:
-        ConfigError: the device has no rate for the dtype.
+        ConfigError: the device has no rate for the dtype, or neither device nor table is given.
 
     Source: Zeng et al. 2024 (arXiv 2405.11299), use of the principle; Fu 2024 (arXiv 2405.08944)
         for the predictions.
     """
-    chosen = (
-        list(table.measured.configurations) if table is not None else candidates(goals, arch)
-    )
-    found = [_weigh(item, goals, arch, device, dtype, memory_bytes, table) for item in chosen]
+    if table is None:
+        if device is None:
+            raise ConfigError("neither a device nor a measurement", hint="give one of them")
+        chosen = candidates(goals, arch)
+    else:
+        chosen = list(table.measured.configurations)
+    found = []
+    for item in chosen:
+        point = None if table is None else table.point(item.name)
+        if device is None:
+            assert point is not None  # a table holds a point of each of its configurations
+            made = _as_measured(point)
+        else:
+            made = predict(item, goals, arch, device, dtype=dtype, memory_bytes=memory_bytes)
+        found.append(_weigh(item, goals, made, table, point))
     reached = [item for item in found if not item.misses]
     order = sorted(reached, key=lambda item: (not item.is_known, -item.predicted.tokens_per_s))
     nearest = sorted(found, key=lambda item: max(item.misses.values(), default=1.0))
@@ -178,22 +190,25 @@ def candidates(goals: Goals, arch: Architecture) -> list[Configuration]:
         arch: model.
 
     Returns:
-        Configurations of techniques that go together, the plain model first.
+        Configurations of techniques that go together, the fewest techniques first.
     """
-    stretch = max(1.0, math.ceil(goals.context / arch.max_positions))
-    reaches = [("trained", 1.0)] + [(kind, stretch) for kind in ("yarn", "ntk") if stretch > 1]
+
+    def reaches(kept: float) -> list[tuple[str, float]]:
+        stretch = math.ceil(goals.context * kept / arch.max_positions)
+        return [("yarn", stretch), ("ntk", stretch)] if stretch > 1 else [("trained", 1.0)]
+
     prompts = [("whole", 1.0), ("selective", 0.5), ("retrieved", 0.5), ("retrieved", 0.25)]
     found = []
     for weights in ("fp32", "int8", "int4"):
         for kv in ("float32", "int8"):
-            for positions, far in reaches:
-                for prompt, kept in prompts:
-                    for caches in (False, True):
+            for prompt, kept in prompts:
+                for positions, far in reaches(kept):
+                    for caches in (False, True) if goals.shared else (False,):
                         found.append(
                             (weights, kv, positions, far, prompt, kept, caches, "full", 0)
                         )
     for cache in ("window", "sinks", "h2o"):
-        for positions, far in reaches:
+        for positions, far in reaches(1.0):
             found.append(("fp32", "float32", positions, far, "whole", 1.0, False, cache, 256))
     made = []
     for fields in found:
@@ -201,7 +216,7 @@ def candidates(goals: Goals, arch: Architecture) -> list[Configuration]:
             made.append(_named(*fields))
         except ConfigError:  # two techniques that exclude each other
             continue
-    return made
+    return sorted(made, key=lambda item: len(item.techniques))
 
 
 def predict(
@@ -244,11 +259,18 @@ def predict(
     common = {"context": read, "dtype": dtype, "kv": kv}
     # Fewer bits of weights are fewer bytes to hold and to read, and as many operations.
     stored = serve_point(arch, held, parameters=weights / element, **common)
-    sequences = max(1, min(stored.concurrency, _MOST_SEQUENCES))
-    light = serve_point(arch, held, parameters=weights / element, batch=sequences, **common)
-    plain = serve_point(arch, held, batch=sequences, **common)
-    busy = plain.decode_s_per_token if plain.bounds["decode"] == "compute" else 0.0
-    tpot_s = max(light.decode_s_per_token, busy)
+    plain = serve_point(arch, held, **common)
+
+    def tpot(sequences: int) -> float:
+        light = serve_point(arch, held, parameters=weights / element, batch=sequences, **common)
+        full = serve_point(arch, held, batch=sequences, **common)
+        busy = full.decode_s_per_token if full.bounds["decode"] == "compute" else 0.0
+        return max(light.decode_s_per_token, busy)
+
+    # The more decode together, the longer each waits: as many as fit and keep the limit.
+    most = max(1, min(stored.concurrency, _MOST_SEQUENCES))
+    sequences = bisect_right(range(2, most + 1), goals.tpot_s, key=tpot) + 1
+    tpot_s = tpot(sequences)
     prefill_s = plain.prefill_s
     if chosen.prefix_caching:
         prefill_s *= 1 - goals.shared
@@ -278,26 +300,31 @@ def _kv(chosen: Configuration, arch: Architecture, element: float, read: int) ->
     return KVSpec(hidden=hidden, tokens=tokens)
 
 
+def _as_measured(point: TradeoffPoint) -> Predicted:
+    """Return what a measurement says in place of a prediction."""
+    return Predicted(
+        context_tokens=point.context_tokens,
+        ttft_s=point.ttft_s,
+        tpot_s=point.tpot_s,
+        sequences=0,
+        tokens_per_s=point.tokens_per_s,
+    )
+
+
 def _weigh(
     chosen: Configuration,
     goals: Goals,
-    arch: Architecture,
-    device: Accelerator,
-    dtype: str,
-    memory_bytes: float,
+    made: Predicted,
     table: TradeoffTable | None,
+    measured: TradeoffPoint | None,
 ) -> Recommendation:
     """Set one configuration beside the goals."""
-    made = predict(chosen, goals, arch, device, dtype=dtype, memory_bytes=memory_bytes)
-    measured = None if table is None else _measured(table, chosen)
-    if measured is not None:
-        made = replace(
-            made,
-            context_tokens=measured.context_tokens,
-            tokens_per_s=measured.tokens_per_s,
-            ttft_s=measured.ttft_s,
-            tpot_s=measured.tpot_s,
-        )
+    if table is not None and measured is not None:
+        # What is not recalled is no context, however much memory there is. A curve that has not
+        # fallen at the longest question says nothing of what lies beyond it.
+        ends = measured.effective_tokens < table.measured.plan.lengths[-1]
+        reach = measured.effective_tokens if ends else math.inf
+        made = replace(made, context_tokens=min(made.context_tokens, reach))
     drop, source = _accuracy(chosen, table, measured)
     ratios = {
         "context": goals.context / max(made.context_tokens, 1e-9),
@@ -315,17 +342,12 @@ def _weigh(
     )
 
 
-def _measured(table: TradeoffTable, chosen: Configuration) -> TradeoffPoint | None:
-    """Return the point of a configuration, if it was measured."""
-    return next((item for item in table.points if item.configuration == chosen), None)
-
-
 def _accuracy(
     chosen: Configuration, table: TradeoffTable | None, measured: TradeoffPoint | None
 ) -> tuple[float | None, str]:
     """Return the share of answers that is lost, and how it is known."""
     if measured is not None and table is not None:
-        return table.points[0].recall - measured.recall, f"measured on {table.measured.model}"
+        return table.points[0].recall - measured.recall, "measured"
     unknown = [name for name in chosen.techniques if not technique(name).exact]
     return (None, f"{_MEASURE}: {', '.join(unknown)}") if unknown else (0.0, "exact")
 

@@ -1,0 +1,128 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from steelyard.errors import ConfigError
+from steelyard.plan.tradeoff.cells import MeasurePlan
+from steelyard.plan.tradeoff.configuration import BASELINE
+from steelyard.plan.tradeoff.measure import measure
+from steelyard.plan.tradeoff.picture import tradeoff_chart
+from steelyard.plan.tradeoff.running import Bench, weight_bytes
+from steelyard.plan.tradeoff.table import tabulate
+from steelyard.plan.tradeoff.tasks import Template, draw_texts
+from steelyard.serve.scoring import bounded_losses, engine_losses
+from steelyard.serve.sparse.policies import Full, Window
+
+TEMPLATE = Template(define="!{key}{value}\n", ask="?{key}", alias="!{key}={other}\n", key_length=2)
+PLAN = MeasurePlan(
+    lengths=(112, 160),
+    reference=(112,),
+    memory_bytes=400_000,
+    count=2,
+    texts=2,
+    documents=1,
+    asks=2,
+    output_tokens=2,
+    template=TEMPLATE,
+)
+TEXT = np.random.default_rng(0).integers(97, 123, 4000)
+BEGINS = np.arange(256) == 101
+CHOSEN = [BASELINE, replace(BASELINE, name="window", cache="window", cache_tokens=16)]
+
+
+def encode(text):
+    return list(text.encode())
+
+
+def run(tiny, folder, chosen=CHOSEN, **options):
+    return measure(
+        tiny,
+        chosen,
+        replace(PLAN, **options),
+        text=TEXT,
+        encode=encode,
+        begins=BEGINS,
+        folder=folder,
+    )
+
+
+def test_losses_of_the_engine_are_those_of_the_forward(tiny):
+    rows = TEXT[:128].reshape(2, 64)
+    wanted = [
+        F.cross_entropy(tiny(torch.from_numpy(row)[None])[0, :-1], torch.from_numpy(row[1:]),
+                        reduction="none").detach().numpy()
+        for row in rows
+    ]
+    for found, plain in zip(engine_losses(tiny, list(rows)), wanted, strict=True):
+        assert found == pytest.approx(plain, abs=1e-4)
+    for found, plain in zip(engine_losses(tiny, list(rows), last=7), wanted, strict=True):
+        assert found == pytest.approx(plain[-7:], abs=1e-4)
+    assert bounded_losses(tiny, Full(), rows, 9) == pytest.approx(
+        np.stack(wanted)[:, -9:], abs=1e-4
+    )
+    assert not np.allclose(bounded_losses(tiny, Window(8), rows, 9), np.stack(wanted)[:, -9:])
+
+
+def test_a_killed_measurement_goes_on_and_ends_with_the_same_cells(tiny, tmp_path, monkeypatch):
+    calls = []
+    for name in ("quality", "speed"):
+        plain = getattr(Bench, name)
+
+        def counted(self, chosen, number, plain=plain, name=name):
+            calls.append((name, chosen.name, number))
+            if len(calls) == 9:
+                raise KeyboardInterrupt
+            return plain(self, chosen, number)
+
+        monkeypatch.setattr(Bench, name, counted)
+    with pytest.raises(KeyboardInterrupt):
+        run(tiny, tmp_path)
+    first = calls[:8]
+    found = run(tiny, tmp_path)
+    assert not set(first) & set(calls[9:])
+    assert len(found.quality) == 6 and len(found.speed) == 9
+    assert run(tiny, tmp_path) == found and len(calls) == 9 + 15 - 8
+    # Accuracy is decided by the seed: the same questions find the same answers.
+    bench = Bench(model=tiny, text=TEXT, encode=encode, begins=BEGINS, plan=PLAN)
+    assert bench.quality(CHOSEN[1], 2) == found.quality[-1]
+
+
+def test_memory_is_the_same_for_all_and_what_does_not_fit_is_not_served(tiny, tmp_path):
+    chosen = [BASELINE, replace(BASELINE, name="kv", kv_dtype="int8")]
+    found = run(tiny, tmp_path, chosen)
+    fits = {cell.configuration: cell.fits_tokens for cell in found.speed}
+    room = PLAN.memory_bytes - weight_bytes(tiny, "fp32")
+    assert fits["dense"] == pytest.approx(room / 256, abs=16)
+    assert 3 < fits["kv"] / fits["dense"] <= 4
+    small = run(tiny, tmp_path / "b", chosen, memory_bytes=int(weight_bytes(tiny, "fp32")) + 9000)
+    rates = {cell.configuration: cell.tokens_per_s for cell in small.speed}
+    assert rates["dense"] == [0.0] and rates["kv"] == [0.0]
+
+
+def test_names_have_to_differ(tiny, tmp_path):
+    with pytest.raises(ConfigError, match="different names"):
+        run(tiny, tmp_path, [BASELINE, replace(BASELINE, token_budget=64)])
+
+
+def test_the_picture_holds_every_configuration(tiny, tmp_path):
+    found = run(tiny, tmp_path)
+    # A random model answers nothing by itself.
+    right = tuple(
+        replace(cell, accuracy={task: [0.5, 0.25] for task in cell.accuracy})
+        for cell in found.quality
+    )
+    table = tabulate(replace(found, quality=right))
+    rows = [row for rows in tradeoff_chart(table)["datasets"].values() for row in rows]
+    assert {row["name"] for row in rows} == {"dense", "window"}
+
+
+def test_texts_are_shortened_like_prompts(tiny):
+    bench = Bench(model=tiny, text=TEXT, encode=encode, begins=BEGINS, plan=PLAN)
+    item = draw_texts(160, 1, text=TEXT, seed=0)[0]
+    short = replace(BASELINE, name="s", prompt="selective", prompt_kept=0.5)
+    assert len(bench._prompt(short, item)) <= 0.5 * len(item.context) + len(item.question)
+    cell = bench.quality(short, 0)
+    assert all(np.isfinite(cell.loss)) and set(cell.accuracy) == {"needle", "recall", "tracking"}
