@@ -6,7 +6,8 @@ from benchmarks.common import Check
 from benchmarks.plan._cap_model import Subject
 
 from steelyard.catalog.hardware import Accelerator
-from steelyard.plan.tradeoff.recommend import Goals, recommend
+from steelyard.plan.tradeoff.predicted import Goals
+from steelyard.plan.tradeoff.recommend import recommend
 from steelyard.plan.tradeoff.table import TradeoffPoint, TradeoffTable
 
 __all__ = ["DEVICE", "advice_checks"]
@@ -85,6 +86,4 @@ def _infeasible(table: TradeoffTable, made: Subject) -> list[Check]:
         advice = recommend(goals, made.model.architecture, table=table)
         right += not advice.is_feasible and goal in advice.relax and bool(advice.nearest)
         print(f"infeasible in {goal}: relax {advice.relax}")
-    return [
-        Check("2 of three infeasible goals declared, with the goal named", right, 3, "higher")
-    ]
+    return [Check("2 of three infeasible goals declared, with the goal named", right, 3, "higher")]

@@ -1,4 +1,4 @@
-"""The model that the trade-off is measured on: trained here to recall records and follow aliases."""
+"""The model of the trade-off, trained here to recall records and to follow aliases."""
 
 from dataclasses import dataclass, replace
 

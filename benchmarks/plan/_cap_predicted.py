@@ -17,7 +17,7 @@ from steelyard.catalog.architecture import Architecture
 from steelyard.errors import ConfigError
 from steelyard.plan.tradeoff.cells import MeasurePlan
 from steelyard.plan.tradeoff.configuration import Configuration, positioned
-from steelyard.plan.tradeoff.recommend import Goals, predict
+from steelyard.plan.tradeoff.predicted import Goals, predict
 from steelyard.plan.tradeoff.running import Bench, weight_bytes
 from steelyard.plan.tradeoff.table import TradeoffTable
 from steelyard.serve.build import make_engine

@@ -17,12 +17,23 @@ def wrong_sentences(table: TradeoffTable) -> tuple[float, float]:
         name = item.configuration.name
         said = explain(table, name, base)
         pairs = [
-            *_pair(said[1], r"([\d.]+)% of the answers are right against ([\d.]+)%",
-                   100 * _recall(table, name), 100 * _recall(table, base)),
-            *_pair(said[2], r"([\d.]+) nats per token against ([\d.]+)",
-                   _loss(table, name), _loss(table, base)),
-            *_pair(said[1], r", ([+-][\d.]+) points",
-                   100 * (_recall(table, name) - _recall(table, base))),
+            *_pair(
+                said[1],
+                r"([\d.]+)% of the answers are right against ([\d.]+)%",
+                100 * _recall(table, name),
+                100 * _recall(table, base),
+            ),
+            *_pair(
+                said[2],
+                r"([\d.]+) nats per token against ([\d.]+)",
+                _loss(table, name),
+                _loss(table, base),
+            ),
+            *_pair(
+                said[1],
+                r", ([+-][\d.]+) points",
+                100 * (_recall(table, name) - _recall(table, base)),
+            ),
             *_pair(said[2], r", ([+-][\d.]+) \(band", _loss(table, name) - _loss(table, base)),
         ]
         wrong += sum(not is_equal for is_equal in pairs)

@@ -116,7 +116,9 @@ def _type_checks(table: TradeoffTable) -> list[Check]:
             table.move(item.configuration.name, base.configuration.name).type
             for item in table.points
         }
-    print(f"types against the dense model: {sorted(against_dense)}; between any two: {sorted(found)}")
+    print(
+        f"types against the dense model: {sorted(against_dense)}; between any two: {sorted(found)}"
+    )
     for item in table.violations():
         print(f"finding: {item.configuration.name} is better in all three goals")
     return [
@@ -127,9 +129,7 @@ def _type_checks(table: TradeoffTable) -> list[Check]:
             "higher",
         ),
         Check("1 of C, P, CP and AP, types between any two", len(found & set(_TYPES)), 4, "higher"),
-        Check(
-            "1 single techniques better in all three goals", len(table.violations()), 0, "lower"
-        ),
+        Check("1 single techniques better in all three goals", len(table.violations()), 0, "lower"),
     ]
 
 
@@ -146,6 +146,11 @@ def _trap_checks(table: TradeoffTable) -> list[Check]:
     loss = sum(window.loss_at[i] for i in beyond) / sum(dense.loss_at[i] for i in beyond)
     return [
         Check("5 window's recall beyond it, over the dense model's", kept, 0.3, "lower"),
-        Check("5 window's effective context over the window", window.effective_tokens / _WINDOW, 1.5, "lower"),
+        Check(
+            "5 window's effective context over the window",
+            window.effective_tokens / _WINDOW,
+            1.5,
+            "lower",
+        ),
         Check("5 window's loss beyond it, over the dense model's", loss, 1.05, "lower"),
     ]

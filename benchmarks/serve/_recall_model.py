@@ -263,9 +263,7 @@ def _batch(recipe: Recipe, text: bytes, step: int) -> tuple[torch.Tensor, torch.
     _, count, length, shortest, longest = recipe.phases[
         int(np.searchsorted(ends, step, side="right"))
     ]
-    rows = streams(
-        text, rng, count, length + 1, gap=(shortest, longest), aliases=recipe.aliases
-    )
+    rows = streams(text, rng, count, length + 1, gap=(shortest, longest), aliases=recipe.aliases)
     tokens = torch.from_numpy(np.stack([row.tokens for row in rows]))
     return tokens, _positions(rng, count, length, recipe.max_positions // 2)
 

@@ -1,5 +1,7 @@
 """The loss of each token of given rows, as an engine computes it."""
 
+import itertools
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -93,7 +95,7 @@ def bounded_losses(
     targets = torch.from_numpy(rows)
     starts = [*range(0, length - last, decoder.chunk), *range(length - last, length)]
     losses = []
-    for start, end in zip(starts, starts[1:], strict=False):
+    for start, end in itertools.pairwise(starts):
         logits = decoder.feed(every, list(rows[:, start:end]))
         if end >= length - last:
             losses.append(F.cross_entropy(logits.float(), targets[:, end], reduction="none"))

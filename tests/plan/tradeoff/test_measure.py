@@ -9,9 +9,7 @@ from steelyard.errors import ConfigError
 from steelyard.plan.tradeoff.cells import MeasurePlan
 from steelyard.plan.tradeoff.configuration import BASELINE
 from steelyard.plan.tradeoff.measure import measure
-from steelyard.plan.tradeoff.picture import tradeoff_chart
 from steelyard.plan.tradeoff.running import Bench, weight_bytes
-from steelyard.plan.tradeoff.table import tabulate
 from steelyard.plan.tradeoff.tasks import Template, draw_texts
 from steelyard.serve.scoring import bounded_losses, engine_losses
 from steelyard.serve.sparse.policies import Full, Window
@@ -52,8 +50,11 @@ def run(tiny, folder, chosen=CHOSEN, **options):
 def test_losses_of_the_engine_are_those_of_the_forward(tiny):
     rows = TEXT[:128].reshape(2, 64)
     wanted = [
-        F.cross_entropy(tiny(torch.from_numpy(row)[None])[0, :-1], torch.from_numpy(row[1:]),
-                        reduction="none").detach().numpy()
+        F.cross_entropy(
+            tiny(torch.from_numpy(row)[None])[0, :-1], torch.from_numpy(row[1:]), reduction="none"
+        )
+        .detach()
+        .numpy()
         for row in rows
     ]
     for found, plain in zip(engine_losses(tiny, list(rows)), wanted, strict=True):
@@ -90,33 +91,22 @@ def test_a_killed_measurement_goes_on_and_ends_with_the_same_cells(tiny, tmp_pat
     assert bench.quality(CHOSEN[1], 2) == found.quality[-1]
 
 
-def test_memory_is_the_same_for_all_and_what_does_not_fit_is_not_served(tiny, tmp_path):
-    chosen = [BASELINE, replace(BASELINE, name="kv", kv_dtype="int8")]
-    found = run(tiny, tmp_path, chosen)
-    fits = {cell.configuration: cell.fits_tokens for cell in found.speed}
+def test_memory_is_the_same_for_all_and_what_does_not_fit_is_not_served(tiny):
+    bench = Bench(model=tiny, text=TEXT, encode=encode, begins=BEGINS, plan=PLAN)
+    narrow = replace(BASELINE, name="kv", kv_dtype="int8")
+    dense, kv = (bench.speed(item, 0).fits_tokens for item in (BASELINE, narrow))
     room = PLAN.memory_bytes - weight_bytes(tiny, "fp32")
-    assert fits["dense"] == pytest.approx(room / 256, abs=16)
-    assert 3 < fits["kv"] / fits["dense"] <= 4
-    small = run(tiny, tmp_path / "b", chosen, memory_bytes=int(weight_bytes(tiny, "fp32")) + 9000)
-    rates = {cell.configuration: cell.tokens_per_s for cell in small.speed}
-    assert rates["dense"] == [0.0] and rates["kv"] == [0.0]
+    assert dense == pytest.approx(room / 256, abs=16)
+    assert 3 < kv / dense <= 4
+    bench.plan = replace(PLAN, memory_bytes=int(weight_bytes(tiny, "fp32")) + 9000)
+    assert bench.speed(BASELINE, 0).tokens_per_s == [0.0]
+    bench.plan = replace(PLAN, memory_bytes=1000)
+    assert bench.speed(BASELINE, 0).tokens_per_s == [0.0]
 
 
 def test_names_have_to_differ(tiny, tmp_path):
-    with pytest.raises(ConfigError, match="different names"):
+    with pytest.raises(ConfigError, match="2 configurations, 1 names"):
         run(tiny, tmp_path, [BASELINE, replace(BASELINE, token_budget=64)])
-
-
-def test_the_picture_holds_every_configuration(tiny, tmp_path):
-    found = run(tiny, tmp_path)
-    # A random model answers nothing by itself.
-    right = tuple(
-        replace(cell, accuracy={task: [0.5, 0.25] for task in cell.accuracy})
-        for cell in found.quality
-    )
-    table = tabulate(replace(found, quality=right))
-    rows = [row for rows in tradeoff_chart(table)["datasets"].values() for row in rows]
-    assert {row["name"] for row in rows} == {"dense", "window"}
 
 
 def test_texts_are_shortened_like_prompts(tiny):

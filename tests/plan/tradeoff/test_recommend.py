@@ -8,7 +8,8 @@ from steelyard.cost import serve_point
 from steelyard.cost.longcontext import KVSpec
 from steelyard.errors import ConfigError
 from steelyard.plan.tradeoff.configuration import BASELINE
-from steelyard.plan.tradeoff.recommend import Goals, candidates, predict, recommend
+from steelyard.plan.tradeoff.predicted import Goals, candidates, predict
+from steelyard.plan.tradeoff.recommend import recommend
 from steelyard.plan.tradeoff.table import tabulate
 
 from .test_table import ARCH, FAST, SHARP, WINDOW, YARN, measured

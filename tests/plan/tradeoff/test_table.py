@@ -13,6 +13,7 @@ from steelyard.errors import ConfigError
 from steelyard.plan.tradeoff.cells import Measured, MeasurePlan, QualityCell, SpeedCell
 from steelyard.plan.tradeoff.configuration import BASELINE
 from steelyard.plan.tradeoff.explain import explain
+from steelyard.plan.tradeoff.picture import tradeoff_chart
 from steelyard.plan.tradeoff.table import effective_tokens, tabulate
 
 ARCH = Architecture(
@@ -128,8 +129,7 @@ def test_the_front_holds_what_no_other_beats(table):
     goals = [(item.context_tokens, item.recall, item.tokens_per_s) for item in table.points]
     for item, row in zip(table.points, goals, strict=True):
         is_beaten = any(
-            other != row and all(a >= b for a, b in zip(other, row, strict=True))
-            for other in goals
+            other != row and all(a >= b for a, b in zip(other, row, strict=True)) for other in goals
         )
         assert (item in front) != is_beaten
 
@@ -157,7 +157,9 @@ def test_effective_context_is_read_between_lengths():
 def test_each_number_of_the_sentences_follows_from_the_cells(table):
     said = explain(table, "window", "dense")
     cells = [cell for cell in table.measured.quality if cell.configuration == "window"]
-    recall = statistics.fmean(at for cell in cells for row in cell.accuracy.values() for at in row[:2])
+    recall = statistics.fmean(
+        at for cell in cells for row in cell.accuracy.values() for at in row[:2]
+    )
     loss = statistics.fmean(at for cell in cells for at in cell.loss[:2])
     assert f"{recall:.1%} of the answers" in said[1] and f"{loss:.3f} nats" in said[2]
     rates = [
@@ -200,3 +202,11 @@ def test_plans_without_repeats_are_refused():
         replace(PLAN, reference=(100,))
     with pytest.raises(ConfigError, match="lengths"):
         replace(PLAN, lengths=(256, 128))
+
+
+def test_the_picture_holds_every_configuration_and_its_band(table):
+    rows = [row for rows in tradeoff_chart(table)["datasets"].values() for row in rows]
+    names = {item.configuration.name for item in table.points}
+    assert {row["name"] for row in rows} == names
+    for row in rows:
+        assert "rate" not in row or row["rate_low"] <= row["rate"] <= row["rate_high"]

@@ -69,7 +69,7 @@ def test_what_cannot_be_drawn_is_refused():
         draw("needle", 10_000)
     with pytest.raises(ConfigError, match="do not fit"):
         draw("recall", 64)
-    with pytest.raises(ConfigError, match="lacks {value}"):
+    with pytest.raises(ConfigError, match=r"lacks \{value\}"):
         Template(define="{key}")
     with pytest.raises(ConfigError, match="has 64"):
         draw("recall", 2600, template=Template(keys="ab", key_length=6))

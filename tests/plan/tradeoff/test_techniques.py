@@ -76,9 +76,7 @@ def test_positions_and_scores_are_those_of_the_configuration(tiny):
     assert torch.allclose(linear.rotary_cosines[::4], tiny.rotary_cosines)
     # Scores times s are queries and keys times its root.
     sharp = positioned(tiny, replace(BASELINE, score_scale=1.5), 64)
-    shape = replace(
-        tiny.architecture, attention_scale=1.5 * tiny.architecture.head_dim**-0.5
-    )
+    shape = replace(tiny.architecture, attention_scale=1.5 * tiny.architecture.head_dim**-0.5)
     from steelyard.nn.transformer import Transformer
 
     other = Transformer(shape)

@@ -73,7 +73,7 @@ def recommend(
         json: print the advice as JSON.
         report: HTML file for the page.
     """
-    from steelyard.plan.tradeoff.recommend import Goals
+    from steelyard.plan.tradeoff.predicted import Goals
     from steelyard.plan.tradeoff.recommend import recommend as advise
 
     goals = Goals(

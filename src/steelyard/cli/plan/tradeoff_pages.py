@@ -3,7 +3,7 @@
 import math
 from typing import TYPE_CHECKING
 
-from steelyard.runs.report import Cell, Chart, Column, Report, Section, Table, Text
+from steelyard.runs.report import Block, Cell, Chart, Column, Report, Section, Table, Text
 from steelyard.units import pretty
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def table_page(table: "TradeoffTable") -> Report:
 
 def explained_page(name: str, base: str, said: list[str]) -> Report:
     """Make the page of sentences."""
-    blocks = [Text(sentence) for sentence in said]
+    blocks: list[Block] = [Text(sentence) for sentence in said]
     return Report(f"{name} against {base}", "measured", [Section("", blocks)])
 
 
@@ -105,8 +105,7 @@ def _point(item: "TradeoffPoint") -> list[Cell]:
 
     move = item.move
     signs = [
-        move_words(change)
-        for change in (move.context, move.recall, move.loss, move.performance)
+        move_words(change) for change in (move.context, move.recall, move.loss, move.performance)
     ]
     return [
         item.configuration.name,

@@ -170,9 +170,7 @@ def standard_configurations(
         replace(BASELINE, name="prefix cache", prefix_caching=True),
         replace(BASELINE, name="speculation", speculate="ngram"),
         replace(far, name="yarn, weights int8, KV int8", weights="int8", kv_dtype="int8"),
-        replace(
-            BASELINE, name="sharper scores, KV int8", score_scale=sharpened, kv_dtype="int8"
-        ),
+        replace(BASELINE, name="sharper scores, KV int8", score_scale=sharpened, kv_dtype="int8"),
         replace(BASELINE, name="weights int8, KV int8", weights="int8", kv_dtype="int8"),
     ]
 

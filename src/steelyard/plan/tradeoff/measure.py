@@ -116,9 +116,7 @@ def fingerprint(model: Transformer) -> str:
     return found.hexdigest()
 
 
-def _turns(
-    configurations: Sequence[Configuration], rounds: int
-) -> list[tuple[int, Configuration]]:
+def _turns(configurations: Sequence[Configuration], rounds: int) -> list[tuple[int, Configuration]]:
     """Return the order of speed: the baseline twice a round, for the noise."""
     found = []
     for repeat in range(rounds):

@@ -105,9 +105,7 @@ def _curves(table: TradeoffTable) -> list[dict[str, Any]]:
 
     def apart(place: int) -> float:
         item = table.points[place]
-        return max(
-            abs(one - two) for one, two in zip(item.recall_at, base.recall_at, strict=True)
-        )
+        return max(abs(one - two) for one, two in zip(item.recall_at, base.recall_at, strict=True))
 
     order = sorted(range(1, len(table.points)), key=apart, reverse=True)[:5]
     rows = []

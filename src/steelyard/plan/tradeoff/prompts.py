@@ -1,4 +1,4 @@
-"""Shorter contexts for the same question: without what is predictable, or what shares its tokens."""
+"""Shorter contexts for a question: without what is predictable, or only what shares its tokens."""
 
 from collections.abc import Callable, Sequence
 
@@ -49,7 +49,9 @@ class Surprisal:
 
 
 def selective(
-    context: Sequence[int], kept: float, score: Callable[[Sequence[int]], np.ndarray],
+    context: Sequence[int],
+    kept: float,
+    score: Callable[[Sequence[int]], np.ndarray],
     begins: np.ndarray,
 ) -> list[int]:
     """Drop the words of a context that are easiest to predict.
@@ -97,7 +99,8 @@ def retrieved(context: Sequence[int], question: Sequence[int], kept: float) -> l
     words = set(question)
     counts = {word: sum(word in piece for piece in pieces) for word in words}
     weights = {
-        word: float(np.log(1 + (len(pieces) - at + 0.5) / (at + 0.5))) for word, at in counts.items()
+        word: float(np.log(1 + (len(pieces) - at + 0.5) / (at + 0.5)))
+        for word, at in counts.items()
     }
     scores = np.array([sum(weights[word] for word in words & piece) for piece in pieces])
     marked = np.zeros(len(tokens), dtype=bool)

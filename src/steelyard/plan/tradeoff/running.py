@@ -15,7 +15,14 @@ from steelyard.nn.transformer import Transformer
 from steelyard.plan.tradeoff.cells import MeasurePlan, QualityCell, SpeedCell
 from steelyard.plan.tradeoff.configuration import Configuration, positioned
 from steelyard.plan.tradeoff.prompts import Surprisal, prompt_tokens
-from steelyard.plan.tradeoff.tasks import TASKS, Encode, Question, draw_questions, draw_texts
+from steelyard.plan.tradeoff.tasks import (
+    TASKS,
+    Encode,
+    Question,
+    TaskKind,
+    draw_questions,
+    draw_texts,
+)
 from steelyard.serve.build import make_engine
 from steelyard.serve.engine import LLM
 from steelyard.serve.heap import frozen_heap
@@ -75,11 +82,10 @@ class Bench:
         """What scores contexts that are to be shortened: the model itself."""
         return Surprisal(self.model, self.begins)
 
-    def questions(self, task: str, length: int, count: int, seed: int) -> list[Question]:
+    def questions(self, task: TaskKind, length: int, count: int, seed: int) -> list[Question]:
         """Draw questions of the plan."""
-        kind = next(name for name in TASKS if name == task)
         return draw_questions(
-            kind,
+            task,
             length,
             count,
             text=self.text,
@@ -220,9 +226,7 @@ def _room(llm: LLM) -> float:
     return float(llm.config.num_blocks * llm.config.block_size)
 
 
-def _drain(
-    llm: LLM, prompts: Sequence[list[int]], params: SamplingParams
-) -> list[Request]:
+def _drain(llm: LLM, prompts: Sequence[list[int]], params: SamplingParams) -> list[Request]:
     """Send prompts at once and return their requests when all have ended."""
     names = [llm.add_request(prompt, params) for prompt in prompts]
     done: dict[str, Request] = {}

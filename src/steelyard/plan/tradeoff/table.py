@@ -128,6 +128,12 @@ class TradeoffTable:
     def point(self, name: str) -> TradeoffPoint:
         """Return the point of a configuration.
 
+        Args:
+            name: its name.
+
+        Returns:
+            The point.
+
         Raises:
             ConfigError: there is none of this name.
         """

@@ -1,4 +1,4 @@
-"""Questions about long contexts, drawn from a seed: what is in them is known, so answers are too."""
+"""Questions about long contexts, drawn from a seed, with known answers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
