@@ -90,7 +90,7 @@ def test_what_nothing_reaches_names_the_goal_to_relax_and_the_nearest(table):
     assert worst == sorted(worst)
     fast = recommend(Goals(context=100, accuracy_drop=1, tpot_s=0.001), ARCH, table=table)
     assert set(fast.relax) == {"tpot"}
-    none = recommend(Goals(context=10**9, ttft_s=1e-9), LLAMA, H100)
+    none = recommend(Goals(context=10**9, ttft_s=1e-9, tpot_s=1e-9), LLAMA, H100)
     assert not none.is_feasible and none.nearest and not none.relax
 
 

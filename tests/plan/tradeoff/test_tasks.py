@@ -71,8 +71,8 @@ def test_what_cannot_be_drawn_is_refused():
         draw("recall", 64)
     with pytest.raises(ConfigError, match=r"lacks \{value\}"):
         Template(define="{key}")
-    with pytest.raises(ConfigError, match="has 64"):
-        draw("recall", 2600, template=Template(keys="ab", key_length=6))
+    with pytest.raises(ConfigError, match="has 16"):
+        draw("recall", 1600, template=Template(keys="ab", key_length=4))
 
 
 @settings(max_examples=40, deadline=None)
@@ -95,14 +95,14 @@ def test_shortened_contexts_are_parts_in_order_and_no_longer_than_asked(tokens, 
 def test_what_is_surprising_stays_and_what_the_question_names_is_found(tiny):
     score = Surprisal(tiny, BEGINS)
     losses = score(encode("a b c" * 80))
-    assert losses.shape == (400,) and (losses >= 0).all() and losses[0] == losses[128] == 0
+    assert losses.shape == (400,) and (losses >= 0).all() and losses[0] == losses[64] == 0
     words = encode("the dog saw zqx the dog")
     rare = {ord(letter): 9.0 for letter in "zqx"}
     short = selective(
         words, 0.4, lambda row: np.array([rare.get(token, 0.1) for token in row]), BEGINS
     )
     assert b"zqx" in bytes(short)
-    item = draw("needle", 600)[2]
+    item = draw("needle", 600, template=Template(define="{key}{value}.", ask="{key}"))[2]
     chosen = Configuration(name="r", prompt="retrieved", prompt_kept=0.25)
     short = prompt_tokens(item.context, item.question, chosen, score)
     assert bytes(item.answer) in bytes(short) and len(short) < 0.25 * 600 + len(item.question)

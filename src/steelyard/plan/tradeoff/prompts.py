@@ -39,8 +39,9 @@ class Surprisal:
     def __call__(self, tokens: Sequence[int]) -> np.ndarray:
         """Return nats of each token, float32 [T]; windows are scored on their own."""
         found = []
-        for start in range(0, len(tokens), _WINDOW):
-            row = torch.tensor(tokens[start : start + _WINDOW])
+        size = min(_WINDOW, self.model.architecture.max_positions)
+        for start in range(0, len(tokens), size):
+            row = torch.tensor(tokens[start : start + size])
             logits = self.model(row[None])[0]
             losses = F.cross_entropy(logits[:-1].float(), row[1:], reduction="none")
             # The first token of a window has nothing before it, and no word is dropped for it.
