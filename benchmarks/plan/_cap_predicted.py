@@ -7,6 +7,7 @@ techniques themselves is fitted. Profile and runs alternate, and each rate is th
 """
 
 import statistics
+from dataclasses import replace
 
 import numpy as np
 from benchmarks.common import Check
@@ -14,6 +15,7 @@ from benchmarks.plan._cap_advice import DEVICE
 from benchmarks.plan._cap_model import Subject
 
 from steelyard.catalog.architecture import Architecture
+from steelyard.cost.step_time import ServeStepTime
 from steelyard.errors import ConfigError
 from steelyard.plan.tradeoff.cells import MeasurePlan
 from steelyard.plan.tradeoff.configuration import Configuration, positioned
@@ -74,8 +76,6 @@ def _context_error(bench: Bench, chosen: Configuration) -> float:
 
 def _endless(arch: Architecture) -> Architecture:
     """Return an architecture whose positions do not end before the memory."""
-    from dataclasses import replace
-
     return replace(arch, max_positions=1 << 30)
 
 
@@ -112,7 +112,7 @@ def _rate_errors(
     for repeat in range(1 if quick else 3):
         llm = make_engine(positioned(bench.model, dense, bench.longest), dense.options(pool))
         samples = profile(
-            llm, generator=np.random.default_rng(repeat), limit_s=3.0 if quick else 15.0
+            llm, generator=np.random.default_rng(repeat), limit_s=3.0 if quick else 10.0
         )
         llm.close()
         step_time = samples.fit()
@@ -131,7 +131,12 @@ def _rate_errors(
 
 
 def _simulated(
-    bench: Bench, chosen: Configuration, length: int, repeat: int, pool: int, step_time
+    bench: Bench,
+    chosen: Configuration,
+    length: int,
+    repeat: int,
+    pool: int,
+    step_time: ServeStepTime,
 ) -> float:
     """Return the rate of the same requests under the engine's scheduler in virtual time."""
     llm = make_engine(positioned(bench.model, chosen, bench.longest), chosen.options(pool))

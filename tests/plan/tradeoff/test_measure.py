@@ -6,11 +6,12 @@ import torch
 from torch.nn import functional as F
 
 from steelyard.errors import ConfigError
-from steelyard.plan.tradeoff.cells import MeasurePlan
+from steelyard.nn.transformer import build
+from steelyard.plan.tradeoff.cells import MeasurePlan, QualityCell, SpeedCell
 from steelyard.plan.tradeoff.configuration import BASELINE
 from steelyard.plan.tradeoff.measure import measure
 from steelyard.plan.tradeoff.running import Bench, weight_bytes
-from steelyard.plan.tradeoff.tasks import Template, draw_texts
+from steelyard.plan.tradeoff.tasks import TASKS, Template, draw_texts
 from steelyard.serve.scoring import bounded_losses, engine_losses
 from steelyard.serve.sparse.policies import Full, Window
 
@@ -69,16 +70,33 @@ def test_losses_of_the_engine_are_those_of_the_forward(tiny):
 
 def test_a_killed_measurement_goes_on_and_ends_with_the_same_cells(tiny, tmp_path, monkeypatch):
     calls = []
-    for name in ("quality", "speed"):
-        plain = getattr(Bench, name)
 
-        def counted(self, chosen, number, plain=plain, name=name):
-            calls.append((name, chosen.name, number))
-            if len(calls) == 9:
-                raise KeyboardInterrupt
-            return plain(self, chosen, number)
+    def called(name, chosen, number):
+        calls.append((name, chosen.name, number))
+        if len(calls) == 9:
+            raise KeyboardInterrupt
 
-        monkeypatch.setattr(Bench, name, counted)
+    def quality(self, chosen, seed):
+        called("quality", chosen, seed)
+        accuracy = {task: [0.5, 0.25] for task in TASKS}
+        return QualityCell(
+            configuration=chosen.name, seed=seed, accuracy=accuracy, loss=[1.0 + seed, 2.0]
+        )
+
+    def speed(self, chosen, repeat):
+        called("speed", chosen, repeat)
+        return SpeedCell(
+            configuration=chosen.name,
+            round=repeat,
+            tokens_per_s=[10.0 + repeat],
+            ttft_s=[1.0],
+            tpot_s=[1.0],
+            fits_tokens=100.0,
+            weight_bytes=1.0,
+        )
+
+    monkeypatch.setattr(Bench, "quality", quality)
+    monkeypatch.setattr(Bench, "speed", speed)
     with pytest.raises(KeyboardInterrupt):
         run(tiny, tmp_path)
     first = calls[:8]
@@ -86,9 +104,16 @@ def test_a_killed_measurement_goes_on_and_ends_with_the_same_cells(tiny, tmp_pat
     assert not set(first) & set(calls[9:])
     assert len(found.quality) == 6 and len(found.speed) == 9
     assert run(tiny, tmp_path) == found and len(calls) == 9 + 15 - 8
-    # Accuracy is decided by the seed: the same questions find the same answers.
+    # Another plan, or other weights, are measured anew.
+    run(tiny, tmp_path, count=1)
+    assert len(calls) == 16 + 15
+    run(build(tiny.architecture, seed=2), tmp_path)
+    assert len(calls) == 16 + 30
+
+
+def test_the_same_seed_finds_the_same_answers(tiny):
     bench = Bench(model=tiny, text=TEXT, encode=encode, begins=BEGINS, plan=PLAN)
-    assert bench.quality(CHOSEN[1], 2) == found.quality[-1]
+    assert bench.quality(CHOSEN[1], 2) == bench.quality(CHOSEN[1], 2)
 
 
 def test_memory_is_the_same_for_all_and_what_does_not_fit_is_not_served(tiny):

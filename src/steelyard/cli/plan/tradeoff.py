@@ -164,22 +164,11 @@ def measure(
 
     folder = find_model(model).folder
     decoder, codec, tokens = _subject(folder, text)
-    trained = decoder.architecture.max_positions
-    chosen = _chosen(standard_configurations(stretch=stretch, cache_tokens=window), only)
-    wanted = tuple(lengths) or (trained // 4, trained // 2, trained, 2 * trained)
-    plan = MeasurePlan(
-        lengths=wanted,
-        reference=tuple(length for length in wanted if length <= trained) or wanted[:1],
-        memory_bytes=round(parse(memory, "byte", where="--memory")) if memory else _memory(decoder),
-        ttft_s=parse(ttft, "s", where="--ttft") if ttft else 0.0,
-        seeds=tuple(range(seeds)),
-        count=questions,
-        template=load(template, Template) if template else Template(),
-    )
+    plan = _plan(decoder, lengths, memory, ttft, questions, seeds, template)
     with progress("measure", quiet=json) as advance:
         measured = run(
             decoder,
-            chosen,
+            _chosen(standard_configurations(stretch=stretch, cache_tokens=window), only),
             plan,
             text=tokens,
             encode=codec.encode,
@@ -217,6 +206,29 @@ def explain(
     said = say(table, name, base)
     values = {"sentences": said, "move": to_plain(table.move(name, base))}
     print_report(explained_page(name, base, said), json=json, values=values)
+
+
+def _plan(
+    model: "Transformer",
+    lengths: tuple[int, ...],
+    memory: str,
+    ttft: str,
+    questions: int,
+    seeds: int,
+    template: Path | None,
+) -> MeasurePlan:
+    """Return what is measured."""
+    trained = model.architecture.max_positions
+    wanted = lengths or (trained // 4, trained // 2, trained, 2 * trained)
+    return MeasurePlan(
+        lengths=wanted,
+        reference=tuple(length for length in wanted if length <= trained) or wanted[:1],
+        memory_bytes=round(parse(memory, "byte", where="--memory")) if memory else _memory(model),
+        ttft_s=parse(ttft, "s", where="--ttft") if ttft else 0.0,
+        seeds=tuple(range(seeds)),
+        count=questions,
+        template=load(template, Template) if template else Template(),
+    )
 
 
 def _architecture(model: str, table: "TradeoffTable | None") -> Architecture:

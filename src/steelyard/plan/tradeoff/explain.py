@@ -2,7 +2,7 @@
 
 import math
 
-from steelyard.plan.tradeoff.table import Change, TradeoffPoint, TradeoffTable
+from steelyard.plan.tradeoff.table import GoalChange, TradeoffPoint, TradeoffTable
 from steelyard.units import pretty
 
 __all__ = ["explain", "move_words"]
@@ -57,17 +57,17 @@ def explain(table: TradeoffTable, name: str, base: str) -> list[str]:
     return found
 
 
-def move_words(change: Change) -> str:
+def move_words(change: GoalChange) -> str:
     """Return "+", "-" or "0" of a change."""
     return {1: "+", -1: "-", 0: "0"}[change.sign]
 
 
-def _verdict(change: Change) -> str:
+def _verdict(change: GoalChange) -> str:
     """Say whether a change lies outside the noise."""
     return "outside the noise band" if change.sign else "within the noise band"
 
 
-def _ratio(goal: str, value: float, base: float, change: Change, unit: str) -> str:
+def _ratio(goal: str, value: float, base: float, change: GoalChange, unit: str) -> str:
     """Say how a ratio changed; it is that of the means, the band that of paired repeats."""
     factor = math.exp(change.value)
     low, high = math.exp(change.value - change.band), math.exp(change.value + change.band)
@@ -77,7 +77,7 @@ def _ratio(goal: str, value: float, base: float, change: Change, unit: str) -> s
     )
 
 
-def _difference(one: TradeoffPoint, other: TradeoffPoint, change: Change) -> str:
+def _difference(one: TradeoffPoint, other: TradeoffPoint, change: GoalChange) -> str:
     """Say how recall changed."""
     return (
         f"Accuracy: {one.recall:.1%} of the answers are right against {other.recall:.1%}, "
@@ -85,7 +85,7 @@ def _difference(one: TradeoffPoint, other: TradeoffPoint, change: Change) -> str
     )
 
 
-def _loss(one: TradeoffPoint, other: TradeoffPoint, change: Change) -> str:
+def _loss(one: TradeoffPoint, other: TradeoffPoint, change: GoalChange) -> str:
     """Say how the loss on text changed."""
     return (
         f"Loss on text: {one.loss:.3f} nats per token against {other.loss:.3f}, "

@@ -2,8 +2,10 @@
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +20,9 @@ from steelyard.runs.progress import Advance
 from steelyard.runs.stages import Stages
 
 __all__ = ["measure"]
+
+T = TypeVar("T")
+_Jobs = Sequence[tuple[int, Configuration]]
 
 
 def measure(
@@ -58,53 +63,48 @@ def measure(
     Source: Zeng et al. 2024 (arXiv 2405.11299), the three goals and their comparison at equal
         resources.
     """
-    names = [item.name for item in configurations]
-    if len(names) < 2 or len(set(map(_slug, names))) < len(names):
-        raise ConfigError(
-            f"{len(names)} configurations, {len(set(map(_slug, names)))} names",
-            hint="give a baseline and others, with different names",
-        )
+    _refuse_names(configurations)
     bench = Bench(model=model, text=text, encode=encode, begins=begins, plan=plan)
     key = {"model": fingerprint(model), "text": _hash(text), "plan": plan}
-    stages = Stages(folder)
-    jobs = len(names) * len(plan.seeds) + (len(names) + 1) * plan.rounds
+    turns = _turns(configurations, plan.rounds)
+    asked = [(seed, chosen) for chosen in configurations for seed in plan.seeds]
     done = 0
 
-    def tell(words: str) -> None:
+    def cells(
+        kind: type[T], what: str, work: Callable[[Configuration, int], T], jobs: _Jobs
+    ) -> tuple[T, ...]:
         nonlocal done
-        done += 1
-        advance(done / jobs, words)
-
-    speed: list[SpeedCell] = []
-    for repeat, chosen in _turns(configurations, plan.rounds):
-        speed.append(
-            stages.run(
-                f"speed-{_slug(chosen.name)}-{repeat}",
-                key | {"chosen": chosen},
-                SpeedCell,
-                lambda chosen=chosen, repeat=repeat: bench.speed(chosen, repeat),
-            )
-        )
-        tell(f"{chosen.name}: speed")
-    quality: list[QualityCell] = []
-    for chosen in configurations:
-        for seed in plan.seeds:
-            quality.append(
-                stages.run(
-                    f"quality-{_slug(chosen.name)}-{seed}",
+        found = []
+        for number, chosen in jobs:
+            found.append(
+                Stages(folder).run(
+                    f"{what}-{_slug(chosen.name)}-{number}",
                     key | {"chosen": chosen},
-                    QualityCell,
-                    lambda chosen=chosen, seed=seed: bench.quality(chosen, seed),
+                    kind,
+                    partial(work, chosen, number),
                 )
             )
-            tell(f"{chosen.name}: accuracy")
+            done += 1
+            advance(done / (len(turns) + len(asked)), f"{chosen.name}: {what}")
+        return tuple(found)
+
     return Measured(
         model=model.architecture,
         plan=plan,
         configurations=tuple(configurations),
-        quality=tuple(quality),
-        speed=tuple(speed),
+        speed=cells(SpeedCell, "speed", bench.speed, turns),
+        quality=cells(QualityCell, "quality", bench.quality, asked),
     )
+
+
+def _refuse_names(configurations: Sequence[Configuration]) -> None:
+    """Refuse what cannot be told apart, in tables or as files."""
+    names = {_slug(item.name) for item in configurations}
+    if len(configurations) < 2 or len(names) < len(configurations):
+        raise ConfigError(
+            f"{len(configurations)} configurations, {len(names)} names",
+            hint="give a baseline and others, with different names",
+        )
 
 
 def fingerprint(model: Transformer) -> str:

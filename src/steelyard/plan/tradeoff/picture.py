@@ -27,51 +27,55 @@ def tradeoff_chart(table: TradeoffTable) -> dict[str, Any]:
 
     rows = [_row(table, number) for number in range(len(table.points))]
     shown = alt.Chart(layers.values(rows))
-    kinds = alt.Color("type:N", title="better in")
-    names = alt.Tooltip("name:N", title="configuration")
-
-    def panel(field: str, title: str) -> Any:
-        """Draw one goal over context."""
-        across = alt.X(
-            "context:Q", title="context that fits and is recalled, tokens", scale=_log(alt)
-        )
-        up = alt.Y(f"{field}:Q", title=title, scale=alt.Scale(zero=False))
-        bars = shown.mark_rule(opacity=0.45).encode(
-            x=across, y=alt.Y(f"{field}_low:Q"), y2=alt.Y2(f"{field}_high:Q"), color=kinds
-        )
-        dots = shown.mark_circle(size=60).encode(x=across, y=up, color=kinds, tooltip=[names])
-        labels = shown.mark_text(dx=6, dy=-6, align="left", fontSize=10).encode(
-            x=across, y=up, text="number:N"
-        )
-        return alt.layer(bars, dots, labels).properties(width=layers.PLOT_WIDTH // 2 - 70)
-
-    curve = alt.Chart(layers.values(_curves(table)))
-    lines = curve.mark_line(point=True).encode(
-        x=alt.X("length:Q", title="length of the question, tokens", scale=_log(alt)),
-        y=alt.Y("value:Q", title=None),
-        color=alt.Color("name:N", title="configuration"),
-    )
     wide = layers.PLOT_WIDTH // 2 - 70
+    panels = (("recall", "right answers"), ("rate", "tokens per second"))
+    upper = alt.hconcat(*(_panel(alt, shown, *panel, wide) for panel in panels))
+    lines = (
+        alt.Chart(layers.values(_curves(table)))
+        .mark_line(point=True)
+        .encode(
+            x=alt.X("length:Q", title="length of the question, tokens", scale=_log(alt)),
+            y=alt.Y("value:Q", title=None, scale=alt.Scale(zero=False)),
+            color=alt.Color("name:N", title="configuration"),
+        )
+    )
+    names = {"recall": "Right answers by length", "loss": "Loss on text, nats per token"}
     lower = alt.hconcat(
-        lines.transform_filter("datum.kind == 'recall'").properties(
-            width=wide, height=_HEIGHT - 60, title="Right answers by length"
-        ),
-        lines.transform_filter("datum.kind == 'loss'").properties(
-            width=wide, height=_HEIGHT - 60, title="Loss on text by length, nats per token"
-        ),
+        *(
+            lines.transform_filter(f"datum.kind == '{kind}'").properties(
+                width=wide, height=_HEIGHT - 60, title=words
+            )
+            for kind, words in names.items()
+        )
     )
-    upper = alt.hconcat(
-        panel("recall", "right answers").properties(height=_HEIGHT),
-        panel("rate", "tokens per second").properties(height=_HEIGHT),
-    )
-    words = ", ".join(f"{row['number']} {row['name']}" for row in rows)
-    half = len(words) // 2 + words[len(words) // 2 :].find(",") + 1
     title = alt.TitleParams(
         "Accuracy and performance over context at equal memory",
-        subtitle=[words[:half], words[half:].strip()],
+        subtitle=_legend([f"{row['number']} {row['name']}" for row in rows]),
     )
     drawn = alt.vconcat(upper, lower).resolve_scale(color="independent").properties(title=title)
     return layers.finish(drawn)
+
+
+def _panel(alt: Any, shown: Any, field: str, title: str, wide: int) -> Any:
+    """Draw one goal over context."""
+    kinds = alt.Color("type:N", title="better in")
+    across = alt.X("context:Q", title="context that fits and is recalled, tokens", scale=_log(alt))
+    up = alt.Y(f"{field}:Q", title=title, scale=alt.Scale(zero=False))
+    bars = shown.mark_rule(opacity=0.45).encode(
+        x=across, y=alt.Y(f"{field}_low:Q"), y2=alt.Y2(f"{field}_high:Q"), color=kinds
+    )
+    dots = shown.mark_circle(size=60).encode(
+        x=across, y=up, color=kinds, tooltip=[alt.Tooltip("name:N", title="configuration")]
+    )
+    labels = shown.mark_text(dx=6, dy=-6, align="left", fontSize=10).encode(
+        x=across, y=up, text="number:N"
+    )
+    return alt.layer(bars, dots, labels).properties(width=wide, height=_HEIGHT)
+
+
+def _legend(words: list[str]) -> list[str]:
+    """Return numbered names in lines of five."""
+    return [", ".join(words[start : start + 5]) for start in range(0, len(words), 5)]
 
 
 def _log(alt: Any) -> Any:

@@ -2,11 +2,13 @@
 
 import math
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.hardware import Accelerator
-from steelyard.cost.longcontext import KVSpec, serve_point
+from steelyard.cost.longcontext import KVSpec, ServePoint, serve_point
 from steelyard.cost.memory import kv_bytes_per_token
 from steelyard.cost.roofline import Machine
 from steelyard.cost.weights import WEIGHT_TYPES, kv_element_bytes, stored_bytes
@@ -146,40 +148,43 @@ def predict(
         stored_bytes(arch, WEIGHT_TYPES[chosen.weights]),
         stored_bytes(arch, WEIGHT_TYPES[dtype]),
     )
-    common = {"context": read, "dtype": dtype, "kv": kv}
     # Fewer bits of weights are fewer bytes to hold and to read, and as many operations.
-    stored = serve_point(arch, held, parameters=weights / element, **common)
-    plain = serve_point(arch, held, **common)
-
-    def tpot(sequences: int) -> float:
-        light = serve_point(arch, held, parameters=weights / element, batch=sequences, **common)
-        full = serve_point(arch, held, batch=sequences, **common)
-        busy = full.decode_s_per_token if full.bounds["decode"] == "compute" else 0.0
-        return max(light.decode_s_per_token, busy)
-
-    # The more decode together, the longer each waits: as many as fit and keep the limit.
-    most = max(1, min(stored.concurrency, _MOST_SEQUENCES))
-    sequences = bisect_right(range(2, most + 1), goals.tpot_s, key=tpot) + 1
-    tpot_s = tpot(sequences)
-    prefill_s = plain.prefill_s
+    plain = partial(serve_point, arch, held, context=read, dtype=dtype, kv=kv)
+    light = partial(plain, parameters=weights / element)
+    room = light().concurrency
+    sequences, tpot_s = _together(plain, light, min(room, _MOST_SEQUENCES), goals.tpot_s)
+    prefill_s = plain().prefill_s
+    if chosen.prompt == "selective":
+        # The served model scores the whole context before it reads what is left.
+        prefill_s += plain(context=goals.context).prefill_s
     if chosen.prefix_caching:
         prefill_s *= 1 - goals.shared
-    if chosen.prompt == "selective":
-        # The served model scores the whole context, as often as it reads what is left.
-        prefill_s += plain.prefill_s / kept
-    room = held.memory_bytes - weights
-    fits = room / (kv_bytes_per_token(arch, element) * kv.kept)
+    fits = (held.memory_bytes - weights) / (kv_bytes_per_token(arch, element) * kv.kept)
     if chosen.is_bounded:
-        fits = math.inf if stored.concurrency else 0.0
-    reach = arch.max_positions * chosen.stretch
+        fits = math.inf if room else 0.0
     each_s = prefill_s + goals.output_tokens * tpot_s / sequences
     return Predicted(
-        context_tokens=min(fits, reach) / kept,
+        context_tokens=min(fits, arch.max_positions * chosen.stretch) / kept,
         ttft_s=prefill_s,
         tpot_s=tpot_s,
         sequences=sequences,
-        tokens_per_s=goals.output_tokens / each_s if stored.concurrency else 0.0,
+        tokens_per_s=goals.output_tokens / each_s if room else 0.0,
     )
+
+
+def _together(
+    plain: Callable[..., ServePoint], light: Callable[..., ServePoint], most: int, limit_s: float
+) -> tuple[int, float]:
+    """Return how many sequences decode together within a limit, at least 1, and their time."""
+
+    def tpot(sequences: int) -> float:
+        full = plain(batch=sequences)
+        busy_s = full.decode_s_per_token if full.bounds["decode"] == "compute" else 0.0
+        return max(light(batch=sequences).decode_s_per_token, busy_s)
+
+    # The more decode together, the longer each waits.
+    found = bisect_right(range(2, most + 1), limit_s, key=tpot) + 1
+    return found, tpot(found)
 
 
 def _kv(chosen: Configuration, arch: Architecture, element: float, read: int) -> KVSpec:

@@ -12,7 +12,7 @@ from steelyard.errors import ConfigError
 from steelyard.plan.tradeoff.cells import Measured, QualityCell, SpeedCell
 from steelyard.plan.tradeoff.configuration import Configuration
 
-__all__ = ["Change", "Move", "TradeoffPoint", "TradeoffTable", "tabulate"]
+__all__ = ["GoalChange", "TradeoffMove", "TradeoffPoint", "TradeoffTable", "tabulate"]
 
 _LEAST_CONTEXT = math.log(1.1)
 """Least change of context that counts: lengths are measured on a grid."""
@@ -22,7 +22,7 @@ _TINY = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
+class GoalChange:
     """How one goal changed against the baseline.
 
     Attributes:
@@ -41,7 +41,7 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Move:
+class TradeoffMove:
     """How a configuration differs from another in all goals; positive is better.
 
     Attributes:
@@ -51,10 +51,10 @@ class Move:
         performance: logarithm of the ratio of rates.
     """
 
-    context: Change
-    recall: Change
-    loss: Change
-    performance: Change
+    context: GoalChange
+    recall: GoalChange
+    loss: GoalChange
+    performance: GoalChange
 
     @property
     def accuracy(self) -> int:
@@ -106,7 +106,7 @@ class TradeoffPoint:
     tpot_s: float
     recall_at: tuple[float, ...]
     loss_at: tuple[float, ...]
-    move: Move
+    move: TradeoffMove
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,7 +143,7 @@ class TradeoffTable:
         names = ", ".join(item.configuration.name for item in self.points)
         raise ConfigError(f"no configuration {name!r} was measured", hint=f"measured: {names}")
 
-    def move(self, name: str, base: str) -> Move:
+    def move(self, name: str, base: str) -> TradeoffMove:
         """Return how one configuration differs from any other."""
         one, other = self.point(name).configuration.name, self.point(base).configuration.name
         return _Series(self.measured, self.threshold).move(one, other, self.noise)
@@ -250,7 +250,7 @@ class _Series:
         half = len(rates) // 2
         return float(np.abs(rates[half:] - rates[:half]).max()) if half else 0.0
 
-    def move(self, name: str, base: str, noise: float) -> Move:
+    def move(self, name: str, base: str, noise: float) -> TradeoffMove:
         """Return how a configuration differs from another."""
         questions = self.plan.count * len(self._places) * len(self._quality[base][0].accuracy)
         context = [
@@ -261,7 +261,7 @@ class _Series:
         rates = [np.log(self.rates(one)[:rounds]) for one in (name, base)]
         loss = [self.losses(one)[:, self._places].mean(1) for one in (base, name)]
         one_answer = 1.0 / (questions * len(self._quality[base]))
-        return Move(
+        return TradeoffMove(
             context=_change(context[0] - context[1], _LEAST_CONTEXT),
             recall=_change(self.recall(name) - self.recall(base), one_answer),
             loss=_change(loss[0] - loss[1], _LEAST_LOSS),
@@ -316,12 +316,12 @@ def effective_tokens(lengths: Sequence[int], recall: Sequence[float], threshold:
     return math.exp(near + share * (far - near))
 
 
-def _change(differences: np.ndarray, least: float) -> Change:
+def _change(differences: np.ndarray, least: float) -> GoalChange:
     """Return the mean of paired differences, with its band."""
     count = len(differences)
     spread = float(differences.std(ddof=1)) if count > 1 else math.inf
     half = float(student.ppf(0.975, max(count - 1, 1))) * spread / math.sqrt(count)
-    return Change(value=float(differences.mean()), band=max(half, least))
+    return GoalChange(value=float(differences.mean()), band=max(half, least))
 
 
 def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:

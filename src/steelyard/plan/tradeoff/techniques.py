@@ -47,7 +47,7 @@ class Technique:
 
 
 @dataclass(frozen=True)
-class _File:
+class _TechniqueFile:
     """The knowledge file."""
 
     technique: tuple[Technique, ...]
@@ -56,7 +56,7 @@ class _File:
 @cache
 def techniques() -> dict[str, Technique]:
     """Return all techniques by name, in the order of the file."""
-    found = config.load(Path(__file__).with_name("techniques.toml"), _File).technique
+    found = config.load(Path(__file__).with_name("techniques.toml"), _TechniqueFile).technique
     return {item.name: item for item in found}
 
 
