@@ -103,6 +103,7 @@ def test_a_killed_measurement_goes_on_and_ends_with_the_same_cells(tiny, tmp_pat
     found = run(tiny, tmp_path)
     assert not set(first) & set(calls[9:])
     assert len(found.quality) == 6 and len(found.speed) == 9
+    assert found.quality[0].configuration == "dense"
     assert run(tiny, tmp_path) == found and len(calls) == 9 + 15 - 8
     # Another plan, or other weights, are measured anew.
     run(tiny, tmp_path, count=1)

@@ -3,10 +3,8 @@ from dataclasses import replace
 
 import pytest
 
-from steelyard import config
 from steelyard.cli.main import main
-from steelyard.files import read_json, write_json
-from steelyard.plan.tradeoff.cells import Measured
+from steelyard.plan.tradeoff.running import Bench
 from steelyard.runs.store import RunStore
 
 
@@ -38,21 +36,26 @@ def folder(tiny, tmp_path):
     return tmp_path
 
 
-def test_measured_then_explained_then_advised(folder, capsys):
+def test_measured_then_explained_then_advised(folder, capsys, monkeypatch):
     out, store = folder / "out", folder / "runs"
     words = [folder / "model", "--out", out, "--text", folder / "text.txt", "--store", store]
     words += ["--lengths", 320, "--lengths", 400, "--questions", 1]
     words += ["--only", "dense", "--only", "KV int8"]
     code, _, err = called(capsys, "measure", *words)
     # A model of random weights answers nothing, and the comparison would mean nothing.
-    assert code == 2 and "answers none of the questions" in err
-    path = out / "measured.json"
-    found = config.convert(read_json(path), Measured)
-    cells = [
-        replace(cell, accuracy={task: [0.8, 0.2] for task in cell.accuracy})
-        for cell in found.quality
-    ]
-    write_json(path, config.to_plain(replace(found, quality=tuple(cells))))
+    assert code == 2 and "answers none of the questions" in err and not list(out.glob("*.json"))
+    plain = Bench.quality
+
+    def answered(self, chosen, seed):
+        cell = plain(self, chosen, seed)
+        return replace(cell, accuracy={task: [0.8, 0.2] for task in cell.accuracy})
+
+    monkeypatch.setattr(Bench, "quality", answered)
+    words[2] = out = folder / "out2"
+    code, said, _ = called(capsys, "measure", *words, "--report", folder / "page.html")
+    assert code == 0 and "Beaten by none" in said
+    assert "Accuracy and performance over context" in (folder / "page.html").read_text()
+    assert {item.name for item in RunStore.existing(store).list()} == {"dense", "KV int8"}
     code, said, _ = called(capsys, "explain", out, "KV int8", "--json")
     assert code == 0
     assert json.loads(said)["sentences"][1].startswith("Accuracy: 80.0% of the answers are right")
@@ -62,15 +65,9 @@ def test_measured_then_explained_then_advised(folder, capsys):
     assert code == 0 and json.loads(said)["feasible"]
     code, said, _ = called(capsys, "recommend", "--measured", out, "--context", "32k", "--json")
     assert code == 1 and json.loads(said)["relax"].keys() == {"context"}
-    from steelyard.plan.tradeoff.keeping import keep_runs
-    from steelyard.plan.tradeoff.table import tabulate
-
-    table = tabulate(config.convert(read_json(path), Measured))
-    kept = keep_runs(table, RunStore(store), folder / "model")
-    record = RunStore.existing(store).get(kept[1])
-    assert (record.kind, record.name) == ("tradeoff", "KV int8")
+    record = RunStore.existing(store).get(RunStore.existing(store).list()[0].id)
     values = {item.quantity: item.value for item in record.measurements}
-    assert values["eval.recall"] == pytest.approx(table.points[1].recall)
+    assert record.kind == "tradeoff" and values["eval.recall"] == pytest.approx(0.8)
 
 
 def test_predictions_name_what_must_be_measured(capsys):

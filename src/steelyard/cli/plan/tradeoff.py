@@ -52,8 +52,7 @@ def recommend(
 ) -> None:
     """Rank techniques for a context, a loss of accuracy and latencies; say what to relax.
 
-    Example: steelyard plan tradeoff recommend --model llama-3-8b --machine H100-SXM5-80GB
-    --context 32k --tpot '20 ms'
+    Example: steelyard plan tradeoff recommend --measured tradeoff --context 32k --tpot '20 ms'
 
     Context and latencies are predicted for --machine, or those measured here without it. Accuracy
     is never assumed: what is neither exact nor in --measured must be measured.
@@ -130,11 +129,9 @@ def measure(
 ) -> None:
     """Measure a model in many configurations: what is recalled, how fast, in equal memory.
 
-    Example: steelyard plan tradeoff measure quickstart-out --out tradeoff --only dense
-    --only window --only 'KV int8'
+    Example: steelyard plan tradeoff measure quickstart-out --out tradeoff --questions 4
 
-    A measurement that was killed goes on where it was. Each configuration becomes a run of the
-    store.
+    A measurement that was killed goes on where it was. Each configuration becomes a run.
 
     Args:
         model: folder of a model or of a quickstart, or a run's name or id.

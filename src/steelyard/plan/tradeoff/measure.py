@@ -56,8 +56,8 @@ def measure(
         All cells.
 
     Raises:
-        ConfigError: there is nothing to compare, names repeat, or a configuration does not fit the
-            model.
+        ConfigError: there is nothing to compare, names repeat, a configuration does not fit the
+            model, or the baseline answers nothing.
         DataError: the text is too short, or a kept cell is corrupted.
 
     Source: Zeng et al. 2024 (arXiv 2405.11299), the three goals and their comparison at equal
@@ -68,6 +68,7 @@ def measure(
     key = {"model": fingerprint(model), "text": _hash(text), "plan": plan}
     turns = _turns(configurations, plan.rounds)
     asked = [(seed, chosen) for chosen in configurations for seed in plan.seeds]
+    own = len(plan.seeds)
     done = 0
 
     def cells(
@@ -88,13 +89,26 @@ def measure(
             advance(done / (len(turns) + len(asked)), f"{chosen.name}: {what}")
         return tuple(found)
 
+    # The baseline first: where it answers nothing, all that would follow says nothing.
+    base = cells(QualityCell, "quality", bench.quality, asked[:own])
+    _refuse_mute(base, plan)
     return Measured(
         model=model.architecture,
         plan=plan,
         configurations=tuple(configurations),
         speed=cells(SpeedCell, "speed", bench.speed, turns),
-        quality=cells(QualityCell, "quality", bench.quality, asked),
+        quality=(*base, *cells(QualityCell, "quality", bench.quality, asked[own:])),
     )
+
+
+def _refuse_mute(base: Sequence[QualityCell], plan: MeasurePlan) -> None:
+    """Refuse a model that answers nothing at reference lengths."""
+    places = [plan.lengths.index(length) for length in plan.reference]
+    if not any(row[place] for cell in base for row in cell.accuracy.values() for place in places):
+        raise ConfigError(
+            f"{base[0].configuration} answers none of the questions at reference lengths",
+            hint="give records in a form that the model knows, or shorter reference lengths",
+        )
 
 
 def _refuse_names(configurations: Sequence[Configuration]) -> None:
