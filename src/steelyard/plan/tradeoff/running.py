@@ -94,15 +94,23 @@ class Bench:
             seed=seed,
         )
 
+    def accuracy(self, chosen: Configuration, asked: list[Question]) -> float:
+        """Return the share of questions that a configuration answers right."""
+        llm = self._ample_engine(positioned(self.model, chosen, self.longest), chosen)
+        try:
+            return self._share(llm, chosen, asked)
+        finally:
+            llm.close()
+
     def quality(self, chosen: Configuration, seed: int) -> QualityCell:
         """Return how well a configuration answers, whatever memory that takes."""
         model = positioned(self.model, chosen, self.longest)
-        llm = make_engine(model, chosen.options(self._ample(), self.longest))
+        llm = self._ample_engine(model, chosen)
         plan = self.plan
         try:
             accuracy = {
                 task: [
-                    self._accuracy(llm, chosen, self.questions(task, length, plan.count, seed))
+                    self._share(llm, chosen, self.questions(task, length, plan.count, seed))
                     for length in plan.lengths
                 ]
                 for task in TASKS
@@ -156,13 +164,13 @@ class Bench:
             for row, document in enumerate(drawn)
         ]
 
-    def _ample(self) -> int:
-        """Return the memory of keys and values in which answers do not wait."""
+    def _ample_engine(self, model: Transformer, chosen: Configuration) -> LLM:
+        """Return an engine with memory enough that no answer waits."""
         arch = self.model.architecture
         slot = 2 * arch.num_layers * arch.num_kv_heads * arch.head_dim * 4
-        return _AMPLE * self.longest * slot
+        return make_engine(model, chosen.options(_AMPLE * self.longest * slot, self.longest))
 
-    def _accuracy(self, llm: LLM, chosen: Configuration, asked: list[Question]) -> float:
+    def _share(self, llm: LLM, chosen: Configuration, asked: list[Question]) -> float:
         """Return the share of questions whose whole answer is right."""
         prompts = [self._prompt(chosen, item) for item in asked]
         params = [SamplingParams(max_tokens=len(item.answer), ignore_end=True) for item in asked]
