@@ -123,6 +123,7 @@ def measure(
     questions: int = 8,
     seeds: int = 3,
     template: Path | None = None,
+    processor_time: Switch = False,
     store: Path | None = None,
     json: Switch = False,
     report: Path | None = None,
@@ -149,6 +150,8 @@ def measure(
         questions: questions of a task, length and seed.
         seeds: repeats of all questions, with others each time; at least 3.
         template: TOML file that says how records are written; English sentences when left out.
+        processor_time: count seconds of the processor on this process alone, on a machine that
+            others use meanwhile; wall time else.
         store: run store; the user's own when left out.
         json: print the table as JSON.
         report: HTML file for the page with the picture.
@@ -171,6 +174,7 @@ def measure(
             encode=codec.encode,
             begins=_begins(codec, decoder.architecture.vocab_size),
             folder=out / "cells",
+            clock="processor" if processor_time else "wall",
             advance=advance,
         )
     write_json(out / _FILE, to_plain(measured))

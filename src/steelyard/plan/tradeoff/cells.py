@@ -1,13 +1,16 @@
 """What was measured: quality by seed, speed by round, and how it is kept."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.errors import ConfigError, require
 from steelyard.plan.tradeoff.configuration import Configuration
 from steelyard.plan.tradeoff.tasks import Template
 
-__all__ = ["MeasurePlan", "Measured", "QualityCell", "SpeedCell"]
+__all__ = ["ClockName", "MeasurePlan", "Measured", "QualityCell", "SpeedCell"]
+
+ClockName = Literal["wall", "processor"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,6 +126,7 @@ class Measured:
         quality: one cell for each configuration and seed.
         speed: one for each configuration and round; the baseline has twice as many rounds, whose
             halves tell the noise.
+        clock: what the seconds of speed are: those of the wall, or the processor's own.
     """
 
     model: Architecture
@@ -130,3 +134,4 @@ class Measured:
     configurations: tuple[Configuration, ...]
     quality: tuple[QualityCell, ...]
     speed: tuple[SpeedCell, ...]
+    clock: ClockName = "wall"

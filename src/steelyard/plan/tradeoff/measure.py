@@ -12,7 +12,7 @@ import torch
 
 from steelyard.errors import ConfigError
 from steelyard.nn.transformer import Transformer
-from steelyard.plan.tradeoff.cells import Measured, MeasurePlan, QualityCell, SpeedCell
+from steelyard.plan.tradeoff.cells import ClockName, Measured, MeasurePlan, QualityCell, SpeedCell
 from steelyard.plan.tradeoff.configuration import Configuration
 from steelyard.plan.tradeoff.running import Bench
 from steelyard.plan.tradeoff.tasks import Encode
@@ -34,6 +34,7 @@ def measure(
     encode: Encode,
     begins: np.ndarray,
     folder: Path,
+    clock: ClockName = "wall",
     advance: Advance = lambda done, words: None,
 ) -> Measured:
     """Measure accuracy on questions with known answers, loss on text, and speed.
@@ -50,6 +51,8 @@ def measure(
         encode: turns a string into tokens, without any that begin a text.
         begins: bool [V] tokens with which a new word begins.
         folder: keeps the cells.
+        clock: "processor" counts the seconds that processors spent on this process: what a machine
+            that others use costs, whatever they do; for models on the CPU.
         advance: told the share that is done.
 
     Returns:
@@ -64,7 +67,9 @@ def measure(
         resources.
     """
     _refuse_names(configurations)
-    bench = Bench(model=model, text=text, encode=encode, begins=begins, plan=plan)
+    if clock == "processor" and model.embedding.weight.is_cuda:
+        raise ConfigError("processor time says nothing of a GPU", hint="measure wall time")
+    bench = Bench(model=model, text=text, encode=encode, begins=begins, plan=plan, clock=clock)
     key = {"model": fingerprint(model), "text": _hash(text), "plan": plan}
     turns = _turns(configurations, plan.rounds)
     asked = [(seed, chosen) for chosen in configurations for seed in plan.seeds]
@@ -80,7 +85,7 @@ def measure(
             found.append(
                 Stages(folder).run(
                     f"{what}-{_slug(chosen.name)}-{number}",
-                    key | {"chosen": chosen},
+                    key | {"chosen": chosen} | ({"clock": clock} if kind is SpeedCell else {}),
                     kind,
                     partial(work, chosen, number),
                 )
@@ -96,6 +101,7 @@ def measure(
         model=model.architecture,
         plan=plan,
         configurations=tuple(configurations),
+        clock=clock,
         speed=cells(SpeedCell, "speed", bench.speed, turns),
         quality=(*base, *cells(QualityCell, "quality", bench.quality, asked[own:])),
     )
