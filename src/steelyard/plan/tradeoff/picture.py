@@ -7,7 +7,9 @@ from steelyard.plan.tradeoff.table import TradeoffTable
 
 __all__ = ["tradeoff_chart"]
 
-_HEIGHT = 300
+_HEIGHT = 240
+_BESIDE = 240
+"""Pixels of axis and legend beside a panel."""
 
 
 def tradeoff_chart(table: TradeoffTable) -> dict[str, Any]:
@@ -27,42 +29,42 @@ def tradeoff_chart(table: TradeoffTable) -> dict[str, Any]:
 
     rows = [_row(table, number) for number in range(len(table.points))]
     shown = alt.Chart(layers.values(rows))
-    wide = layers.PLOT_WIDTH // 2 - 70
-    panels = (("recall", "right answers"), ("rate", "tokens per second"))
-    upper = alt.hconcat(*(_panel(alt, shown, *panel, wide) for panel in panels))
+    goals = (("recall", "right answers"), ("rate", "tokens per second"))
+    upper = [_panel(alt, shown, field, title) for field, title in goals]
     lines = (
         alt.Chart(layers.values(_curves(table)))
         .mark_line(point=True)
         .encode(
             x=alt.X("length:Q", title="length of the question, tokens", scale=_log(alt)),
-            y=alt.Y("value:Q", title=None, scale=alt.Scale(zero=False)),
-            color=alt.Color("name:N", title="configuration"),
+            color=alt.Color("name:N", title=None, legend=alt.Legend(columns=3, labelLimit=300)),
         )
     )
-    names = {"recall": "Right answers by length", "loss": "Loss on text, nats per token"}
-    lower = alt.hconcat(
-        *(
-            lines.transform_filter(f"datum.kind == '{kind}'").properties(
-                width=wide, height=_HEIGHT - 60, title=words
-            )
-            for kind, words in names.items()
-        )
-    )
+    names = {"recall": "right answers", "loss": "loss on text, nats per token"}
+    lower = [
+        lines.encode(y=alt.Y("value:Q", title=words, scale=alt.Scale(zero=False)))
+        .transform_filter(f"datum.kind == '{kind}'")
+        .properties(width=layers.PLOT_WIDTH - _BESIDE, height=_HEIGHT - 40)
+        for kind, words in names.items()
+    ]
     title = alt.TitleParams(
         "Accuracy and performance over context at equal memory",
         subtitle=_legend([f"{row['number']} {row['name']}" for row in rows]),
     )
-    drawn = alt.vconcat(upper, lower).resolve_scale(color="independent").properties(title=title)
-    return layers.finish(drawn)
+    drawn = alt.vconcat(*upper, *lower, spacing=14).properties(title=title)
+    return layers.finish(drawn.resolve_scale(color="independent"))
 
 
-def _panel(alt: Any, shown: Any, field: str, title: str, wide: int) -> Any:
+def _panel(alt: Any, shown: Any, field: str, title: str) -> Any:
     """Draw one goal over context."""
+    from steelyard.runs import layers
+
     kinds = alt.Color("type:N", title="better in")
     across = alt.X("context:Q", title="context that fits and is recalled, tokens", scale=_log(alt))
-    up = alt.Y(f"{field}:Q", title=title, scale=alt.Scale(zero=False))
+    # Rates differ by factors, and their bands are factors too.
+    scale = alt.Scale(type="log", nice=False) if field == "rate" else alt.Scale(zero=False)
+    up = alt.Y(f"{field}:Q", title=title, scale=scale)
     bars = shown.mark_rule(opacity=0.45).encode(
-        x=across, y=alt.Y(f"{field}_low:Q"), y2=alt.Y2(f"{field}_high:Q"), color=kinds
+        x=across, y=alt.Y(f"{field}_low:Q", scale=scale), y2=alt.Y2(f"{field}_high:Q"), color=kinds
     )
     dots = shown.mark_circle(size=60).encode(
         x=across, y=up, color=kinds, tooltip=[alt.Tooltip("name:N", title="configuration")]
@@ -70,7 +72,9 @@ def _panel(alt: Any, shown: Any, field: str, title: str, wide: int) -> Any:
     labels = shown.mark_text(dx=6, dy=-6, align="left", fontSize=10).encode(
         x=across, y=up, text="number:N"
     )
-    return alt.layer(bars, dots, labels).properties(width=wide, height=_HEIGHT)
+    return alt.layer(bars, dots, labels).properties(
+        width=layers.PLOT_WIDTH - _BESIDE, height=_HEIGHT
+    )
 
 
 def _legend(words: list[str]) -> list[str]:
@@ -93,7 +97,8 @@ def _row(table: TradeoffTable, number: int) -> dict[str, Any]:
         "number": str(number + 1),
         "name": item.configuration.name,
         "type": item.move.type or "nothing",
-        "context": item.context_tokens,
+        # A logarithm has no place for what recalls nothing: it stands left of the shortest length.
+        "context": max(item.context_tokens, table.measured.plan.lengths[0] / 2),
         "recall": item.recall,
         "recall_low": item.recall - item.move.recall.band,
         "recall_high": item.recall + item.move.recall.band,
