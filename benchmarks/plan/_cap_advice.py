@@ -6,12 +6,13 @@ from dataclasses import replace
 from benchmarks.common import Check
 from benchmarks.plan._cap_model import Subject
 
+from steelyard import catalog
 from steelyard.catalog.hardware import Accelerator
 from steelyard.plan.tradeoff.predicted import Goals
 from steelyard.plan.tradeoff.recommend import recommend
 from steelyard.plan.tradeoff.table import TradeoffPoint, TradeoffTable, tabulate
 
-__all__ = ["DEVICE", "advice_checks"]
+__all__ = ["DEVICE", "advice_checks", "infeasible_predictions"]
 
 # The device only stands in for predictions of what was not measured, which is nothing here.
 DEVICE = Accelerator(
@@ -58,6 +59,20 @@ def advice_checks(whole: TradeoffTable, made: Subject) -> list[Check]:
         Check("2 of them whose best is in the top three", held_right, 9, "higher"),
         *_infeasible(table, made),
     ]
+
+
+def infeasible_predictions() -> list[Check]:
+    """Ask, without any measurement, for what no technique reaches on a large accelerator."""
+    arch = catalog.architecture_by_name("llama-3-8b")
+    device = catalog.accelerator("H100-SXM5-80GB")
+    asked = {
+        "ttft": Goals(context=8000, ttft_s=1e-6),
+        "tpot": Goals(context=8000, tpot_s=1e-6),
+    }
+    right = sum(
+        set(recommend(goals, arch, device).relax) == {goal} for goal, goals in asked.items()
+    )
+    return [Check("2 of two infeasible predictions declared", right, 2, "higher")]
 
 
 def _half(whole: TradeoffTable, seeds: tuple[int, ...], rounds: tuple[int, ...]) -> TradeoffTable:

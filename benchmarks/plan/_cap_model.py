@@ -3,10 +3,10 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
-from benchmarks.serve._recall_model import Recipe, trained
+from benchmarks.serve._recall_model import Recipe, architecture, trained
 from benchmarks.serve._recall_text import real_text
 
-from steelyard.nn.transformer import Transformer
+from steelyard.nn.transformer import Transformer, build
 from steelyard.plan.tradeoff.tasks import Template
 
 __all__ = ["TEMPLATE", "Subject", "subject"]
@@ -18,7 +18,6 @@ _FULL = Recipe(
     theta=1e4,
     aliases=0.25,
 )
-_QUICK = replace(_FULL, phases=((40, 8, 128, 4, 16),), max_positions=256)
 
 TEMPLATE = Template(
     define="!{key}{value}\n",
@@ -54,13 +53,15 @@ class Subject:
 
 
 def subject(quick: bool) -> Subject:
-    """Return the trained model, from the cache or by training it; a killed training goes on."""
-    recipe = _QUICK if quick else _FULL
-    grown = trained(recipe)
-    # It was trained on positions below half of what it was built for.
-    arch = replace(grown.architecture, max_positions=recipe.max_positions // 2)
-    model = Transformer(arch)
-    model.load_state_dict(grown.state_dict(), assign=True)
+    """Return the trained model, from the cache or by training it; a killed training goes on.
+
+    A quick run has the same shape with weights as they are drawn.
+    """
+    # It is trained on positions below half of what it is built for.
+    arch = replace(architecture(_FULL), max_positions=_FULL.max_positions // 2)
+    model = build(arch, seed=0)
+    if not quick:
+        model.load_state_dict(trained(_FULL).state_dict())
     text = real_text()[0]
     begins = np.zeros(256, dtype=bool)
     begins[[ord(" "), ord("\n")]] = True

@@ -21,7 +21,7 @@ from steelyard.nn.attention import causal_attention
 from steelyard.nn.layer import DecoderLayer
 from steelyard.nn.transformer import Transformer, build
 
-__all__ = ["Recipe", "cache_dir", "trained"]
+__all__ = ["Recipe", "architecture", "cache_dir", "trained"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ def _positions(rng: np.random.Generator, count: int, length: int, limit: int) ->
     return torch.from_numpy(rows)
 
 
-def _architecture(recipe: Recipe) -> Architecture:
+def architecture(recipe: Recipe) -> Architecture:
     """Return the decoder's shape: Llama-like, one key head per query head."""
     return Architecture(
         name=f"recall-{recipe.hidden_size}",
@@ -183,7 +183,7 @@ def trained(recipe: Recipe, *, every: int = 20, log: bool = True) -> Transformer
         The model, in evaluation mode.
     """
     path = cache_dir() / f"recall-{recipe.key}.pt"
-    model = build(_architecture(recipe), seed=recipe.seed)
+    model = build(architecture(recipe), seed=recipe.seed)
     _start_recall(model, recipe.seed)
     optimizers = _optimizers(model)
     done = 0
