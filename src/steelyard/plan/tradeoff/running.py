@@ -31,7 +31,7 @@ from steelyard.serve.scheduling.request import Request
 from steelyard.serve.scoring import bounded_losses, engine_losses
 from steelyard.serve.sparse.serving import CACHES
 
-__all__ = ["Bench", "weight_bytes"]
+__all__ = ["Bench", "ProcessorClock", "weight_bytes"]
 
 _AMPLE = 16
 """Sequences of the longest length whose keys and values fit where only answers matter."""
@@ -213,7 +213,7 @@ class Bench:
         now_s = time.perf_counter
         if self.clock == "processor":
             now_s = time.process_time
-            llm.clock = _ProcessorClock()
+            llm.clock = ProcessorClock()
         llm.reset()
         with frozen_heap():
             start = now_s()
@@ -235,7 +235,7 @@ class Bench:
         return len(done) * plan.output_tokens / seconds, ttft_s, float(np.mean(further))
 
 
-class _ProcessorClock:
+class ProcessorClock:
     """Seconds that the processor spent on this process, all threads together."""
 
     def now_s(self) -> float:
