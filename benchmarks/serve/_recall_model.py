@@ -21,7 +21,7 @@ from steelyard.nn.attention import causal_attention
 from steelyard.nn.layer import DecoderLayer
 from steelyard.nn.transformer import Transformer, build
 
-__all__ = ["Recipe", "cache_dir", "trained"]
+__all__ = ["Recipe", "architecture", "cache_dir", "trained"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +35,8 @@ class Recipe:
             each part of the training.
         max_positions: longest context.
         seed: seed of weights and data.
+        theta: base of the wavelengths of positions.
+        aliases: share of the records that name another one.
     """
 
     hidden_size: int = 256
@@ -47,6 +49,8 @@ class Recipe:
     )
     max_positions: int = 8192
     seed: int = 0
+    theta: float = 1e7
+    aliases: float = 0.0
 
     @property
     def num_steps(self) -> int:
@@ -56,7 +60,10 @@ class Recipe:
     @property
     def key(self) -> str:
         """Hash of everything that decides the weights."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
+        # What came later counts only where it is used: files cached before keep their names.
+        later = {"theta": 1e7, "aliases": 0.0}
+        decides = {name: at for name, at in asdict(self).items() if later.get(name) != at}
+        return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def cache_dir() -> Path:
@@ -80,7 +87,7 @@ def _positions(rng: np.random.Generator, count: int, length: int, limit: int) ->
     return torch.from_numpy(rows)
 
 
-def _architecture(recipe: Recipe) -> Architecture:
+def architecture(recipe: Recipe) -> Architecture:
     """Return the decoder's shape: Llama-like, one key head per query head."""
     return Architecture(
         name=f"recall-{recipe.hidden_size}",
@@ -94,7 +101,7 @@ def _architecture(recipe: Recipe) -> Architecture:
         max_positions=recipe.max_positions,
         tied_embeddings=True,
         qkv_bias=True,
-        rope_theta=1e7,
+        rope_theta=recipe.theta,
     )
 
 
@@ -176,7 +183,7 @@ def trained(recipe: Recipe, *, every: int = 20, log: bool = True) -> Transformer
         The model, in evaluation mode.
     """
     path = cache_dir() / f"recall-{recipe.key}.pt"
-    model = build(_architecture(recipe), seed=recipe.seed)
+    model = build(architecture(recipe), seed=recipe.seed)
     _start_recall(model, recipe.seed)
     optimizers = _optimizers(model)
     done = 0
@@ -256,7 +263,7 @@ def _batch(recipe: Recipe, text: bytes, step: int) -> tuple[torch.Tensor, torch.
     _, count, length, shortest, longest = recipe.phases[
         int(np.searchsorted(ends, step, side="right"))
     ]
-    rows = streams(text, rng, count, length + 1, gap=(shortest, longest))
+    rows = streams(text, rng, count, length + 1, gap=(shortest, longest), aliases=recipe.aliases)
     tokens = torch.from_numpy(np.stack([row.tokens for row in rows]))
     return tokens, _positions(rng, count, length, recipe.max_positions // 2)
 

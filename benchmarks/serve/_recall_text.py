@@ -12,7 +12,7 @@ from steelyard.errors import DataError
 
 __all__ = ["Stream", "real_text", "streams"]
 
-_DEFINE, _RECALL, _END = ord("!"), ord("?"), ord("\n")
+_DEFINE, _RECALL, _SAME, _END = ord("!"), ord("?"), ord("="), ord("\n")
 _FIRST_KEY = 128
 _NUM_KEYS = 128
 
@@ -66,11 +66,13 @@ def streams(
     *,
     gap: tuple[int, int],
     distance: int = 0,
+    aliases: float = 0.0,
 ) -> list[Stream]:
     """Mix text with records that are recalled later.
 
     A record is "!", a key byte that no text has, a payload (5 random capitals, or 16 to 32 bytes of
-    text) and a line end; a recall is the same with "?" first.
+    text) and a line end; a recall is the same with "?" first. An alias is "!", a new key, "=", the
+    key of a record or alias and a line end; its recall follows the links to the payload.
 
     Args:
         text: real text.
@@ -79,15 +81,21 @@ def streams(
         length: bytes of each.
         gap: shortest and longest text between records.
         distance: a record is recalled when it was last seen at least so many bytes ago.
+        aliases: share of the records that name another one.
 
     Returns:
         The sequences.
     """
-    return [_stream(text, rng, length, gap, distance) for _ in range(count)]
+    return [_stream(text, rng, length, gap, distance, aliases) for _ in range(count)]
 
 
 def _stream(
-    text: bytes, rng: np.random.Generator, length: int, gap: tuple[int, int], distance: int
+    text: bytes,
+    rng: np.random.Generator,
+    length: int,
+    gap: tuple[int, int],
+    distance: int,
+    aliases: float,
 ) -> Stream:
     """Make one sequence."""
     data = bytearray()
@@ -104,9 +112,17 @@ def _stream(
             data += text[cursor : cursor + size]
             cursor += size
         elif kind < 0.7 and len(records) < _NUM_KEYS:
-            is_code = bool(rng.random() < 0.5)
-            payload = _payload(text, rng, is_code)
-            data += bytes([_DEFINE, int(keys[len(records)])]) + payload + bytes([_END])
+            key = bytes([int(keys[len(records)])])
+            # Without aliases nothing is drawn for them: the sequences stay what they were.
+            if aliases and records and rng.random() < aliases:
+                other, payload, is_code = records[int(rng.integers(len(records)))]
+                link = bytes([_SAME, other])
+                data += bytes([_DEFINE]) + key + link + bytes([_END])
+                payload = link + payload
+            else:
+                is_code = bool(rng.random() < 0.5)
+                payload = _payload(text, rng, is_code)
+                data += bytes([_DEFINE]) + key + payload + bytes([_END])
             records.append((int(keys[len(records)]), payload, is_code))
             last_seen.append(len(data))
         elif far:

@@ -40,6 +40,12 @@ _ROWS: tuple[tuple[str, str, Literal["lower", "higher", "neither"], str], ...] =
         "Held-out cross-entropy in bits divided by the UTF-8 bytes it predicts.",
     ),
     (
+        "eval.recall",
+        "fraction",
+        "higher",
+        "Share of questions about a context whose every answer token was the likeliest.",
+    ),
+    (
         "train.loss",
         "nat/token",
         "lower",
@@ -168,6 +174,12 @@ _ROWS: tuple[tuple[str, str, Literal["lower", "higher", "neither"], str], ...] =
         "s",
         "lower",
         "Time from a request's arrival to its last token, mean over requests.",
+    ),
+    (
+        "serve.effective_context",
+        "token",
+        "higher",
+        "Longest context that fits into memory and from which questions are answered.",
     ),
     (
         "serve.kv_utilization",

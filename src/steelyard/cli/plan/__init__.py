@@ -51,6 +51,11 @@ for name, text, example in (
         "--model llama-3-8b --machine H100-SXM5-80GB --trace week.csv",
     ),
     (
+        "tradeoff",
+        "Weigh context, accuracy and performance of long-context techniques at equal memory.",
+        "recommend --model llama-3-8b --machine H100-SXM5-80GB --context 32k --tpot '20 ms'",
+    ),
+    (
         "network",
         "Say which routing a traffic needs on a network, and what the others would take.",
         "--topology leaf-spine:16x16x16 --collective halving-doubling",
