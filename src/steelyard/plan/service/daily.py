@@ -91,6 +91,18 @@ class DailyService:
     ) -> "DailyService":
         """Take the arrivals of a trace, stretched to a mean rate.
 
+        Args:
+            rows: rows by arrival.
+            instance: what is repeated.
+            goodput_per_s: requests per second that an instance carries.
+            rate_per_s: mean rate of the requests.
+            slo: limits.
+            share: share of the requests that has to keep both.
+            start_up_s: seconds from asking for an instance until it is ready.
+
+        Returns:
+            The service.
+
         Raises:
             TraceError: the trace spans less than two steps of the rate that a scaler sees.
         """
@@ -113,7 +125,10 @@ class DailyService:
         )
 
     def static(self) -> DailyChoice:
-        """Return the fewest instances that keep the limits all day.
+        """Find the fewest instances that keep the limits all day.
+
+        Returns:
+            The choice.
 
         Raises:
             InfeasibleError: not even very many do.
