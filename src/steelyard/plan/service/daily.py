@@ -217,6 +217,7 @@ class DailyService:
         end_s = float(run.timeline.last_token_s.max())
         until_s = np.minimum(windows[:, 2], end_s)
         served, times = run.first, run.timeline.last_token_s
+        last = self.instance.groups[-1]
         if len(self.instance.groups) > 1:
             # Prompts are over with the first token; an instance waits for those that it decodes.
             np.maximum.at(
@@ -225,7 +226,7 @@ class DailyService:
             decoded = run.second >= 0
             start = self.instance.groups[0].count * len(windows)
             served, times = run.second[decoded] - start, times[decoded]
-        np.maximum.at(until_s, served // self.instance.groups[-1].count, times)
+        np.maximum.at(until_s, served // last.count, times)
         return float(np.maximum(until_s - windows[:, 0], 0.0).sum())
 
 
