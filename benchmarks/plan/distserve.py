@@ -5,7 +5,8 @@
    scaled from 66B's. Each point is the mean over draws of short runs, as the paper's are; how short
    was chosen with a view of these very curves.
 2. The placement search on the paper's five rows: goodput of the paper's placement over the best
-   found, and the time of all five.
+   found, and the time of all five. Printed beside: what single assumptions of the paper's own
+   simulator make of its placements of OPT-66B.
 3. The same simulator, colocated, against this package's own engine on this machine, from a table of
    step times that was measured before.
 4. Speed of the compiled loop: requests per minute of one instance, and virtual over wall time of
@@ -20,6 +21,7 @@ from dataclasses import replace
 
 import numpy as np
 from benchmarks.common import Check
+from benchmarks.plan._distserve_assumptions import ASSUMPTIONS, STEP_PER_DEVICE
 from benchmarks.plan._distserve_engine import engine_checks
 from benchmarks.plan._distserve_paper import (
     ROWS,
@@ -33,6 +35,7 @@ from benchmarks.plan._distserve_paper import (
 from benchmarks.plan._distserve_vidur import vidur_checks
 
 from steelyard import catalog
+from steelyard.errors import ConfigError
 from steelyard.plan.service.load import ServiceLoad
 from steelyard.plan.service.options import EngineOption
 from steelyard.plan.service.planned import explained
@@ -59,6 +62,7 @@ def run(quick: bool) -> list[Check]:
     checks = _curves(3 if quick else 30)
     checks += _placements(300 if quick else 1000, large=not quick)
     if not quick:
+        _paper_assumptions(1000)
         checks += engine_checks()
     checks += _speed(20_000 if quick else 50_000)
     checks += vidur_checks(500 if quick else 3000)
@@ -207,6 +211,31 @@ def _paper_share(row: PaperRow, count: int, max_devices: int) -> float:
         f"{paper.words} {reached:.3f} requests/s per accelerator; {len(found)} pairs simulated"
     )
     return reached / best.per_device if best.per_device else 0.0
+
+
+def _paper_assumptions(count: int) -> None:
+    """Print what single assumptions of the paper's simulator make of its placements of OPT-66B."""
+    for row in (item for item in ROWS if item.model == "opt-66b"):
+        for name, assume in ASSUMPTIONS.items():
+            search = _search(row, "distserve", _load(row.lengths, count, 0))
+            limits = replace(search.limits, max_devices=row.num_devices)
+            search = assume(replace(search, limits=limits))
+            paper = search.apart(
+                _option(search.options, row.prefill), _option(search.options, row.decode)
+            )
+            try:
+                found = [item for item in search.search_in_node() if item.goodput]
+                reached = search.carried(paper).rate_per_s / paper.num_devices
+            except ConfigError:
+                print(f"{row.model} {row.lengths}, {name}: some limit breaks at any rate")
+                continue
+            best = max((item.per_device for item in found), default=0.0)
+            steps = [int(rate / STEP_PER_DEVICE) for rate in (reached, best)]
+            print(
+                f"{row.model} {row.lengths}, {name}: {reached:.3f} of {best:.3f}, "
+                f"{reached / best if best else 0.0:.3f}; in its steps of "
+                f"{STEP_PER_DEVICE:g}: {steps[0]} of {steps[1]}"
+            )
 
 
 def _speed(count: int) -> list[Check]:

@@ -149,6 +149,20 @@ def test_small_pools_preempt_in_both():
     assert [job.last_token_s for job in jobs] == compiled.timeline.last_token_s.tolist()
 
 
+def test_small_pools_evict_shared_prefixes_in_both():
+    group = ReplicaGroup(
+        step_time=STEP_TIME, blocks=40, block_size=4, token_budget=64, max_num_seqs=16, count=2,
+        prefix_caching=True, policy="priority", route="prefix", route_slack=2,
+    )  # fmt: skip
+    generator = np.random.default_rng(0)
+    trace = np.sort(generator.uniform(0, 1, 60)), *generator.integers(10, 40, (2, 60))
+    ids = [list(range(100 * (row % 4), 100 * (row % 4) + 10)) for row in range(60)]
+    compiled, jobs, _ = run_both([group], trace, ids, generator.integers(0, 3, 60))
+    assert compiled.num_preemptions > 5 and compiled.cached_tokens.sum() > 400
+    assert [job.last_token_s for job in jobs] == compiled.timeline.last_token_s.tolist()
+    assert [job.cached_tokens for job in jobs] == compiled.cached_tokens.tolist()
+
+
 def test_prompts_hold_their_room_until_they_are_pulled():
     # Two prompts fill the room of the prefill replica; the third waits for the first transfer.
     kinds = {"step_time": STEP_TIME, "block_size": 4, "token_budget": 16, "max_num_seqs": 16}

@@ -1,5 +1,7 @@
 """Bad fleets and traces are refused; step times by phase."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -37,6 +39,43 @@ def test_bad_traces_are_refused_by_row(arrivals, inputs, outputs, named):
 def test_requests_that_fit_nowhere_are_refused():
     with pytest.raises(CapacityError, match=r"row 1 .* 1610 tokens"):
         simulate_fleet([GROUP], [0.0, 1.0], [10, 1600], [10, 10])
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "named"),
+    [
+        ({"priority": [1]}, TraceError, "1 priorities for 2"),
+        ({"block_ids": [[1]]}, TraceError, "1 requests for a trace of 2"),
+        ({"windows": [[[0.0, 1.0]] * 2]}, ConfigError, "windows of the shapes"),
+        ({"windows": [[[2.0, 1.0]]]}, ConfigError, "end before they begin"),
+    ],
+)
+def test_bad_columns_are_refused(given, error, named):
+    with pytest.raises(error, match=named):
+        simulate_fleet([GROUP], [0.0, 1.0], [5, 5], [5, 5], **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"policy": "vtc"}, "SchedulerReplica"),
+        ({"route": "shortest"}, "fewest, rotation, prefix"),
+        ({"route_slack": -1}, "route_slack"),
+    ],
+)
+def test_what_only_schedulers_do_is_refused_by_name(given, named):
+    with pytest.raises(ConfigError, match=named):
+        replace(GROUP, **given)
+
+
+def test_groups_share_one_block_size():
+    kinds = {"step_time": STEP_TIME, "blocks": 100, "prefix_caching": True}
+    groups = [
+        ReplicaGroup(role="prefill", whole_prompts=True, block_size=8, **kinds),
+        ReplicaGroup(role="decode", **kinds),
+    ]
+    with pytest.raises(ConfigError, match=r"\[8, 16\]"):
+        simulate_fleet(groups, [0.0], [10], [10])
 
 
 def test_roles_have_to_go_together():

@@ -91,6 +91,18 @@ class DailyService:
     ) -> "DailyService":
         """Take the arrivals of a trace, stretched to a mean rate.
 
+        Args:
+            rows: rows by arrival.
+            instance: what is repeated.
+            goodput_per_s: requests per second that an instance carries.
+            rate_per_s: mean rate of the requests.
+            slo: limits.
+            share: share of the requests that has to keep both.
+            start_up_s: seconds from asking for an instance until it is ready.
+
+        Returns:
+            The service.
+
         Raises:
             TraceError: the trace spans less than two steps of the rate that a scaler sees.
         """
@@ -113,7 +125,10 @@ class DailyService:
         )
 
     def static(self) -> DailyChoice:
-        """Return the fewest instances that keep the limits all day.
+        """Find the fewest instances that keep the limits all day.
+
+        Returns:
+            The choice.
 
         Raises:
             InfeasibleError: not even very many do.
@@ -202,6 +217,7 @@ class DailyService:
         end_s = float(run.timeline.last_token_s.max())
         until_s = np.minimum(windows[:, 2], end_s)
         served, times = run.first, run.timeline.last_token_s
+        last = self.instance.groups[-1]
         if len(self.instance.groups) > 1:
             # Prompts are over with the first token; an instance waits for those that it decodes.
             np.maximum.at(
@@ -210,7 +226,7 @@ class DailyService:
             decoded = run.second >= 0
             start = self.instance.groups[0].count * len(windows)
             served, times = run.second[decoded] - start, times[decoded]
-        np.maximum.at(until_s, served // self.instance.groups[-1].count, times)
+        np.maximum.at(until_s, served // last.count, times)
         return float(np.maximum(until_s - windows[:, 0], 0.0).sum())
 
 

@@ -33,7 +33,14 @@ class BlockContents(NamedTuple):
     num_alone: int
 
     def num_places(self, lanes: int, groups: int) -> int:
-        """Return the places of contents in a fleet.
+        """Count the places of contents in a fleet.
+
+        Args:
+            lanes: micro-batches of all replicas.
+            groups: groups of replicas.
+
+        Returns:
+            Places.
 
         Raises:
             CapacityError: there are more than the loop can count.

@@ -91,7 +91,7 @@ def _send(state: FleetState, group: int, job: int, now_s: float) -> None:
     _queue_pull(state, lane, job)
 
 
-@njit_borrowing()
+@njit_borrowing(inline="always")
 def _is_open(state: FleetState, index: int, now_s: float) -> bool:
     """Whether a replica takes requests."""
     return state.replicas[index].open_s <= now_s < state.replicas[index].close_s
