@@ -149,7 +149,8 @@ def anneal(
         draws: numbers in [0, 1), [moves, 4].
 
     Returns:
-        Seconds to the last end; rank [p] and options [p] that reach it.
+        Seconds from the first layer's end to the last one's (to the end where there is one layer);
+        rank [p] and options [p] that reach it.
     """
     size, total = len(rank), len(resource)
     every_rank, shares, seconds = np.empty(total), np.empty(total), np.empty(total)
@@ -179,8 +180,10 @@ def anneal(
             every_rank[place] = tried_rank[own] + place // size * period
             shares[place] = options[own, tried[own]]
             seconds[place] = alone_s[place] / speeds[own, tried[own]]
-        end_s = run_pieces(resource, counts, edges, every_rank, shares, seconds)[1].max()
-        heat = 0.01 * (1 - move / len(draws)) ** 2
+        ends = run_pieces(resource, counts, edges, every_rank, shares, seconds)[1]
+        # What further layers add: the first one's start and the last one's end come once.
+        end_s = (ends.max() - ends[:size].max()) if total > size else ends.max()
+        heat = 0.02 * (1 - move / len(draws)) ** 2
         if move < 0 or end_s <= now_s or draws[move, 3] < np.exp((1 - end_s / now_s) / heat):
             now_s, now_rank, now = end_s, tried_rank, tried
         if now_s < best_s:

@@ -36,6 +36,7 @@ class _Structure:
         rank: start of each piece of a layer, [p].
         period: seconds of a layer.
         shared: what stage 2 chose, once it has.
+        end_s: seconds of all layers with that.
     """
 
     graph: OperationGraph
@@ -43,12 +44,7 @@ class _Structure:
     rank: list[float]
     period: float
     shared: SharedPieces | None = None
-
-    @property
-    def end_s(self) -> float:
-        """Seconds of the timed layers at the shares chosen."""
-        assert self.shared is not None
-        return self.shared.end_s
+    end_s: float = float("inf")
 
     def pieces(self, layers: int) -> list[NanoOperation]:
         """Return the pieces of some layers."""
@@ -130,7 +126,8 @@ class _Stage2:
             self.generator,
             moves=moves,
         )
-        return replace(item, shared=found)
+        end_s = float(found.run(item.pieces(item.graph.num_layers))[1].max())
+        return replace(item, shared=found, end_s=end_s)
 
 
 def _names(graph: OperationGraph) -> list[str]:
@@ -193,10 +190,9 @@ def _schedule(given: OperationGraph, best: _Structure) -> OverlapSchedule:
     """Time all layers, and fall back where the best does not gain enough."""
     assert best.shared is not None
     every = best.pieces(given.num_layers)
-    searched_s = float(best.shared.run(every)[1].max())
     split_s = sum(item.alone_s for item in every)
     sequential_s = sum(item.alone_s for item in cut(given, {}, 1)) * given.num_layers
-    taken = sequential_s / searched_s >= _LEAST_GAIN
+    taken = sequential_s / best.end_s >= _LEAST_GAIN
     shown = best if taken else _in_turn(given)
     assert shown.shared is not None
     layers = min(2, given.num_layers)
@@ -210,12 +206,12 @@ def _schedule(given: OperationGraph, best: _Structure) -> OverlapSchedule:
         end_s=end_s,
         shares=np.tile(shown.shared.shares, layers),
         layers=layers,
-        iteration_s=searched_s if taken else sequential_s,
+        iteration_s=best.end_s if taken else sequential_s,
         sequential_s=sequential_s,
         split_s=split_s,
-        searched_s=searched_s,
+        searched_s=best.end_s,
         is_overlapped=taken,
-        why=_why(bool(best.cuts), sequential_s / searched_s, sequential_s / split_s, taken=taken),
+        why=_why(bool(best.cuts), sequential_s / best.end_s, sequential_s / split_s, taken=taken),
     )
 
 
@@ -223,9 +219,7 @@ def _in_turn(graph: OperationGraph) -> _Structure:
     """Return whole operations one after the other."""
     seconds = [item.alone_s for item in cut(graph, {}, 1)]
     starts, ones = np.cumsum([0.0, *seconds])[:-1], np.ones(len(seconds))
-    shared = SharedPieces(
-        rank=starts, period=sum(seconds), shares=ones, speeds=ones, end_s=sum(seconds)
-    )
+    shared = SharedPieces(rank=starts, period=sum(seconds), shares=ones, speeds=ones)
     return _Structure(
         graph=graph, cuts={}, rank=starts.tolist(), period=sum(seconds), shared=shared
     )

@@ -24,14 +24,12 @@ class SharedPieces:
         period: what a layer adds to it.
         shares: share of the device of each, [p].
         speeds: performance of each at its share, [p].
-        end_s: seconds to the last end of the layers they were chosen on.
     """
 
     rank: Array
     period: float
     shares: Array
     speeds: Array
-    end_s: float
 
     def run(self, pieces: Sequence[NanoOperation]) -> tuple[Array, Array]:
         """Run some layers.
@@ -64,7 +62,7 @@ def choose_shares(
     *,
     moves: int,
 ) -> SharedPieces:
-    """Choose a share and a rank for each piece so that the last one ends early.
+    """Choose a share and a rank for each piece so that further layers take little time.
 
     A piece has the same share in all layers, and its duration is that alone over its performance
     at the share. Shares and ranks are changed at random from those of stage 1 with everything
@@ -79,7 +77,7 @@ def choose_shares(
         moves: changes that are tried.
 
     Returns:
-        The best found; never slower than the pieces with full shares.
+        The best found.
 
     Raises:
         ConfigError: the table lacks a kind.
@@ -95,7 +93,7 @@ def choose_shares(
         speeds[row, : len(at)] = list(at.values())
     counts = np.array(list(map(len, points)))
     links = PieceLinks.of(pieces)
-    end_s, found_rank, chosen = anneal(
+    _, found_rank, chosen = anneal(
         links.resource,
         links.counts,
         links.edges,
@@ -114,5 +112,4 @@ def choose_shares(
         period=period,
         shares=options[rows, chosen],
         speeds=speeds[rows, chosen],
-        end_s=float(end_s),
     )
