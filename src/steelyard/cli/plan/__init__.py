@@ -46,6 +46,11 @@ for name, text, example in (
         "--model llama-3-8b --machine H100-SXM5-80GB --rate '20 request/s' --tpot '30 ms'",
     ),
     (
+        "overlap",
+        "Cut a batch so that products, attention and collectives work at once.",
+        "--model llama-2-70b --machine A100-SXM4-80GB --tensor 8 --batch 2048",
+    ),
+    (
         "network",
         "Say which routing a traffic needs on a network, and what the others would take.",
         "--topology leaf-spine:16x16x16 --collective halving-doubling",
