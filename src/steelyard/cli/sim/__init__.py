@@ -9,6 +9,11 @@ VERBS: tuple[tuple[str, str, str], ...] = (
         "Replay a row of servers on one power budget: caps, brakes, and what requests wait.",
         "--added 12 --days 7 --report row.html",
     ),
+    (
+        "chain",
+        "Follow requests to servers, watts, cooling and carbon: joules and grams of an answer.",
+        "--servers 20 --days 1 --report chain.html",
+    ),
 )
 """Verb, one line of help, and the words of its example."""
 for name, text, example in VERBS:

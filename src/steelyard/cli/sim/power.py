@@ -3,16 +3,15 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from steelyard.cli.flags import flags
 from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, print_report
 from steelyard.cli.sim.row_page import page, values
+from steelyard.cli.sim.row_trace import requests_of
 from steelyard.config import load
 from steelyard.errors import ConfigError
 from steelyard.operate.power import POLICIES, RowAnswer, compare_policies
-from steelyard.sim.power import HIGH, LOW, RowRequests, RowScenario
+from steelyard.sim.power import RowScenario
 
 __all__ = ["power"]
 
@@ -52,7 +51,7 @@ def power(
     if recipe is not None and options is not None:
         raise ConfigError(f"options are part of the recipe {recipe}", hint="change them there")
     scenario = load(recipe, RowScenario) if recipe else options or RowScenario()
-    requests = None if trace is None else _of_trace(trace, scenario, high_share)
+    requests = None if trace is None else requests_of(trace, scenario, high_share)[0]
     answer = compare_policies(scenario, _names(policy), t1=t1, t2=t2, requests=requests)
     if chart is not None:
         from steelyard.runs.save import save_chart
@@ -75,31 +74,6 @@ def _names(policy: str) -> tuple[str, ...]:
             hint="such as --policy polca",
         )
     return (known[policy],)
-
-
-def _of_trace(path: Path, scenario: RowScenario, high_share: float) -> RowRequests:
-    """Read requests and repeat them until the row's time is over."""
-    from steelyard.serve.traces import load_rows
-
-    if not 0 <= high_share <= 1:
-        raise ConfigError(f"--high-share is {high_share}, but must be in [0, 1]")
-    rng = np.random.default_rng(scenario.seed)
-    rows = load_rows(path, rng)
-    arrival = np.array([row.arrival_s for row in rows])
-    # The next round begins a mean gap after the last arrival.
-    span_s = float(arrival[-1] - arrival[0]) * len(rows) / max(len(rows) - 1, 1)
-    if not span_s:
-        raise ConfigError(
-            f"all requests of {path} arrive at once", hint="give a trace with arrival times"
-        )
-    rounds = int(np.ceil(scenario.duration_s / span_s))
-    starts = np.repeat(np.arange(rounds) * span_s, len(rows))
-    times = np.tile(arrival - arrival[0], rounds) + starts
-    kept = times < scenario.duration_s
-    lengths = np.array([[row.input_tokens, row.output_tokens] for row in rows])
-    prompts, outputs = np.tile(lengths, (rounds, 1))[kept].T
-    priority = np.where(rng.random(int(kept.sum())) < high_share, HIGH, LOW)
-    return RowRequests.of(times[kept], prompts, outputs, priority)
 
 
 def _day(answer: RowAnswer) -> dict[str, Any]:

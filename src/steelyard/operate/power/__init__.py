@@ -1,5 +1,8 @@
-"""Policies that keep a row of servers under its power budget."""
+"""Policies of a row of servers: its power budget, its scaling, and what its answers take."""
 
+from steelyard.operate.power.answers import KindAccount
+from steelyard.operate.power.chain import AnswerChain, ChainRun, run_chain
+from steelyard.operate.power.chain_scenario import ChainScenario
 from steelyard.operate.power.compare import (
     POLICIES,
     RowAnswer,
@@ -17,12 +20,20 @@ from steelyard.operate.power.ladder import (
     polca,
 )
 from steelyard.operate.power.oracle import ScheduledCaps, oracle
+from steelyard.operate.power.scaling import SCALERS, ScaledRow, ScalingRules, scale_row
 
 __all__ = [
     "POLICIES",
+    "SCALERS",
+    "AnswerChain",
     "CapLadder",
     "CapStep",
+    "ChainRun",
+    "ChainScenario",
+    "KindAccount",
     "RowAnswer",
+    "ScaledRow",
+    "ScalingRules",
     "ScheduledCaps",
     "all_cap",
     "compare_policies",
@@ -32,5 +43,7 @@ __all__ = [
     "oracle",
     "polca",
     "replay_scenario",
+    "run_chain",
+    "scale_row",
     "uncapped",
 ]

@@ -3,6 +3,7 @@
 `replay_row` lets a policy watch over it for weeks.
 """
 
+from steelyard.sim.power.plant import BRAKE, CLOCKS, METER, PRIORITIES, SERVERS, RowPlant
 from steelyard.sim.power.replay import BandPolicy, RowReplay, replay_row
 from steelyard.sim.power.requests import (
     HIGH,
@@ -13,7 +14,7 @@ from steelyard.sim.power.requests import (
     daily_shape,
     draw_requests,
 )
-from steelyard.sim.power.row import BRAKE, CLOCKS, METER, RowPlant, ServerRow
+from steelyard.sim.power.row import ServerRow
 from steelyard.sim.power.scenario import RowScenario
 
 __all__ = [
@@ -22,7 +23,9 @@ __all__ = [
     "HIGH",
     "LOW",
     "METER",
+    "PRIORITIES",
     "PUBLISHED_MIX",
+    "SERVERS",
     "BandPolicy",
     "RequestKind",
     "RowPlant",

@@ -1,96 +1,17 @@
 """The compiled event loop of a row: prompts, tokens and clocks change the power of its servers."""
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
 from steelyard.jit import njit
+from steelyard.sim.power.charging import bring
+from steelyard.sim.power.state import DRAINING, OFF, ON, STARTING, RowState, RowTables
 
-__all__ = ["RowState", "RowTables", "advance", "scan", "set_clock"]
+__all__ = ["advance", "scan", "set_clock", "set_servers", "settle"]
 
 NOW, POWER_W, METER_J, OVER_SINCE, OVER_S, LONGEST_S = range(6)
 _NONE = -1
-
-
-class RowTables(NamedTuple):
-    """What does not change while a row is simulated.
-
-    Attributes:
-        arrival_s: arrivals, [requests].
-        prompt_s: seconds of each prompt alone at the full clock, [requests].
-        prompt_clocked: share of that which lengthens as the clock falls, [requests].
-        prompt_w: power of a server's accelerators meanwhile, [requests].
-        work_s: seconds of each request's tokens if it is alone, at the full clock, [requests].
-        order: requests by priority and arrival, first those of high priority, [requests].
-        bounds: where each priority begins in `order`, and where the last ends, [priorities + 1].
-        priority: priority that each server serves, [servers].
-        slow: seconds of a token over those of a lone request, by requests at once, [slots + 1].
-        token_w: power of a server's accelerators while they generate, by requests at once; idle
-            power first, [slots + 1].
-        host_w: power of a server beside its accelerators.
-        cubic: share of the power above idle that falls with the third power of the clock.
-        token_clocked: share of the time of tokens that lengthens as the clock falls.
-        budget_w: power that the row may draw.
-    """
-
-    arrival_s: np.ndarray
-    prompt_s: np.ndarray
-    prompt_clocked: np.ndarray
-    prompt_w: np.ndarray
-    work_s: np.ndarray
-    order: np.ndarray
-    bounds: np.ndarray
-    priority: np.ndarray
-    slow: np.ndarray
-    token_w: np.ndarray
-    host_w: float
-    cubic: float
-    token_clocked: float
-    budget_w: float
-
-
-class RowState(NamedTuple):
-    """What changes.
-
-    Attributes:
-        totals: time, power now, energy by the meter, since when the budget is exceeded (infinity
-            when it is not), seconds above it, longest of them, [6].
-        clock: clock of each priority over the highest, [priorities].
-        arrived: next of `order` to arrive, by priority, [priorities].
-        taken: next of `order` to be served, [priorities].
-        since_s: time up to which a server's state is right, [servers].
-        next_s: its next event, [servers].
-        watts: its power, [servers].
-        speed: progress per second of its prompt, or of its tokens, [servers].
-        energy_j: its energy while it worked, and while it idled, [servers, 2].
-        prompt: request whose prompt it works on, -1 for none, [servers].
-        left_s: what is left of that prompt, [servers].
-        done_s: work of each slot's request at its end, on the server's own scale, [servers, slots].
-        work_s: place on that scale now, [servers].
-        request: request in each slot, [servers, slots].
-        active: requests whose tokens are generated, [servers].
-        first_s: time of each request's first token, NaN before, [requests].
-        finish_s: and of its last, [requests].
-    """
-
-    totals: np.ndarray
-    clock: np.ndarray
-    arrived: np.ndarray
-    taken: np.ndarray
-    since_s: np.ndarray
-    next_s: np.ndarray
-    watts: np.ndarray
-    speed: np.ndarray
-    energy_j: np.ndarray
-    prompt: np.ndarray
-    left_s: np.ndarray
-    done_s: np.ndarray
-    work_s: np.ndarray
-    request: np.ndarray
-    active: np.ndarray
-    first_s: np.ndarray
-    finish_s: np.ndarray
 
 
 @njit(error_model="numpy")
@@ -121,9 +42,10 @@ def advance(tables: RowTables, state: RowState, until_s: float) -> None:
             _refresh(tables, state, server)
         else:
             state.arrived[from_class] += 1
+            state.present[from_class] += 1
             server = _free_server(tables, state, from_class)
             if server != _NONE:
-                _bring(state, server, first_s)
+                bring(tables, state, server, first_s)
                 _take(tables, state, server)
                 _refresh(tables, state, server)
     _pass_to(state, until_s, tables.budget_w)
@@ -141,39 +63,25 @@ def _pass_to(state: RowState, time_s: float, budget_w: float) -> None:
         totals[LONGEST_S] = max(totals[LONGEST_S], time_s - totals[OVER_SINCE])
     else:
         totals[OVER_SINCE] = math.inf
+    for priority in range(len(state.present)):
+        state.present_s[priority] += spent * state.present[priority]
     totals[NOW] = time_s
 
 
 @njit(error_model="numpy")
-def _bring(state: RowState, server: int, time_s: float) -> None:
-    """Bring one server up to a time between its events.
-
-    Args:
-        state: of the row.
-        server: number of the server.
-        time_s: seconds, at most its next event.
-    """
-    spent = time_s - state.since_s[server]
-    is_busy = state.prompt[server] != _NONE or state.active[server] > 0
-    state.energy_j[server, 0 if is_busy else 1] += spent * state.watts[server]
-    if state.prompt[server] != _NONE:
-        state.left_s[server] -= spent * state.speed[server]
-    elif state.active[server] > 0:
-        state.work_s[server] += spent * state.speed[server]
-    state.since_s[server] = time_s
-
-
-@njit(error_model="numpy")
 def _end(tables: RowTables, state: RowState, server: int) -> None:
-    """End what a server's next event ends: a prompt, or the tokens of some requests."""
+    """End what a server's next event ends: its start, a prompt, or the tokens of some requests."""
     now_s = state.totals[NOW]
-    _bring(state, server, now_s)
+    bring(tables, state, server, now_s)
+    if state.mode[server] == STARTING:
+        state.mode[server] = ON
+        return
     request = state.prompt[server]
     if request != _NONE:
         state.prompt[server] = _NONE
         state.first_s[request] = now_s
         if tables.work_s[request] <= 0:
-            state.finish_s[request] = now_s
+            _finish(tables, state, server, request)
             return
         slot = state.active[server]
         state.request[server, slot] = request
@@ -188,13 +96,23 @@ def _end(tables: RowTables, state: RowState, server: int) -> None:
         if state.done_s[server, slot] > state.work_s[server]:
             slot += 1
             continue
-        state.finish_s[state.request[server, slot]] = now_s
         last = state.active[server] - 1
+        ended = state.request[server, slot]
         state.request[server, slot] = state.request[server, last]
         state.done_s[server, slot] = state.done_s[server, last]
         state.active[server] = last
+        _finish(tables, state, server, ended)
     if state.active[server] == 0:
         state.work_s[server] = 0.0  # else the scale would lose digits over weeks
+
+
+@njit(error_model="numpy")
+def _finish(tables: RowTables, state: RowState, server: int, request: int) -> None:
+    """Let a request end now; a server that was only waiting for it goes off."""
+    state.finish_s[request] = state.totals[NOW]
+    state.present[tables.priority[server]] -= 1
+    if state.mode[server] == DRAINING and state.active[server] == 0:
+        state.mode[server] = OFF
 
 
 @njit(error_model="numpy")
@@ -203,7 +121,8 @@ def _take(tables: RowTables, state: RowState, server: int) -> None:
     priority = tables.priority[server]
     place = state.taken[priority]
     is_full = state.active[server] + 1 >= len(tables.slow)
-    if place >= state.arrived[priority] or is_full or state.prompt[server] != _NONE:
+    may_take = state.mode[server] == ON and state.prompt[server] == _NONE and not is_full
+    if place >= state.arrived[priority] or not may_take:
         return
     request = tables.order[place]
     state.taken[priority] = place + 1
@@ -216,7 +135,8 @@ def _free_server(tables: RowTables, state: RowState, priority: int) -> int:
     """Return the server of a priority with the fewest requests that can begin a prompt, or -1."""
     found, fewest = _NONE, len(tables.slow) - 1
     for server in range(len(tables.priority)):
-        is_free = tables.priority[server] == priority and state.prompt[server] == _NONE
+        is_on = tables.priority[server] == priority and state.mode[server] == ON
+        is_free = is_on and state.prompt[server] == _NONE
         if is_free and state.active[server] < fewest:
             found, fewest = server, state.active[server]
     return found
@@ -235,8 +155,64 @@ def set_clock(tables: RowTables, state: RowState, priority: int, clock: float) -
     state.clock[priority] = clock
     for server in range(len(tables.priority)):
         if tables.priority[server] == priority:
-            _bring(state, server, state.totals[NOW])
+            bring(tables, state, server, state.totals[NOW])
             _refresh(tables, state, server)
+
+
+@njit(error_model="numpy")
+def settle(tables: RowTables, state: RowState) -> None:
+    """Bring all servers to the present, so that every joule is charged."""
+    for server in range(len(tables.priority)):
+        bring(tables, state, server, state.totals[NOW])
+
+
+@njit(error_model="numpy")
+def set_servers(
+    tables: RowTables, state: RowState, priority: int, count: int, delays_s: np.ndarray
+) -> None:
+    """Let some servers of a priority start, or go off once they have ended what they have.
+
+    Those that drain are kept before others start, and those that start are given up before others
+    drain.
+
+    Args:
+        tables: what does not change.
+        state: what does; it stands at the present.
+        priority: of the servers.
+        count: servers to be on or starting.
+        delays_s: seconds until each server would be ready, [servers].
+    """
+    settle(tables, state)
+    more = count
+    for server in range(len(tables.priority)):
+        if tables.priority[server] == priority and state.mode[server] in (ON, STARTING):
+            more -= 1
+    for turn in range(3):
+        for server in range(len(tables.priority)):
+            if tables.priority[server] == priority and more:
+                more -= _switched(state, server, more, turn, delays_s[server])
+    for server in range(len(tables.priority)):
+        if tables.priority[server] == priority:
+            _take(tables, state, server)
+            _refresh(tables, state, server)
+
+
+@njit(error_model="numpy")
+def _switched(state: RowState, server: int, more: int, turn: int, delay_s: float) -> int:
+    """Switch one server if it is its turn; return 1 for one more, -1 for one fewer, else 0."""
+    mode = state.mode[server]
+    if more > 0:
+        if mode == (DRAINING, OFF, OFF)[turn]:
+            state.mode[server] = ON if mode == DRAINING else STARTING
+            state.ready_s[server] = state.totals[NOW] + delay_s
+            return 1
+        return 0
+    is_idle = state.prompt[server] == _NONE and state.active[server] == 0
+    # Idle ones go first: they are off at once.
+    if mode == (STARTING, ON, ON)[turn] and (is_idle or turn == 2):
+        state.mode[server] = OFF if is_idle else DRAINING
+        return -1
+    return 0
 
 
 @njit(error_model="numpy")
@@ -252,7 +228,9 @@ def _refresh(tables: RowTables, state: RowState, server: int) -> None:
     above = (1 - tables.cubic) * clock + tables.cubic * clock**3
     request, active = state.prompt[server], state.active[server]
     full_w, state.next_s[server] = tables.token_w[active], math.inf
-    if request != _NONE:
+    if state.mode[server] == STARTING:
+        state.next_s[server] = state.ready_s[server]
+    elif request != _NONE:
         full_w = tables.prompt_w[request]
         state.speed[server] = 1 / (1 + tables.prompt_clocked[request] * (1 / clock - 1))
         left = max(state.left_s[server], 0.0)
@@ -264,7 +242,7 @@ def _refresh(tables: RowTables, state: RowState, server: int) -> None:
         state.next_s[server] = state.totals[NOW] + max(left, 0.0) / state.speed[server]
     idle_w = tables.token_w[0]
     watts = tables.host_w + idle_w + (full_w - idle_w) * above
-    state.watts[server] = watts
+    state.watts[server] = 0.0 if state.mode[server] == OFF else watts
     # Sums of changes would drift over weeks.
     state.totals[POWER_W] = state.watts.sum()
 

@@ -18,8 +18,9 @@ from steelyard.sim.control import (
     VirtualControl,
 )
 from steelyard.sim.power.kernel import scan
+from steelyard.sim.power.plant import METER, RowPlant
 from steelyard.sim.power.requests import RowRequests
-from steelyard.sim.power.row import METER, RowPlant, ServerRow
+from steelyard.sim.power.row import ServerRow
 
 __all__ = ["BandPolicy", "RowReplay", "replay_row"]
 
@@ -122,7 +123,7 @@ def replay_row(
             f"meter {meter.name!r} every {meter.period_s} s during {duration_s} s, but it must be "
             f"{METER!r}, and the time finite and no shorter than its period"
         )
-    plant = RowPlant(row, requests)
+    plant = RowPlant(row, requests, duration_s=duration_s)
     run = _RowReplaying(policy, plant, meter, actuators, duration_s, np.random.default_rng(seed))
     tick = 0
     while tick < run.ticks:

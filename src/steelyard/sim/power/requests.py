@@ -38,12 +38,14 @@ class RowRequests(NamedTuple):
         prompt_tokens: length of the prompt, 1 or more, int64 [requests].
         output_tokens: tokens to generate, 1 or more, int64 [requests].
         priority: `HIGH` or `LOW`, int64 [requests].
+        kind: service or client that each belongs to, from 0, int64 [requests].
     """
 
     arrival_s: NDArray[np.float64]
     prompt_tokens: NDArray[np.int64]
     output_tokens: NDArray[np.int64]
     priority: NDArray[np.int64]
+    kind: NDArray[np.int64]
 
     @classmethod
     def of(
@@ -52,6 +54,7 @@ class RowRequests(NamedTuple):
         prompt_tokens: ArrayLike,
         output_tokens: ArrayLike,
         priority: ArrayLike,
+        kind: ArrayLike | None = None,
     ) -> "RowRequests":
         """Make requests of any columns of one length.
 
@@ -60,6 +63,7 @@ class RowRequests(NamedTuple):
             prompt_tokens: lengths, 1 or more.
             output_tokens: lengths, 1 or more.
             priority: `HIGH` or `LOW` of each.
+            kind: service or client of each, from 0; all are of one kind when not given.
 
         Returns:
             The requests by arrival.
@@ -72,6 +76,9 @@ class RowRequests(NamedTuple):
             np.asarray(prompt_tokens, np.int64),
             np.asarray(output_tokens, np.int64),
             np.asarray(priority, np.int64),
+            np.zeros(len(np.asarray(priority)), np.int64)
+            if kind is None
+            else np.asarray(kind, np.int64),
         )
         if not len(made.arrival_s) or len({len(column) for column in made}) != 1:
             raise TraceError(
@@ -84,12 +91,14 @@ class RowRequests(NamedTuple):
             & (made.prompt_tokens >= 1)
             & (made.output_tokens >= 1)
             & ((made.priority == HIGH) | (made.priority == LOW))
+            & (made.kind >= 0)
         )
         if not good.all():
             row = int(np.flatnonzero(~good)[0])
             raise TraceError(
                 f"request {row}: {', '.join(str(column[row]) for column in made)}, but arrivals "
-                "are finite and 0 or more, lengths 1 or more and priorities 0 (high) or 1 (low)",
+                "are finite and 0 or more, lengths 1 or more, priorities 0 (high) or 1 (low), and "
+                "kinds 0 or more",
                 hint="drop the row",
             )
         order = np.argsort(made.arrival_s, kind="stable")
@@ -98,6 +107,7 @@ class RowRequests(NamedTuple):
             made.prompt_tokens[order],
             made.output_tokens[order],
             made.priority[order],
+            made.kind[order],
         )
 
 
@@ -217,4 +227,5 @@ def draw_requests(
         rng.integers(low, high, endpoint=True),
         rng.integers(short, long, endpoint=True),
         np.where(is_high, HIGH, LOW),
+        kind,
     )

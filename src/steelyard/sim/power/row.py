@@ -1,4 +1,4 @@
-"""A row of servers behind one power budget, as a plant that a policy controls."""
+"""A row of servers behind one power budget."""
 
 import math
 from dataclasses import dataclass, replace
@@ -8,19 +8,12 @@ from numpy.typing import NDArray
 
 from steelyard.cost.power import EnergyModel, prompt_features, token_features
 from steelyard.errors import ConfigError, require
-from steelyard.sim.control import Command, Outcome
-from steelyard.sim.loop import EventLoop
-from steelyard.sim.power.kernel import RowState, RowTables, advance, set_clock
 from steelyard.sim.power.requests import HIGH, LOW, RowRequests
+from steelyard.sim.power.state import RowTables
 
-__all__ = ["BRAKE", "CLOCKS", "METER", "RowPlant", "ServerRow"]
+__all__ = ["ServerRow"]
 
-METER, BRAKE = "row.power_w", "row.brake"
-CLOCKS = ("high.clock", "low.clock")
-"""Targets of commands by priority; values are clocks over the highest. `BRAKE` is 1 or 0."""
-_NAMES = ("high", "low")
 Array = NDArray[np.float64]
-_PERCENTILES = (50, 99)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -182,6 +175,7 @@ class ServerRow:
             work_s=work_s,
             order=order.astype(np.int64),
             bounds=bounds.astype(np.int64),
+            kind=requests.kind,
             priority=np.repeat([HIGH, LOW], [self.high_servers, self.low_servers]),
             slow=self.slowdowns(),
             token_w=np.array([idle_w, *watts]),
@@ -190,148 +184,3 @@ class ServerRow:
             token_clocked=model.token_clocked,
             budget_w=self.budget_w,
         )
-
-
-class RowPlant:
-    """A row under requests: a `sim.control.ControlledPlant`.
-
-    A first token ends a prompt; requests of a priority wait in the order of their arrival.
-
-    Attributes:
-        row: the servers.
-        requests: what arrives.
-        tables: what the compiled loop reads.
-        state: what changes.
-        num_brakes: times the power brake took effect.
-    """
-
-    def __init__(self, row: ServerRow, requests: RowRequests) -> None:
-        """Start idle at the full clock.
-
-        Args:
-            row: the servers.
-            requests: what arrives.
-
-        Raises:
-            ConfigError: requests of a priority without servers.
-        """
-        for priority, count in ((HIGH, row.high_servers), (LOW, row.low_servers)):
-            if not count and (requests.priority == priority).any():
-                raise ConfigError(
-                    f"requests of {_NAMES[priority]} priority, but no server for them",
-                    hint="give each priority a server",
-                )
-        self.row, self.requests = row, requests
-        self.tables = row.tables(requests)
-        self.state = _start(row, self.tables)
-        self.num_brakes = 0
-        self._wanted = [1.0, 1.0]
-        self._is_braked = False
-        for priority in (HIGH, LOW):
-            set_clock(self.tables, self.state, priority, 1.0)
-
-    def start(self, loop: EventLoop) -> None:
-        """Schedule nothing: requests are events of the compiled loop."""
-
-    def advance(self, now_s: float) -> None:
-        """Serve requests up to a time."""
-        advance(self.tables, self.state, now_s)
-
-    def read(self, meter: str) -> float:
-        """Return the power of the row, watts.
-
-        Args:
-            meter: `METER`.
-
-        Returns:
-            Watts.
-
-        Raises:
-            ConfigError: another meter.
-        """
-        if meter != METER:
-            raise ConfigError(f"a row has no meter {meter!r}", hint=f"it has {METER!r}")
-        return float(self.state.totals[1])
-
-    def apply(self, command: Command) -> None:
-        """Set the clock of a priority, or the brake."""
-        if command.target == BRAKE:
-            is_on = command.value > 0
-            self.num_brakes += is_on and not self._is_braked
-            self._is_braked = is_on
-        elif command.target in CLOCKS:
-            self._wanted[CLOCKS.index(command.target)] = command.value
-        else:
-            raise ConfigError(
-                f"a command for {command.target!r}, but a row takes {', '.join((*CLOCKS, BRAKE))}"
-            )
-        for priority, wanted in enumerate(self._wanted):
-            clock = min(wanted, self.row.brake_clock) if self._is_braked else wanted
-            set_clock(self.tables, self.state, priority, clock)
-
-    def set_clock(self, clock: float) -> None:
-        """Lock the clock of all servers from now on, over the highest."""
-        for target in CLOCKS:
-            self.apply(Command(target, clock))
-
-    def latency_s(self, priority: int) -> Array:
-        """Return the seconds from arrival to last token of a priority's finished requests."""
-        of = self.requests.priority == priority
-        seconds = self.state.finish_s[of] - self.requests.arrival_s[of]
-        return seconds[np.isfinite(seconds)]
-
-    def outcome(self) -> Outcome:
-        """Return energy, time above the budget, and what requests of each priority took."""
-        _, _, meter_j, _, over_s, longest_s = self.state.totals.tolist()
-        details = {
-            "brakes": float(self.num_brakes),
-            "longest_over_s": longest_s,
-            **self.energy_j(),
-        }
-        for priority, name in enumerate(_NAMES):
-            seconds = self.latency_s(priority)
-            details[f"{name}_requests"] = float(len(seconds))
-            for level in _PERCENTILES:
-                value = float(np.percentile(seconds, level)) if len(seconds) else math.nan
-                details[f"{name}_p{level}_s"] = value
-        return Outcome(meter_j, float(self.state.totals[0]), over_s, details=details)
-
-    def energy_j(self) -> dict[str, float]:
-        """Return the energy of servers at work by priority, and of idle ones; their sum is all."""
-        state = self.state
-        spent = state.energy_j.copy()
-        # Servers were last brought up at their own events.
-        rest = (state.totals[0] - state.since_s) * state.watts
-        is_busy = (state.prompt >= 0) | (state.active > 0)
-        spent[:, 0] += np.where(is_busy, rest, 0.0)
-        spent[:, 1] += np.where(is_busy, 0.0, rest)
-        found = {
-            f"{name}_j": float(spent[self.tables.priority == priority, 0].sum())
-            for priority, name in enumerate(_NAMES)
-        }
-        return found | {"idle_j": float(spent[:, 1].sum())}
-
-
-def _start(row: ServerRow, tables: RowTables) -> RowState:
-    """Return the state of an idle row."""
-    servers, slots = row.servers, row.slots
-    requests = len(tables.arrival_s)
-    return RowState(
-        totals=np.array([0.0, 0.0, 0.0, np.inf, 0.0, 0.0]),
-        clock=np.ones(2),
-        arrived=tables.bounds[:-1].copy(),
-        taken=tables.bounds[:-1].copy(),
-        since_s=np.zeros(servers),
-        next_s=np.full(servers, np.inf),
-        watts=np.zeros(servers),
-        speed=np.ones(servers),
-        energy_j=np.zeros((servers, 2)),
-        prompt=np.full(servers, -1),
-        left_s=np.zeros(servers),
-        done_s=np.zeros((servers, slots)),
-        work_s=np.zeros(servers),
-        request=np.full((servers, slots), -1),
-        active=np.zeros(servers, np.int64),
-        first_s=np.full(requests, np.nan),
-        finish_s=np.full(requests, np.nan),
-    )

@@ -9,8 +9,9 @@ import numpy as np
 from steelyard.cost.power import EnergyModel, measured_model
 from steelyard.errors import require
 from steelyard.sim.control import Actuator, Latency, Meter
+from steelyard.sim.power.plant import BRAKE, CLOCKS, METER
 from steelyard.sim.power.requests import RowRequests, daily_shape, draw_requests
-from steelyard.sim.power.row import BRAKE, CLOCKS, METER, ServerRow
+from steelyard.sim.power.row import ServerRow
 
 __all__ = ["RowScenario"]
 
