@@ -51,6 +51,11 @@ for name, text, example in (
         "--model llama-2-70b --machine A100-SXM4-80GB --tensor 8 --batch 2048",
     ),
     (
+        "experts",
+        "Simulate a node whose router sends each prompt to one of many models.",
+        "--count 150 --popularity 0.8 --rate '3 request/s'",
+    ),
+    (
         "network",
         "Say which routing a traffic needs on a network, and what the others would take.",
         "--topology leaf-spine:16x16x16 --collective halving-doubling",
