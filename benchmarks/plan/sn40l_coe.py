@@ -29,8 +29,8 @@ _NAMES = ("SN40L", "DGX-A100", "DGX-H100")
 _ZIPF, _OUTPUT, _PROMPT = 1.0, 20, 256
 """Setting of the overall advantage: found by trying Zipf 0, .8 and 1 with 20 and 200 tokens."""
 _WAITS_S = (30.0, 63.0)
-"""Bounds of the wait; the second, which is checked, is what bringing each of 150 experts once takes:
-within less, experts that are asked once come for one prompt each, whatever the order."""
+"""Bounds of the wait; the second, which is checked, is what bringing each of 150 experts once
+takes: within less, experts that are asked once come for one prompt each, whatever the order."""
 _MONARCH = (4, 512, 16, 512, 256)
 """Shapes derived from the three published intensities; the paper's own are not known here."""
 
@@ -158,11 +158,16 @@ def _fusion_checks() -> list[Check]:
 class _Block:
     """A Monarch block of some batch, with its results' memory there already."""
 
-    def __init__(self, batch: int, factors: tuple[torch.Tensor, torch.Tensor, torch.Tensor]) -> None:
+    def __init__(
+        self, batch: int, factors: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+    ) -> None:
         self.factor0, self.twiddle, self.factor1 = factors
         (rows, columns), second = self.twiddle.shape, self.factor1.shape[1]
         self.product, self.scaled = torch.zeros(2, batch, rows, columns)
-        self.turned, self.out = torch.zeros(batch, columns, rows), torch.zeros(batch, columns, second)
+        self.turned, self.out = (
+            torch.zeros(batch, columns, rows),
+            torch.zeros(batch, columns, second),
+        )
 
     def kernels(self, given: torch.Tensor) -> list[Callable[[], object]]:
         """Return what runs each operation."""

@@ -77,8 +77,8 @@ def run_checks(quick: bool) -> list[Check]:
         gains.append(median(turns) / median(ran))
         free_gains.append(found.sequential_s / found.searched_s)
         print(
-            f"{tokens} x {context}: {'overlapped' if found.is_overlapped else 'in turn'}, predicted "
-            f"{found.iteration_s:.3f} s, ran {median(ran):.3f} s, in turn {median(turns):.3f} s; "
+            f"{tokens} x {context}: {'overlapped' if found.is_overlapped else 'in turn'}, "
+            f"predicted {found.iteration_s:.3f} s, ran {median(ran):.3f} s, in turn {median(turns):.3f} s; "
             f"best schedule predicted {free_gains[-1]:.3f}x; a core each leaves "
             f"{ {name: points[0] for name, points in table.curves.items()} } (share, performance)"
         )

@@ -1,7 +1,9 @@
 """Overlap of operations: cuts, order, shares, the search, kernels' tables, and two cores."""
 
+import gzip
 import itertools
 import json
+from dataclasses import replace
 
 import numpy as np
 import polars
@@ -253,7 +255,8 @@ def test_pairs_make_a_table_by_their_medians():
     ]
     table = InterferenceTable.from_pairs(pairs, device="test")
     assert table.points("gemm") == {0.6: 0.6, 1.0: 1.0}
-    assert table.points("decode_attention") == {pytest.approx(0.4): 0.9, 1.0: 1.0}
+    assert list(table.points("decode_attention")) == pytest.approx([0.4, 1.0])
+    assert list(table.points("decode_attention").values()) == [0.9, 1.0]
 
 
 def test_the_published_table_is_monotone_and_above_its_share():
@@ -321,8 +324,6 @@ def _tables(folder):
         ]
     ).write_csv(folder / "x_nccl.csv")
     for path in folder.glob("x_*.csv"):
-        import gzip
-
         path.with_suffix(".csv.gz").write_bytes(gzip.compress(path.read_bytes()))
 
 
@@ -344,8 +345,6 @@ def test_measured_kernels_interpolate_and_refuse(tmp_path):
 
 
 def _small():
-    from dataclasses import replace
-
     return replace(
         catalog.architecture_by_name("llama-2-7b"),
         hidden_size=64,
@@ -356,13 +355,28 @@ def _small():
     )
 
 
+def _in_proportion(graph):
+    """Replace measured times, which vary, by some for which overlap pays."""
+    seconds = {"compute": 1.0, "memory": 4.0}
+    operations = [
+        replace(
+            item,
+            times=TokenTimes(
+                tokens=(8, 32), seconds=(seconds[item.resource] / 4, seconds[item.resource])
+            ),
+        )
+        for item in graph.operations
+    ]
+    return replace(graph, operations=tuple(operations))
+
+
 def test_a_schedule_on_two_cores_computes_what_operations_in_turn_do():
     results = []
     for overlapped in (True, False):
         work = decoding_layer(
             _small(), tokens=32, context=64, generator=torch.Generator().manual_seed(0)
         )
-        graph = measured_graph(work, tokens=32, unit=8, num_layers=2)
+        graph = _in_proportion(measured_graph(work, tokens=32, unit=8, num_layers=2))
         table = InterferenceTable(
             curves={"gemm": ((0.5, 1.0),), "decode_attention": ((0.5, 1.0),)}, device="hopeful"
         )
@@ -407,7 +421,7 @@ def test_step_times_with_a_schedule_are_shorter_by_its_gain():
 def test_the_verb_prints_schedule_and_reasons(capsys, tmp_path):
     from steelyard.cli.plan.overlap import overlap
 
-    arguments = {"model": "llama-2-7b", "machine": "A100-SXM4-80GB", "batch": 512, "max_nano": 2}
+    arguments = {"model": "llama-2-7b", "machine": "A100-SXM4-80GB", "batch": 256, "max_nano": 2}
     overlap(**arguments, trace=tmp_path / "trace.json")
     told = capsys.readouterr().out
     assert "decode_attention" in told

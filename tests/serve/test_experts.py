@@ -40,8 +40,8 @@ def test_orders_differ_in_how_often_they_switch():
 
 
 def test_the_oldest_goes_first_once_it_waits_too_long():
-    bounded = _run([0, 1, 0, 1, 0, 1], "least-switch", max_wait_s=11.5)
-    # At 12 s the prompts of expert 1 are overdue, although expert 0 has one more.
+    bounded = _run([0, 1, 0, 1, 0, 1], "least-switch", max_wait_s=10.5)
+    # At 11 s the prompts of expert 1 are overdue, although expert 0, in memory, has one more.
     assert bounded.switches == 4
     assert _run([0, 1, 0, 1, 0, 1], "least-switch", max_wait_s=100).switches == 2
 
@@ -103,9 +103,7 @@ def test_few_experts_leave_only_the_execution():
 
 def test_a_larger_device_tier_switches_less():
     node = expert_node("DGX-A100")
-    counts = [
-        plan_composition(_load(), node, max_resident=item).switches for item in (4, 16, 0)
-    ]
+    counts = [plan_composition(_load(), node, max_resident=item).switches for item in (4, 16, 0)]
     assert counts[0] > counts[1] > counts[2]
 
 
@@ -131,7 +129,5 @@ def test_the_verb_compares_nodes(capsys):
     experts(prompts=200, nodes=("SN40L",), rate="3 request/s", order="least-switch", json=True)
     (found,) = json.loads(capsys.readouterr().out)
     assert found["node"] == "SN40L"
-    with pytest.raises(ConfigError, match="--order"):
-        experts(order="random")
     with pytest.raises(ConfigError, match="--count"):
         experts(count=0)

@@ -1,4 +1,4 @@
-"""Operations fused into kernels: what still crosses memory, and what that makes of the intensity."""
+"""Operations fused into kernels: what still crosses memory, and the intensity that is left."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence

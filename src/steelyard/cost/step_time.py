@@ -16,7 +16,14 @@ from steelyard.cost.windows import windowed
 from steelyard.errors import FitError
 from steelyard.files import read_json, write_json
 
-__all__ = ["FEATURES", "FIRST_TOKENS", "ServeStepTime", "Shortened", "relative_nnls", "step_features"]
+__all__ = [
+    "FEATURES",
+    "FIRST_TOKENS",
+    "ServeStepTime",
+    "Shortened",
+    "relative_nnls",
+    "step_features",
+]
 
 FEATURES = (
     "steps",

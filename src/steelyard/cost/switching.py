@@ -57,8 +57,8 @@ class ExpertNode:
         """
         if expert_bytes > self.device_bytes:
             raise CapacityError(
-                f"an expert of {expert_bytes / 1e9:.1f} GB exceeds the {self.device_bytes / 1e9:.0f} "
-                f"GB of {self.name}",
+                f"an expert of {expert_bytes / 1e9:.1f} GB exceeds the "
+                f"{self.device_bytes / 1e9:.0f} GB of {self.name}",
                 hint="take a smaller expert, or a node with more memory",
             )
         return int(self.device_bytes // expert_bytes), int(self.host_bytes // expert_bytes)

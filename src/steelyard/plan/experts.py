@@ -94,8 +94,8 @@ class CompositionLoad:
         sizes = (self.prompt, self.output, self.group, self.num_prompts, len(self.shares))
         if min(sizes) < 1 or self.rate_per_s < 0 or not np.isclose(self.shares.sum(), 1.0):
             raise ConfigError(
-                f"prompts of {self.prompt} tokens, answers of {self.output}, groups of {self.group} "
-                f"among {self.num_prompts}, {self.rate_per_s:g} per second: need at least 1 each, "
+                f"prompts of {self.prompt} tokens, answers of {self.output}, groups of "
+                f"{self.group} among {self.num_prompts}, {self.rate_per_s:g} per second: need 1 each, "
                 f"a rate of at least 0, and shares that sum to 1"
             )
 
@@ -202,9 +202,7 @@ def plan_composition(
     resident = ExpertResidency(kept)
     on_disk = set(np.argsort(-load.shares, kind="stable")[max(staged, fitting) :].tolist())
     runs = {
-        count: expert_run_s(
-            load.arch, node, batch=count, prompt=load.prompt, output=load.output
-        )
+        count: expert_run_s(load.arch, node, batch=count, prompt=load.prompt, output=load.output)
         for count in range(1, max_batch + 1)
     }
     router_s = expert_run_s(load.arch, node, batch=1, prompt=load.prompt, output=1)

@@ -1,7 +1,5 @@
 """`steelyard plan experts`: one node that serves many models, of which few are in its memory."""
 
-from typing import get_args
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,7 +14,6 @@ from steelyard.units import parse, pretty
 
 __all__ = ["experts"]
 
-_ORDERS = get_args(ExpertOrder)
 _ROWS = (
     ("router per prompt", "router_s"),
     ("waiting for weights", "switch_s"),
@@ -36,7 +33,7 @@ def experts(
     output: int = 20,
     rate: str = "",
     group: int = 1,
-    order: str = "grouped",
+    order: ExpertOrder = "grouped",
     max_batch: int = 8,
     max_wait: str = "60 s",
     resident: int = 0,
@@ -69,12 +66,10 @@ def experts(
         seed: seed of experts and arrivals.
         json: print the numbers as JSON.
     """
-    if order not in _ORDERS:
-        raise ConfigError(f"--order {order!r} is not one of {', '.join(_ORDERS)}")
     if count < 1 or popularity < 0 or (resident and resident < 3):
         raise ConfigError(
-            f"--count {count}, --popularity {popularity:g}, --resident {resident}: need at least 1, "
-            f"at least 0, and 0 or at least 3"
+            f"--count {count}, --popularity {popularity:g}, --resident {resident}: need at least "
+            f"1, at least 0, and 0 or at least 3"
         )
     arch, _ = model_of(model)
     shares: NDArray[np.float64] = zipf_popularity(count, popularity)

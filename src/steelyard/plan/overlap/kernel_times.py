@@ -19,13 +19,12 @@ _Curve = list[tuple[float, float]]
 
 
 class KernelTimes(Protocol):
-    """Seconds of the kernels of a layer on one device.
+    """Seconds of the kernels of a layer on one device."""
 
-    Attributes:
-        source: where the times come from.
-    """
-
-    source: str
+    @property
+    def source(self) -> str:
+        """Where the times come from."""
+        ...
 
     def product_s(self, rows: int, columns: int, inner: int) -> float:
         """Return the seconds of a matrix product [rows, inner] x [inner, columns]."""
@@ -192,7 +191,9 @@ class MeasuredKernels:
     def prefill_s(self, prompts: float, length: int, heads: int, kv_heads: int) -> float:
         """Return the attention's seconds, interpolated in prompts and length."""
         curves = {
-            size: item for (h, kv, size), item in self.prefills.items() if (h, kv) == (heads, kv_heads)
+            size: item
+            for (h, kv, size), item in self.prefills.items()
+            if (h, kv) == (heads, kv_heads)
         }
         if not curves:
             raise DataError(f"{self.source}: no prefill attention of {heads} heads on {kv_heads}")
@@ -239,4 +240,6 @@ def _rows(
         chosen = frame.select([*columns, "latency_ms"]).drop_nulls()
         return [(tuple(map(int, row[:-1])), float(row[-1]) / 1e3) for row in chosen.iter_rows()]
     except (OSError, polars.exceptions.PolarsError, ValueError) as error:
-        raise DataError(f"{path}: {error}", hint="give the folder of the kernels' tables") from error
+        raise DataError(
+            f"{path}: {error}", hint="give the folder of the kernels' tables"
+        ) from error

@@ -55,9 +55,10 @@ def serving_layer(
 ) -> OperationGraph:
     """List the operations of one layer on one device, with their times alone.
 
-    Any piece of the batch has the batch's share of decoding tokens. Norms, activations and the head are left out, as in the
-    source. With several devices the result of both halves is summed by an all-reduce; the first one
-    may be replaced by a gather before a product of split columns, and one after it.
+    Any piece of the batch has the batch's share of decoding tokens. Norms, activations and the head
+    are left out, as in the source. With several devices the result of both halves is summed by an
+    all-reduce; the first one may be replaced by a gather before a product of split columns, and one
+    after it.
 
     Args:
         arch: dense model.

@@ -1,5 +1,6 @@
 """Operations cut into pieces of the batch, with the dependencies that follow."""
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -90,4 +91,4 @@ def _pieces(graph: OperationGraph, operation: Operation, cuts: Cuts) -> list[tup
     first, last = graph.extent(operation)
     inner = sorted({item for item in cuts.get(operation.name, ()) if first < item < last})
     edges = [first, *inner, last]
-    return list(zip(edges, edges[1:], strict=False))
+    return list(itertools.pairwise(edges))

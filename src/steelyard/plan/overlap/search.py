@@ -20,7 +20,7 @@ _LEAST_GAIN = 1.02
 """Gain below which whole operations run one after the other: a schedule is not exact to 2 %."""
 _KEPT = 3
 """Cuts of each choice of rewrites that stage 2 looks at: those that stage 1 ends first."""
-_FEW, _MANY = 30000, 200000
+_FEW, _MANY = 30000, 100000
 """Changes of shares that are tried for a structure, and for the one that is chosen."""
 _TIMED = 4
 """Layers on which shares are chosen; several, so that a layer's end beside the next one counts."""
@@ -56,8 +56,8 @@ def search(
 ) -> OverlapSchedule:
     """Find when each piece of each operation runs, and with which share of the device.
 
-    Stage 1 chooses rewrites, the cut and the order as if operations did not slow each other; stage 2
-    chooses shares for the best of these. Operations are then cut again, one at a time, while that
+    Stage 1 chooses rewrites, the cut and the order as if operations did not slow each other; stage
+    2 chooses shares for the best of these. Operations are then cut again, one at a time, while that
     helps. Whole operations one after the other are the answer where nothing gains 2 %.
 
     Args:
@@ -92,7 +92,7 @@ def search(
         cuts = [_structure(variant, dict.fromkeys(_names(variant), (at,))) for at in places]
         halves += sorted(cuts, key=lambda item: item.period)[:_KEPT]
     best = min(map(tuned.few, [*whole, *halves]), key=lambda item: item.end_s)
-    return _schedule(graph, tuned.many(_refined(tuned.many(best), tuned, max_nano)))
+    return _schedule(graph, tuned.many(_refined(best, tuned, max_nano)))
 
 
 @dataclass(frozen=True)

@@ -64,9 +64,7 @@ def _alone_s(pool: ThreadPoolExecutor, operation: RunnableOperation, tokens: int
     found = []
     for _ in range(_ROUNDS):
         begun = time.perf_counter()
-        halves = [
-            pool.submit(operation.work, 0, 0, tokens, part, _CORES) for part in range(_CORES)
-        ]
+        halves = [pool.submit(operation.work, 0, 0, tokens, part, _CORES) for part in range(_CORES)]
         for half in halves:
             half.result()
         found.append(time.perf_counter() - begun)
@@ -108,9 +106,7 @@ def measured_graph(
                     after_layer=item.after_layer,
                 )
             )
-    return OperationGraph(
-        tokens=tokens, operations=tuple(found), unit=unit, num_layers=num_layers
-    )
+    return OperationGraph(tokens=tokens, operations=tuple(found), unit=unit, num_layers=num_layers)
 
 
 def profile(
