@@ -76,11 +76,12 @@ def run_checks(quick: bool) -> list[Check]:
         errors.append(abs(found.iteration_s / median(ran) - 1))
         gains.append(median(turns) / median(ran))
         free_gains.append(found.sequential_s / found.searched_s)
+        left = {name: points[0] for name, points in table.curves.items()}
         print(
             f"{tokens} x {context}: {'overlapped' if found.is_overlapped else 'in turn'}, "
-            f"predicted {found.iteration_s:.3f} s, ran {median(ran):.3f} s, in turn {median(turns):.3f} s; "
-            f"best schedule predicted {free_gains[-1]:.3f}x; a core each leaves "
-            f"{ {name: points[0] for name, points in table.curves.items()} } (share, performance)"
+            f"predicted {found.iteration_s:.3f} s, ran {median(ran):.3f} s, in turn "
+            f"{median(turns):.3f} s; best schedule predicted {free_gains[-1]:.3f}x; a core each "
+            f"leaves {left} (share, performance)"
         )
     return [
         Check("3 largest error of a predicted makespan", max(errors), 0.10, "lower"),

@@ -121,13 +121,16 @@ def test_bad_input_is_refused():
 
 
 def test_the_verb_compares_nodes(capsys):
-    from steelyard.cli.plan.experts import experts
+    from steelyard.cli.plan.experts import ComposedLoad, experts
 
-    experts(prompts=200, popularity=1.0)
+    experts(asked=ComposedLoad(prompts=200))
     told = capsys.readouterr().out
     assert "DGX-H100" in told
-    experts(prompts=200, nodes=("SN40L",), rate="3 request/s", order="least-switch", json=True)
+    asked = ComposedLoad(prompts=200, rate="3 request/s")
+    experts(asked=asked, nodes=("SN40L",), order="least-switch", json=True)
     (found,) = json.loads(capsys.readouterr().out)
     assert found["node"] == "SN40L"
     with pytest.raises(ConfigError, match="--count"):
-        experts(count=0)
+        experts(asked=ComposedLoad(count=0))
+    with pytest.raises(ConfigError, match="--resident"):
+        experts(resident=2)

@@ -95,8 +95,8 @@ class CompositionLoad:
         if min(sizes) < 1 or self.rate_per_s < 0 or not np.isclose(self.shares.sum(), 1.0):
             raise ConfigError(
                 f"prompts of {self.prompt} tokens, answers of {self.output}, groups of "
-                f"{self.group} among {self.num_prompts}, {self.rate_per_s:g} per second: need 1 each, "
-                f"a rate of at least 0, and shares that sum to 1"
+                f"{self.group} among {self.num_prompts}, {self.rate_per_s:g} per second: need at "
+                f"least 1 of each, a rate of at least 0, and shares that sum to 1"
             )
 
     @property

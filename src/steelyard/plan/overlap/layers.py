@@ -81,7 +81,7 @@ def serving_layer(
         )
     if tensor_parallel < 1 or arch.num_heads % tensor_parallel:
         raise ConfigError(f"{arch.num_heads} heads do not divide by {tensor_parallel} devices")
-    made = _Layer(arch, kernels, batch, tensor_parallel, unit)
+    made = _DeviceLayer(arch, kernels, batch, tensor_parallel, unit)
     return OperationGraph(
         tokens=batch.tokens,
         operations=(*made.attention(), *made.rest()),
@@ -92,7 +92,7 @@ def serving_layer(
 
 
 @dataclass(frozen=True, slots=True)
-class _Layer:
+class _DeviceLayer:
     """Makes the operations of one device."""
 
     arch: Architecture

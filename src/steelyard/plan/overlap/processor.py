@@ -67,29 +67,37 @@ def decoding_layer(
     projected = torch.zeros(tokens, wide + 2 * kv * width)
     attended, out = torch.zeros(tokens, wide), torch.zeros(tokens, hidden)
     grown = torch.zeros(tokens, inputs * inner)
-    keys, values = drawn(tokens, kv, context, width), drawn(tokens, kv, context, width)
-
-    def attend(layer: int, first: int, last: int, part: int, parts: int) -> None:
-        with torch.inference_mode():
-            for row in _rows(first, last, part, parts):
-                query = projected[row, :wide].reshape(-1, kv, arch.num_heads // kv, width)
-                scores = query @ keys[layer][row].transpose(-1, -2)
-                found = torch.softmax(scores / math.sqrt(width), dim=-1) @ values[layer][row]
-                attended[row] = found.reshape(-1, wide)
-
+    cache = drawn(tokens, kv, context, width), drawn(tokens, kv, context, width)
     return [
         _product("qkv", stream, drawn(projected.shape[1], hidden), projected, (), ("down",)),
-        RunnableOperation(
-            name="decode_attention",
-            kind="decode_attention",
-            resource="memory",
-            work=attend,
-            after=("qkv",),
-        ),
+        _attention(projected[:, :wide], *cache, attended),
         _product("out", attended, drawn(hidden, wide), out, ("decode_attention",)),
         _product("up", out, drawn(inputs * inner, hidden), grown, ("out",)),
         _product("down", grown[:, :inner], drawn(hidden, inner), stream, ("up",)),
     ]
+
+
+def _attention(
+    queries: Tensor, keys: list[Tensor], values: list[Tensor], target: Tensor
+) -> RunnableOperation:
+    """Make attention of every token over its own context, keys and values [T, KV, C, D]."""
+    kv, width = keys[0].shape[1], keys[0].shape[3]
+
+    def attend(layer: int, first: int, last: int, part: int, parts: int) -> None:
+        with torch.inference_mode():
+            for row in _rows(first, last, part, parts):
+                query = queries[row].reshape(-1, kv, queries.shape[1] // kv // width, width)
+                scores = query @ keys[layer][row].transpose(-1, -2)
+                found = torch.softmax(scores / math.sqrt(width), dim=-1) @ values[layer][row]
+                target[row] = found.reshape(-1, queries.shape[1])
+
+    return RunnableOperation(
+        name="decode_attention",
+        kind="decode_attention",
+        resource="memory",
+        work=attend,
+        after=("qkv",),
+    )
 
 
 def _rows(first: int, last: int, part: int, parts: int) -> list[slice]:
