@@ -12,7 +12,7 @@ from steelyard.plan.overlap import published_interference, search
 from steelyard.plan.overlap.kernel_times import MeasuredKernels
 from steelyard.plan.overlap.layers import ServedBatch, serving_layer
 from steelyard.plan.overlap.processor import decoding_layer
-from steelyard.plan.overlap.threads import measured_graph, profile, run_in_turn, run_schedule
+from steelyard.plan.overlap.threads import measured_graph, profile, run_in_turn, run_schedule, tried
 
 __all__ = ["planned_checks", "run_checks"]
 
@@ -68,7 +68,7 @@ def run_checks(quick: bool) -> list[Check]:
         )
         graph = measured_graph(work, tokens=tokens, unit=tokens // 8, num_layers=2)
         table = profile(work, tokens=tokens // 2)
-        found = search(graph, table)
+        found = tried(search(graph, table), graph, work)
         ran, turns = [], []
         for _ in range(5 if quick else 15):
             ran += run_schedule(found, work)

@@ -32,7 +32,8 @@ from steelyard.plan.overlap.nano import cut
 from steelyard.plan.overlap.order import shortest_order
 from steelyard.plan.overlap.processor import decoding_layer
 from steelyard.plan.overlap.running import PieceLinks, run_pieces
-from steelyard.plan.overlap.threads import measured_graph, profile, run_in_turn, run_schedule
+from steelyard.plan.overlap.search import without_overlap
+from steelyard.plan.overlap.threads import measured_graph, profile, run_in_turn, run_schedule, tried
 
 
 def _operation(name, resource, seconds, after=(), after_layer=(), tokens=256):
@@ -393,6 +394,24 @@ def test_a_schedule_on_two_cores_computes_what_operations_in_turn_do():
         ]
         results.append(max(tensors, key=lambda item: item.shape[1] == 64))
     assert torch.allclose(results[0], results[1], rtol=1e-4, atol=1e-6)
+
+
+def test_a_schedule_that_is_not_faster_is_not_taken():
+    work = decoding_layer(
+        _small(), tokens=32, context=64, generator=torch.Generator().manual_seed(0)
+    )
+    graph = measured_graph(work, tokens=32, unit=8, num_layers=2)
+    for item in graph.operations:
+        each = np.array(item.times.seconds) / np.array(item.times.tokens)
+        # A smaller piece never has cheaper tokens.
+        assert (np.diff(each) <= 1e-12).all()
+    found = search(_in_proportion(graph), FREE, 2)
+    chosen = tried(found, graph, work, rounds=1)
+    assert chosen is found or not chosen.is_overlapped
+    alone = without_overlap(found, graph, "as a test says")
+    assert alone.gain == 1
+    assert alone.why == "as a test says"
+    assert tried(alone, graph, work) is alone
 
 
 def test_a_profile_has_every_kind_and_refuses_other_devices():

@@ -121,7 +121,13 @@ def measured_overlap(
     import torch
 
     from steelyard.plan.overlap.processor import decoding_layer
-    from steelyard.plan.overlap.threads import measured_graph, profile, run_in_turn, run_schedule
+    from steelyard.plan.overlap.threads import (
+        measured_graph,
+        profile,
+        run_in_turn,
+        run_schedule,
+        tried,
+    )
 
     layers = 2
     work = decoding_layer(
@@ -134,7 +140,7 @@ def measured_overlap(
     unit = max(1, batch.tokens // 8)
     graph = measured_graph(work, tokens=batch.tokens, unit=unit, num_layers=layers)
     table = profile(work, tokens=max(unit, batch.tokens // 2))
-    found = search(graph, table, max_nano)
+    found = tried(search(graph, table, max_nano), graph, work)
     ran, turns = [], []
     # In turn, so that a disturbance of the machine hits both alike.
     for _ in range(rounds):

@@ -14,7 +14,7 @@ from steelyard.plan.overlap.order import shortest_order
 from steelyard.plan.overlap.schedule import OverlapSchedule
 from steelyard.plan.overlap.shares import SharedPieces, choose_shares
 
-__all__ = ["search"]
+__all__ = ["search", "without_overlap"]
 
 _LEAST_GAIN = 1.02
 """Gain below which whole operations run one after the other: a schedule is not exact to 2 %."""
@@ -212,6 +212,35 @@ def _schedule(given: OperationGraph, best: _Structure) -> OverlapSchedule:
         searched_s=best.end_s,
         is_overlapped=taken,
         why=_why(bool(best.cuts), sequential_s / best.end_s, sequential_s / split_s, taken=taken),
+    )
+
+
+def without_overlap(schedule: OverlapSchedule, graph: OperationGraph, why: str) -> OverlapSchedule:
+    """Return whole operations one after the other in place of a schedule.
+
+    Args:
+        schedule: what was found for the graph.
+        graph: what it was searched for.
+        why: why it is not taken, a sentence.
+
+    Returns:
+        The same search with nothing overlapped.
+    """
+    shown = _in_turn(graph)
+    assert shown.shared is not None
+    pieces = shown.pieces(schedule.layers)
+    start_s, end_s = shown.shared.run(pieces)
+    return replace(
+        schedule,
+        graph=graph,
+        cuts={},
+        pieces=tuple(pieces),
+        start_s=start_s,
+        end_s=end_s,
+        shares=np.ones(len(pieces)),
+        iteration_s=schedule.sequential_s,
+        is_overlapped=False,
+        why=why,
     )
 
 

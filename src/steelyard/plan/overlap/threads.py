@@ -14,8 +14,16 @@ from steelyard.plan.overlap.interference import InterferenceTable, PairTiming
 from steelyard.plan.overlap.nano import NanoOperation
 from steelyard.plan.overlap.operations import Operation, OperationGraph, TokenTimes
 from steelyard.plan.overlap.schedule import OverlapSchedule
+from steelyard.plan.overlap.search import without_overlap
 
-__all__ = ["RunnableOperation", "measured_graph", "profile", "run_in_turn", "run_schedule"]
+__all__ = [
+    "RunnableOperation",
+    "measured_graph",
+    "profile",
+    "run_in_turn",
+    "run_schedule",
+    "tried",
+]
 
 _CORES = 2
 _ROUNDS = 9
@@ -61,14 +69,26 @@ def _two_threads() -> Iterator[ThreadPoolExecutor]:
 
 def _alone_s(pool: ThreadPoolExecutor, operation: RunnableOperation, tokens: int) -> float:
     """Return the median seconds of an operation with half of its work on each core."""
-    found = []
-    for _ in range(_ROUNDS):
-        begun = time.perf_counter()
-        halves = [pool.submit(operation.work, 0, 0, tokens, part, _CORES) for part in range(_CORES)]
-        for half in halves:
-            half.result()
-        found.append(time.perf_counter() - begun)
-    return median(found)
+    return median(_halves_s(pool, operation, tokens) for _ in range(_ROUNDS))
+
+
+def _halves_s(pool: ThreadPoolExecutor, operation: RunnableOperation, tokens: int) -> float:
+    """Return the seconds of one run with half of the work on each core."""
+    begun = time.perf_counter()
+    halves = [pool.submit(operation.work, 0, 0, tokens, part, _CORES) for part in range(_CORES)]
+    for half in halves:
+        half.result()
+    return time.perf_counter() - begun
+
+
+def _not_cheaper(counts: Sequence[int], seconds: Sequence[float]) -> tuple[float, ...]:
+    """Return times by which no token gets cheaper in a smaller piece: that would be noise."""
+    found: list[float] = []
+    each = 0.0
+    for count, time_s in zip(reversed(counts), reversed(seconds), strict=True):
+        each = max(each, time_s / count)
+        found.append(each * count)
+    return tuple(reversed(found))
 
 
 def measured_graph(
@@ -94,8 +114,10 @@ def measured_graph(
     found = []
     with _two_threads() as pool:
         for item in operations:
-            _alone_s(pool, item, tokens)
-            seconds = tuple(_alone_s(pool, item, count) for count in counts)
+            _halves_s(pool, item, tokens)
+            # Counts in turn, so that a disturbance of the machine hits all of them alike.
+            rounds = [[_halves_s(pool, item, count) for count in counts] for _ in range(_ROUNDS)]
+            seconds = _not_cheaper(counts, [median(times) for times in zip(*rounds, strict=True)])
             found.append(
                 Operation(
                     name=item.name,
@@ -208,6 +230,36 @@ def run_schedule(
     """
     order = sorted(range(len(schedule.pieces)), key=lambda item: schedule.start_s[item])
     return _timed(schedule.pieces, order, schedule.shares.tolist(), operations, rounds)
+
+
+def tried(
+    schedule: OverlapSchedule,
+    graph: OperationGraph,
+    operations: Sequence[RunnableOperation],
+    *,
+    rounds: int = 5,
+) -> OverlapSchedule:
+    """Run a schedule and whole operations in turn, and keep the schedule only if it is faster.
+
+    Args:
+        schedule: what `search` found.
+        graph: what it was searched for.
+        operations: what to run.
+        rounds: runs of both, alternating; medians are compared.
+
+    Returns:
+        The schedule, or whole operations in turn.
+    """
+    if not schedule.is_overlapped:
+        return schedule
+    ran, turns = [], []
+    for _ in range(rounds):
+        ran += run_schedule(schedule, operations)
+        turns += run_in_turn(graph, schedule.layers, operations)
+    over = median(turns) / median(ran)
+    if over >= 1:
+        return schedule
+    return without_overlap(schedule, graph, f"a trial ran at {over:.3f}x of one after the other")
 
 
 def run_in_turn(
