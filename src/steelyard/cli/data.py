@@ -1,4 +1,4 @@
-"""`steelyard data`: token shards of text, caches of tasks, and what they hold."""
+"""`steelyard data`: token shards of text, caches of tasks, tables, and what they hold."""
 
 import shlex
 import sys
@@ -11,14 +11,19 @@ import cyclopts
 from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, print_report
 from steelyard.cli.pruning import prune
+from steelyard.cli.table import app as tables
 from steelyard.data.manifest import Manifest, read_manifest, verify
 from steelyard.errors import ConfigError
 from steelyard.runs.progress import progress
 from steelyard.runs.report import Column, Facts, Report, Section, Table
 from steelyard.units import parse, pretty
 
-app = cyclopts.App(name="data", help="Clean, deduplicate and tokenize text into verified shards.")
+app = cyclopts.App(
+    name="data",
+    help="Clean, deduplicate and tokenize text into verified shards; look at tables in files.",
+)
 app.command(prune)
+app.command(tables)
 
 
 _Paths = Annotated[

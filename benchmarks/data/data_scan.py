@@ -1,0 +1,208 @@
+"""One scan of a table: what folds add to it, sketches beside Apache's, memory, and equal results.
+
+1 divides the time of a pass that profiles every column (five sketches each) by that of a pass that
+only reads and counts. 2 folds with one and two workers. 3 times sketches beside `datasketches` in
+turn, in the same run. 4 reads one large row group of Parquet, beside the whole group at once.
+5 counts rows and rows set aside of files with planted faults.
+"""
+
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from benchmarks import peers
+from benchmarks.common import Check, alternate, median_spread, ratio
+from benchmarks.serve._json_process import JsonProcess, peer_environment
+
+from steelyard.data.sketch import HyperLogLog, KllQuantiles, hash_column
+from steelyard.data.table import DataTable, ProfileFold
+from steelyard.errors import BackendError
+
+PAPER = ["76-big-data-analytics"]
+_COLUMNS = 14
+_MEMORY = """
+import sys
+import pyarrow.parquet
+from steelyard.data.table import DataTable, Quarantine
+from steelyard.train.memory import peak_resident_bytes
+table = DataTable.scan(sys.argv[1])
+before = peak_resident_bytes()
+if sys.argv[2] == "whole":
+    rows = len(pyarrow.parquet.read_table(sys.argv[1]))
+else:
+    batches = table.read(table.partitions[0], Quarantine())
+    rows = sum(len(batch) for batch in batches)
+print(rows, peak_resident_bytes() - before)
+"""
+
+
+def run(quick: bool) -> list[Check]:
+    """Run the checks.
+
+    Args:
+        quick: fewer rows and rounds.
+
+    Returns:
+        The checks.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        files = _files(Path(folder) / "sales", 20_000 if quick else 250_000)
+        table = DataTable.scan(files)
+        checks = [
+            *_fused(table, 3 if quick else 5),
+            *_workers(table),
+            *_sketches(Path(folder), 500_000 if quick else 5_000_000, 3 if quick else 7),
+            *_row_group(Path(folder), 2_000_000 if quick else 20_000_000),
+        ]
+    return checks
+
+
+class _Rows:
+    """A fold that only counts."""
+
+    name = "rows"
+
+    def init(self, schema):
+        return np.zeros(1, np.int64)
+
+    def update(self, state, batch):
+        state += len(batch)
+
+    def merge(self, state, later):
+        state += later
+
+    def finish(self, state):
+        return int(state[0])
+
+    def sections(self, state):
+        return {"rows": state}
+
+    def of(self, schema, sections):
+        return sections["rows"].copy()
+
+
+def _files(folder: Path, rows: int) -> Path:
+    """Write four CSV files of 14 columns; one row in a thousand is broken."""
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    shops = np.array(["north", "south", "east", "west"])
+    for name in range(4):
+        numbers = rng.lognormal(3, 1, (rows, 10)).round(2)
+        picked = shops[rng.integers(0, 4, rows)]
+        with (folder / f"{name}.csv").open("w") as file:
+            file.write("id,day,shop,note," + ",".join(f"v{place}" for place in range(10)) + "\n")
+            for place in range(rows):
+                values = ",".join(map(str, numbers[place].tolist()))
+                if place % 1000 == 7:
+                    values = "broken" + values[values.index(",") :]
+                day = f"2026-{1 + place % 12:02d}-{1 + place % 28:02d}"
+                file.write(
+                    f"{name * rows + place},{day},{picked[place]},note {place % 97},{values}\n"
+                )
+    return folder
+
+
+def _fused(table: DataTable, rounds: int) -> list[Check]:
+    """Time a profile beside a plain pass."""
+    rivals = {"plain": lambda: table.fold(_Rows()), "profile": lambda: table.fold(ProfileFold())}
+    seconds = alternate(rivals, rounds=rounds)
+    spread = ratio(seconds["profile"], seconds["plain"])
+    found = table.fold(_Rows(), ProfileFold())
+    rows, planted = found.rows, found.quarantine.total
+    print(
+        f"{rows:,} rows of {_COLUMNS} columns: a pass takes {np.median(seconds['plain']):.2f} s, "
+        f"with a profile {spread.median:.2f} ({spread.low:.2f} to {spread.high:.2f}) times as long"
+    )
+    parts = len(table.files)
+    expected = sum(-(-(rows + planted) // parts // 1000) for _ in range(parts))
+    return [
+        Check("1 time of a pass with a profile over one without", spread.median, 1.3, "lower"),
+        Check("5 rows set aside less those planted", abs(planted - expected), 0, "lower"),
+    ]
+
+
+def _workers(table: DataTable) -> list[Check]:
+    """Compare results of one and two workers."""
+    one, two = (table.fold(ProfileFold(), workers=count) for count in (1, 2))
+    differs = float(repr(one.results["profile"]) != repr(two.results["profile"]))
+    return [Check("2 results that differ between one and two workers", differs, 0, "lower")]
+
+
+def _sketches(folder: Path, count: int, rounds: int) -> list[Check]:
+    """Time sketches beside Apache's."""
+    import pyarrow as pa
+
+    values = np.random.default_rng(1).standard_normal(count)
+    path = folder / "values.npy"
+    np.save(path, values)
+    column = pa.array(values)
+    program = str(Path(__file__).with_name("_sketches_program.py"))
+    hint = "python -m benchmarks peers install datasketches"
+    try:
+        peer = JsonProcess(
+            [str(peers.python("datasketches")), program], {}, peer_environment(), hint
+        )
+    except BackendError as error:
+        print(f"left out: {error}; {error.hint}")
+        return []
+    ours: dict[str, list[float]] = {"quantiles": [], "distinct": []}
+    theirs: dict[str, list[float]] = {"quantiles": [], "distinct": []}
+    for turn in range(rounds + 1):
+        told = peer.ask({"values": str(path), "k": 200, "precision": 14})
+        own = _own(values, column)
+        # The first round compiles.
+        for name in ours if turn else ():
+            ours[name].append(own[name])
+            theirs[name].append(float(told[f"{name}_s"]))
+    checks = []
+    for name, bar in (("quantiles", 1.0), ("distinct", 5.0)):
+        spread = ratio(theirs[name], ours[name])
+        print(
+            f"{name}: {median_spread(ours[name]).median / count * 1e9:.1f} ns a value, speed over "
+            f"datasketches {spread.median:.2f} ({spread.low:.2f} to {spread.high:.2f})"
+        )
+        checks.append(Check(f"3 speed of {name} over datasketches", spread.median, bar, "higher"))
+    return checks
+
+
+def _own(values: np.ndarray, column) -> dict[str, float]:
+    """Time our sketches; hashing counts, as it does inside the other's."""
+    begin = time.perf_counter()
+    KllQuantiles(200).update(values)
+    middle = time.perf_counter()
+    HyperLogLog(14).update(hash_column(column))
+    return {"quantiles": middle - begin, "distinct": time.perf_counter() - middle}
+
+
+def _row_group(folder: Path, rows: int) -> list[Check]:
+    """Compare the memory of reading one row group batch by batch and at once."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    rng = np.random.default_rng(2)
+    path = folder / "group.parquet"
+    columns = {f"v{place}": rng.integers(0, 1 << 60, rows) for place in range(4)}
+    parquet.write_table(
+        pa.table(columns), path, row_group_size=rows, compression="none", use_dictionary=False
+    )
+    peaks = {}
+    for how in ("whole", "batches"):
+        told = subprocess.run(
+            [sys.executable, "-c", _MEMORY, str(path), how],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        found, peak = map(int, told.stdout.split())
+        assert found == rows
+        peaks[how] = peak
+    size = path.stat().st_size
+    print(
+        f"a row group of {size / 1e6:.0f} MB: {peaks['batches'] / 1e6:.0f} MB batch by batch, "
+        f"{peaks['whole'] / 1e6:.0f} MB at once"
+    )
+    # A buffered reader was published to need 68 MB for 640; a fifth leaves room for a page.
+    return [Check("4 memory of one row group over its size", peaks["batches"] / size, 0.2, "lower")]

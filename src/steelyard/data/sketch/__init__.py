@@ -1,0 +1,16 @@
+"""Small states of large streams: each is fed in batches, merged, and written as arrays."""
+
+from steelyard.data.sketch.frequent import FrequentHashes
+from steelyard.data.sketch.hashing import hash_column
+from steelyard.data.sketch.hyperloglog import HyperLogLog
+from steelyard.data.sketch.moments import Covariance, Moments
+from steelyard.data.sketch.quantiles import KllQuantiles
+
+__all__ = [
+    "Covariance",
+    "FrequentHashes",
+    "HyperLogLog",
+    "KllQuantiles",
+    "Moments",
+    "hash_column",
+]

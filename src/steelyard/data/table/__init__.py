@@ -1,0 +1,22 @@
+"""Tables in files: scanned lazily, folded in one pass, rows that break a rule set aside."""
+
+from steelyard.data.table.fold import Fold
+from steelyard.data.table.folding import Folded
+from steelyard.data.table.kinds import KINDS
+from steelyard.data.table.partitions import TableFile
+from steelyard.data.table.profile import ColumnProfile, ProfileFold, TableProfile
+from steelyard.data.table.quarantine import BadRow, Quarantine
+from steelyard.data.table.table import DataTable
+
+__all__ = [
+    "KINDS",
+    "BadRow",
+    "ColumnProfile",
+    "DataTable",
+    "Fold",
+    "Folded",
+    "ProfileFold",
+    "Quarantine",
+    "TableFile",
+    "TableProfile",
+]

@@ -1,0 +1,292 @@
+"""The profile of a table: what each column holds, in one pass and some megabytes."""
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steelyard.data.arrow import compute
+from steelyard.data.sketch import FrequentHashes, HyperLogLog, KllQuantiles, Moments, hash_column
+from steelyard.data.sketch.hashing import NULL_HASH, mix64
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["ColumnProfile", "ProfileFold", "TableProfile"]
+
+_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
+_COUNTERS = 256
+_SHOWN = 5
+_LONGEST = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnProfile:
+    """One column.
+
+    Attributes:
+        name: of the column.
+        type: its Arrow type.
+        missing: rows without a value.
+        distinct: estimated number of distinct values.
+        distinct_error: relative standard error of that.
+        mean: of numbers; of texts their length in bytes; of times NaN.
+        std: standard deviation.
+        skewness: third standardized moment.
+        least: smallest number, or time in seconds since 1970; NaN of texts.
+        largest: largest.
+        quantiles: at 5, 25, 50, 75 and 95 %, within 1.65 % of the ranks.
+        frequent: most frequent values as text with their least counts, and how much these may be
+            too low.
+        count_error: most by which those counts are too low.
+    """
+
+    name: str
+    type: str
+    missing: int
+    distinct: float
+    distinct_error: float
+    mean: float = math.nan
+    std: float = math.nan
+    skewness: float = math.nan
+    least: float = math.nan
+    largest: float = math.nan
+    quantiles: tuple[float, ...] = ()
+    frequent: tuple[tuple[str, int], ...] = ()
+    count_error: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TableProfile:
+    """All columns, and the rows.
+
+    Attributes:
+        rows: their number.
+        distinct_rows: estimated number of distinct ones.
+        columns: in the order of the table.
+    """
+
+    rows: int
+    distinct_rows: float
+    columns: tuple[ColumnProfile, ...]
+
+    def problems(self) -> list[str]:
+        """Return what a reader should know before the table is used, in words."""
+        found = [text for item in self.columns if (text := _problem(item, self.rows))]
+        error = 1.04 / math.sqrt(1 << 14)
+        if self.rows and self.distinct_rows < self.rows * (1 - 4 * error):
+            share = 1 - self.distinct_rows / self.rows
+            found.append(f"about {share:.0%} of the rows are there twice or more")
+        return found
+
+
+def _problem(item: ColumnProfile, rows: int) -> str:
+    """Return what is wrong with a column, empty for nothing."""
+    if not rows:
+        return ""
+    if item.missing == rows:
+        return f"{item.name}: all values are missing"
+    if item.distinct < 1.5 and not item.missing:
+        return f"{item.name}: one value throughout"
+    if item.missing > rows / 2:
+        return f"{item.name}: {item.missing / rows:.0%} of the values are missing"
+    return ""
+
+
+@dataclass(slots=True)
+class _ColumnState:
+    """Sketches of one column."""
+
+    missing: int = 0
+    distinct: HyperLogLog = field(default_factory=lambda: HyperLogLog(12))
+    frequent: FrequentHashes = field(default_factory=lambda: FrequentHashes(_COUNTERS))
+    moments: Moments = field(default_factory=Moments)
+    quantiles: KllQuantiles = field(default_factory=KllQuantiles)
+    texts: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _TableState:
+    """Sketches of all columns, and of whole rows."""
+
+    columns: list[_ColumnState]
+    rows: int = 0
+    distinct: HyperLogLog = field(default_factory=HyperLogLog)
+
+
+class ProfileFold:
+    """A `Fold` that makes a `TableProfile`."""
+
+    name = "profile"
+
+    def init(self, schema: "pa.Schema") -> _TableState:
+        """Return the state before any row."""
+        self._schema = schema
+        return _TableState([_ColumnState() for _ in schema])
+
+    def update(self, state: _TableState, batch: "pa.RecordBatch") -> None:
+        """Take rows in."""
+        whole = np.zeros(len(batch), np.uint64)
+        for place, column in enumerate(state.columns):
+            values = batch.column(place)
+            hashes = hash_column(values)
+            # Each column is scrambled in its own way: equal values of two columns must not cancel.
+            whole += mix64(hashes + np.uint64(2 * place + 1))
+            _take(column, values, hashes)
+        state.rows += len(batch)
+        state.distinct.update(mix64(whole))
+
+    def merge(self, state: _TableState, later: _TableState) -> None:
+        """Take in the state of later rows."""
+        for column, other in zip(state.columns, later.columns, strict=True):
+            column.missing += other.missing
+            column.distinct.merge(other.distinct)
+            column.frequent.merge(other.frequent)
+            column.moments.merge(other.moments)
+            column.quantiles.merge(other.quantiles)
+            column.texts = _kept(column.frequent, other.texts | column.texts)
+        state.rows += later.rows
+        state.distinct.merge(later.distinct)
+
+    def finish(self, state: _TableState) -> TableProfile:
+        """Return the profile."""
+        columns = [
+            _finished(column, item.name, item.type)
+            for column, item in zip(state.columns, self._schema, strict=True)
+        ]
+        distinct = min(state.distinct.estimate(), state.rows)
+        return TableProfile(state.rows, distinct, tuple(columns))
+
+    def sections(self, state: _TableState) -> dict[str, NDArray[Any]]:
+        """Return a state as arrays by name."""
+        found = {"rows": np.array([state.rows]), "distinct": state.distinct.registers}
+        for place, column in enumerate(state.columns):
+            parts = {
+                "missing": {"count": np.array([column.missing])},
+                "distinct": column.distinct.sections(),
+                "frequent": column.frequent.sections(),
+                "moments": column.moments.sections(),
+                "quantiles": column.quantiles.sections(),
+                "texts": _text_sections(column.texts),
+            }
+            for part, arrays in parts.items():
+                found |= {f"{place}.{part}.{name}": item for name, item in arrays.items()}
+        return found
+
+    def of(self, schema: "pa.Schema", sections: dict[str, NDArray[Any]]) -> _TableState:
+        """Return the state of such arrays."""
+        self._schema = schema
+
+        def part(place: int, name: str) -> dict[str, NDArray[Any]]:
+            begins = f"{place}.{name}."
+            return {
+                key.removeprefix(begins): values
+                for key, values in sections.items()
+                if key.startswith(begins)
+            }
+
+        columns = [
+            _ColumnState(
+                int(part(place, "missing")["count"][0]),
+                HyperLogLog.of(part(place, "distinct")),
+                FrequentHashes.of(part(place, "frequent")),
+                Moments.of(part(place, "moments")),
+                KllQuantiles.of(part(place, "quantiles")),
+                _texts_of(part(place, "texts")),
+            )
+            for place in range(len(schema))
+        ]
+        distinct = HyperLogLog.of({"registers": sections["distinct"]})
+        return _TableState(columns, int(sections["rows"][0]), distinct)
+
+
+def _take(column: _ColumnState, values: "pa.Array", hashes: NDArray[np.uint64]) -> None:
+    """Feed a column's sketches."""
+    column.missing += values.null_count
+    present = hashes if not values.null_count else hashes[hashes != NULL_HASH]
+    column.distinct.update(present)
+    rows = column.frequent.update(present)
+    fresh = [row for row in rows.tolist() if int(present[row]) not in column.texts]
+    if fresh:
+        shown = values.drop_null() if values.null_count else values
+        known = zip(fresh, shown.take(fresh).to_pylist(), strict=True)
+        column.texts |= {int(present[row]): str(value)[:_LONGEST] for row, value in known}
+    if len(column.texts) > 4 * _COUNTERS:
+        column.texts = _kept(column.frequent, column.texts)
+    numbers = _numbers(values)
+    if numbers is not None:
+        column.moments.update(numbers)
+        column.quantiles.update(numbers)
+
+
+def _kept(frequent: FrequentHashes, texts: dict[int, str]) -> dict[int, str]:
+    """Return the texts of values that are still counted."""
+    return {key: texts[key] for key in frequent.counters()[0].tolist() if key in texts}
+
+
+def _numbers(values: "pa.Array") -> NDArray[np.float64] | None:
+    """Return a column as floats, NaN where missing: numbers, seconds, or lengths of texts."""
+    import pyarrow as pa
+
+    kind = values.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        values = compute().binary_length(values)
+    elif pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        seconds = values.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
+        return seconds.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False) / 1e6
+    elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        return None
+    if pa.types.is_boolean(kind):
+        values = values.cast(pa.int8())
+    return values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+
+
+def _finished(column: _ColumnState, name: str, kind: "pa.DataType") -> ColumnProfile:
+    """Return a column's profile."""
+    import pyarrow as pa
+
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    keys, counts = column.frequent.counters()
+    pairs = zip(keys.tolist(), counts.tolist(), strict=True)
+    # A count that could as well be another value's says nothing.
+    least = max(column.frequent.error, 1)
+    known = [(column.texts[key], count) for key, count in pairs if key in column.texts]
+    shown = [pair for pair in known if pair[1] > least][:_SHOWN]
+    has_numbers = column.moments.count > 0
+    quantiles = column.quantiles.quantile(_LEVELS).tolist() if has_numbers and not is_text else []
+    return ColumnProfile(
+        name=name,
+        type=str(kind),
+        missing=column.missing,
+        distinct=column.distinct.estimate(),
+        distinct_error=column.distinct.standard_error,
+        mean=column.moments.mean,
+        std=column.moments.std,
+        skewness=column.moments.skewness,
+        least=math.nan if is_text else column.quantiles.least,
+        largest=math.nan if is_text else column.quantiles.largest,
+        quantiles=tuple(quantiles),
+        frequent=tuple(shown),
+        count_error=column.frequent.error,
+    )
+
+
+def _text_sections(texts: dict[int, str]) -> dict[str, NDArray[Any]]:
+    """Return hashes and their texts as arrays."""
+    raw = [text.encode() for text in texts.values()]
+    return {
+        "keys": np.array(list(texts), np.uint64),
+        "lengths": np.array([len(item) for item in raw], np.int64),
+        "bytes": np.frombuffer(b"".join(raw), np.uint8),
+    }
+
+
+def _texts_of(sections: dict[str, NDArray[Any]]) -> dict[int, str]:
+    """Return texts by hash."""
+    raw, place, found = sections["bytes"].tobytes(), 0, {}
+    for key, length in zip(sections["keys"].tolist(), sections["lengths"].tolist(), strict=True):
+        found[key] = raw[place : place + length].decode()
+        place += length
+    return found

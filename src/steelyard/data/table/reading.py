@@ -1,0 +1,319 @@
+"""Reads a part of a file as Arrow batches; rows that do not fit go to the quarantine."""
+
+import gzip
+import json
+from collections.abc import Iterator, Mapping
+from typing import IO, TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from steelyard.data.table.kinds import as_kind
+from steelyard.data.table.partitions import TablePart
+from steelyard.data.table.quarantine import BadRow, Quarantine
+from steelyard.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["MISSING", "column_names", "read_partition", "read_texts"]
+
+MISSING = ("", "NA", "N/A", "#N/A", "NULL", "null", "None", "NaN", "nan")
+"""Texts that stand for a missing value."""
+_BLOCK_BYTES = 1 << 20
+_BATCH_ROWS = 65_536
+_DELIMITERS = {"csv": ",", "tsv": "\t"}
+
+
+def _opened(partition: TablePart) -> Any:
+    """Open the bytes of a part for reading."""
+    import pyarrow as pa
+
+    if partition.path.lower().endswith(".gz"):
+        return gzip.open(partition.path)
+    if partition.first == 0 and partition.last == partition.num_bytes:
+        return pa.OSFile(partition.path)
+    return pa.OSFile(partition.path).get_stream(partition.first, partition.last - partition.first)
+
+
+def column_names(path: str, format: str) -> list[str]:
+    """Return the names in the first line of a file of lines.
+
+    Args:
+        path: the file.
+        format: "csv" or "tsv".
+
+    Returns:
+        Names in their order.
+
+    Raises:
+        DataError: the file is empty, not text, or names a column twice.
+    """
+    import pyarrow as pa
+    from pyarrow import csv
+
+    try:
+        with _opened(TablePart(path, format, 0, 0, 1, 0)) as file:
+            block = file.read(_BLOCK_BYTES)
+        line = csv.read_csv(
+            pa.BufferReader(block.partition(b"\n")[0] + b"\n" if b'"' not in block else block),
+            read_options=csv.ReadOptions(use_threads=False),
+            parse_options=csv.ParseOptions(
+                delimiter=_DELIMITERS[format],
+                newlines_in_values=True,
+                invalid_row_handler=lambda _: "skip",
+            ),
+        )
+    except (OSError, EOFError, pa.ArrowException) as error:
+        raise DataError(f"cannot read {path}: {error}") from error
+    names = [name.lstrip("\ufeff") for name in line.schema.names]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise DataError(f"{path} names the column {twice[0]!r} twice", hint="rename one of them")
+    return names
+
+
+def read_texts(
+    partition: TablePart, names: list[str], quarantine: Quarantine
+) -> Iterator[tuple["pa.RecordBatch", np.ndarray]]:
+    """Read lines as columns of text.
+
+    Args:
+        partition: part of a file of lines.
+        names: columns of the file.
+        quarantine: takes lines of another number of values, or that are no JSON objects.
+
+    Yields:
+        Columns of text, and the row of the file of each row, [rows].
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    import pyarrow as pa
+
+    reads = _json_lines if partition.format == "json lines" else _separated
+    try:
+        yield from reads(partition, names, quarantine)
+    except (OSError, EOFError, pa.ArrowException, UnicodeDecodeError) as error:
+        raise DataError(
+            f"cannot read {partition.path} from row {partition.first_row}: {error}",
+            hint="repair the file, or leave it out",
+        ) from error
+
+
+def _separated(
+    partition: TablePart, names: list[str], quarantine: Quarantine
+) -> Iterator[tuple["pa.RecordBatch", np.ndarray]]:
+    """Read separated values."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    # The reader counts the line of names as a row of the first part.
+    before = partition.first_row - (2 if partition.first == 0 else 1)
+    bad_rows: list[int] = []
+
+    def set_aside(row: Any) -> str:
+        bad_rows.append(row.number + before)
+        reason = f"{row.actual_columns} values, not {row.expected_columns}"
+        quarantine.add(BadRow(partition.path, bad_rows[-1], "", row.text, reason))
+        return "skip"
+
+    with _opened(partition) as file:
+        batches = csv.open_csv(
+            file,
+            read_options=csv.ReadOptions(
+                use_threads=False,
+                block_size=_BLOCK_BYTES,
+                column_names=names,
+                skip_rows=1 if partition.first == 0 else 0,
+            ),
+            parse_options=csv.ParseOptions(
+                delimiter=_DELIMITERS[partition.format],
+                newlines_in_values=True,
+                invalid_row_handler=set_aside,
+            ),
+            convert_options=csv.ConvertOptions(
+                column_types=dict.fromkeys(names, pa.string()),
+                null_values=list(MISSING),
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=True,
+            ),
+        )
+        good = 0
+        for batch in batches:
+            numbers = _file_rows(good, len(batch), np.array(bad_rows), partition.first_row)
+            yield batch, numbers
+            good += len(batch)
+
+
+def _file_rows(start: int, count: int, bad_rows: np.ndarray, first_row: int) -> np.ndarray:
+    """Return the row of the file of some good rows, those set aside before them counted."""
+    good = np.arange(start, start + count)
+    if not len(bad_rows):
+        return good + first_row
+    # The n-th row set aside has as many good ones before it as its place less n.
+    passed = np.sort(bad_rows) - first_row - np.arange(len(bad_rows))
+    return good + np.searchsorted(passed, good, side="right") + first_row
+
+
+def _json_lines(
+    partition: TablePart, names: list[str], quarantine: Quarantine
+) -> Iterator[tuple["pa.RecordBatch", np.ndarray]]:
+    """Read JSON objects, one a line."""
+    rows: list[list[str | None]] = []
+    numbers: list[int] = []
+    with _opened(partition) as file:
+        for place, line in enumerate(cast(IO[bytes], _lines(file)), start=partition.first_row):
+            if not line.strip():
+                continue
+            found = _object(line)
+            if found is None:
+                text = line.decode(errors="replace").strip()
+                quarantine.add(BadRow(partition.path, place, "", text, "no JSON object"))
+                continue
+            rows.append([_text(found.get(name)) for name in names])
+            numbers.append(place)
+            if len(rows) == _BATCH_ROWS:
+                yield _text_batch(rows, names), np.array(numbers)
+                rows, numbers = [], []
+    if rows:
+        yield _text_batch(rows, names), np.array(numbers)
+
+
+def _lines(file: Any) -> Iterator[bytes]:
+    """Return the lines of a file, of Arrow's streams too."""
+    left = b""
+    while block := file.read(_BLOCK_BYTES):
+        *whole, left = (left + block).split(b"\n")
+        yield from whole
+    if left:
+        yield left
+
+
+def _object(line: bytes) -> dict[str, Any] | None:
+    """Return the object of a line, None where it is none."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _text(value: Any) -> str | None:
+    """Return a value's text, None where it is missing."""
+    if value is None or isinstance(value, str):
+        return None if value in MISSING else value
+    return json.dumps(value)
+
+
+def _text_batch(rows: list[list[str | None]], names: list[str]) -> "pa.RecordBatch":
+    import pyarrow as pa
+
+    columns = [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, names)
+
+
+def read_partition(
+    partition: TablePart,
+    kinds: Mapping[str, str],
+    schema: "pa.Schema",
+    names: list[str],
+    quarantine: Quarantine,
+) -> Iterator["pa.RecordBatch"]:
+    """Read a part of a file as batches of the table's schema.
+
+    Args:
+        partition: the part.
+        kinds: kind of each column of text files.
+        schema: columns that are wanted, with their types.
+        names: columns of the file.
+        quarantine: takes rows that do not fit.
+
+    Yields:
+        Batches; a column that the file lacks is missing throughout.
+
+    Raises:
+        DataError: the file cannot be read, or a column cannot be turned into its type.
+    """
+    if partition.format in ("parquet", "arrow"):
+        yield from _columnar(partition, schema)
+        return
+    for batch, rows in read_texts(partition, names, quarantine):
+        yield _fitted(batch, rows, (partition.path, kinds, schema), quarantine)
+
+
+def _fitted(
+    batch: "pa.RecordBatch",
+    rows: np.ndarray,
+    wanted: tuple[str, Mapping[str, str], "pa.Schema"],
+    quarantine: Quarantine,
+) -> "pa.RecordBatch":
+    """Turn text into the kinds of a table; rows with a misfit are set aside."""
+    import pyarrow as pa
+
+    path, kinds, schema = wanted
+    columns, is_bad = [], np.zeros(len(batch), bool)
+    for field in schema:
+        if field.name not in batch.schema.names:
+            columns.append(pa.nulls(len(batch), field.type))
+            continue
+        values, misfit = as_kind(batch[field.name], kinds[field.name])
+        columns.append(values)
+        if misfit is None:
+            continue
+        for place, value in zip(misfit.rows.tolist(), misfit.values, strict=True):
+            if not is_bad[place]:
+                is_bad[place] = True
+                row = int(rows[place])
+                quarantine.add(BadRow(path, row, field.name, str(value), misfit.reason))
+    made = pa.RecordBatch.from_arrays(columns, schema=schema)
+    return made.filter(pa.array(~is_bad)) if is_bad.any() else made
+
+
+def _columnar(partition: TablePart, schema: "pa.Schema") -> Iterator["pa.RecordBatch"]:
+    """Read row groups of Parquet or batches of Arrow files."""
+    import pyarrow as pa
+
+    try:
+        for batch in _own_batches(partition, schema.names):
+            yield _cast_to(batch, schema, partition.path)
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(
+            f"cannot read {partition.path}: {error}", hint="repair the file, or leave it out"
+        ) from error
+
+
+def _own_batches(partition: TablePart, names: list[str]) -> Iterator["pa.RecordBatch"]:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    if partition.format == "parquet":
+        # A buffered stream keeps pages, not whole columns of a row group, in memory.
+        with parquet.ParquetFile(partition.path, buffer_size=1 << 20, pre_buffer=False) as file:
+            own = [name for name in names if name in file.schema_arrow.names]
+            groups = list(range(partition.first, partition.last))
+            yield from file.iter_batches(_BATCH_ROWS, row_groups=groups, columns=own)
+        return
+    with pa.OSFile(partition.path) as source, pa.ipc.open_file(source) as reader:
+        for place in range(partition.first, partition.last):
+            batch = reader.get_batch(place)
+            yield batch.select([name for name in names if name in batch.schema.names])
+
+
+def _cast_to(batch: "pa.RecordBatch", schema: "pa.Schema", path: str) -> "pa.RecordBatch":
+    """Give a batch the columns and types of a table."""
+    import pyarrow as pa
+
+    columns = []
+    for field in schema:
+        if field.name not in batch.schema.names:
+            columns.append(pa.nulls(len(batch), field.type))
+            continue
+        values = batch[field.name]
+        try:
+            columns.append(values if values.type == field.type else values.cast(field.type))
+        except pa.ArrowException as error:
+            raise DataError(
+                f"column {field.name!r} of {path} is {values.type}, and a value is no {field.type} "
+                f"as elsewhere: {error}",
+                hint="turn the column into one type, or scan the files apart",
+            ) from error
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
