@@ -1,12 +1,10 @@
-"""NanoFlow: the optimum of a serving device, and the gain of planning one step ahead.
-
-The overlap of operations inside a step (Zhu et al. 2024, section 4.1) is not measured here.
-"""
+"""NanoFlow: the optimum of a serving device, overlap within a step, and planning one step ahead."""
 
 import time
 
 import torch
 from benchmarks.common import Check, median_spread
+from benchmarks.serve._nano_overlap import planned_checks, run_checks
 from benchmarks.serve._peer_engine import Ours
 from benchmarks.serve._peer_race import llama, make_trace
 
@@ -22,8 +20,13 @@ _BATCH = 64
 
 
 def run(quick: bool) -> list[Check]:
-    """Compare the formula with the paper, then both ways of scheduling with each other."""
-    return [*_optimum_checks(), *_asynchronous_checks(quick)]
+    """Compare the formula with the paper, schedules with none, and both ways of planning steps."""
+    return [
+        *_optimum_checks(),
+        *planned_checks(),
+        *run_checks(quick),
+        *_asynchronous_checks(quick),
+    ]
 
 
 def _optimum_checks() -> list[Check]:

@@ -1,137 +1,136 @@
-"""Experts and latent attention in the engine: company, room and number types."""
+"""Which expert runs next, which stay in memory, and a node that serves them."""
 
-import dataclasses
+import json
 
+import numpy as np
 import pytest
-import torch
-from tests.family_models import golden, write_folder
-from tests.made_rates import made_calibration, made_rates
-from tests.nn.wide_models import WIDE
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from steelyard.catalog import architecture_by_name, store_calibration
-from steelyard.cost.memory import kv_bytes_per_token
+from steelyard import catalog
 from steelyard.errors import ConfigError
-from steelyard.nn import checkpoint
-from steelyard.nn.moe.separate import SeparateExperts
-from steelyard.nn.traits import refuse_beyond_kernels
-from steelyard.nn.transformer import build
-from steelyard.serve import SamplingParams, SchedulerConfig
-from steelyard.serve.build import make_engine
-from steelyard.serve.engine import LLM
-from steelyard.serve.options import EngineOptions
-from steelyard.serve.running.pool import slot_bytes
-from steelyard.serve.weight_choice import with_weights
+from steelyard.plan.experts import CompositionLoad, expert_node, plan_composition
+from steelyard.serve.experts import ExpertQueue, ExpertResidency, PendingPrompt
+from steelyard.sim.experts import run_composition, zipf_popularity
 
-GOLDEN = golden()
-PROMPTS = [GOLDEN["prompt"][:size] for size in (1, 9, 26, 34, 40)]
-COUNT = 10
-ROOM = SchedulerConfig(
-    num_blocks=64, block_size=4, token_budget=17, max_num_seqs=8, max_model_len=56
+
+def _prompts(experts, spacing_s=0.0):
+    return [PendingPrompt(row, expert, row * spacing_s) for row, expert in enumerate(experts)]
+
+
+def _run(experts, order, *, capacity=1, spacing_s=0.0, prefetch=False, max_wait_s=1e9):
+    queue = ExpertQueue(order, max_batch=2, max_wait_s=max_wait_s)
+    return run_composition(
+        _prompts(experts, spacing_s),
+        queue,
+        ExpertResidency(capacity),
+        run_s=lambda count: 1.0,
+        switch_s=lambda expert: 10.0,
+        prefetch=prefetch,
+    )
+
+
+def test_orders_differ_in_how_often_they_switch():
+    experts = [0, 1, 0, 1, 0, 1]
+    # One after the other: a switch each; grouped in pairs: 0 0, 1 1, 0, 1.
+    assert _run(experts, "fcfs").switches == 6
+    assert _run(experts, "grouped").switches == 4
+    assert _run(experts, "least-switch").switches == 2
+    assert _run(experts, "fcfs").end_s == 66
+
+
+def test_the_oldest_goes_first_once_it_waits_too_long():
+    bounded = _run([0, 1, 0, 1, 0, 1], "least-switch", max_wait_s=10.5)
+    # At 11 s the prompts of expert 1 are overdue, although expert 0, in memory, has one more.
+    assert bounded.switches == 4
+    assert _run([0, 1, 0, 1, 0, 1], "least-switch", max_wait_s=100).switches == 2
+
+
+def test_what_was_used_last_stays():
+    held = ExpertResidency(2)
+    assert [held.use(item) for item in (0, 1, 0, 2, 1)] == [False, False, True, False, False]
+    assert 0 not in held
+    assert 2 in held
+
+
+def test_prefetch_hides_the_switch_behind_the_batch():
+    plain = _run([0, 1, 2, 3], "fcfs", capacity=1)
+    ahead = _run([0, 1, 2, 3], "fcfs", capacity=1, prefetch=True)
+    assert plain.end_s == 44
+    # The first switch is bare; each further one begins with the batch before it.
+    assert ahead.end_s == 10 + 3 * 10 + 1
+    assert ahead.switches == 4
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.integers(0, 4), min_size=1, max_size=30),
+    st.sampled_from(["fcfs", "grouped", "least-switch"]),
+    st.integers(1, 4),
+    st.sampled_from([0.0, 0.7, 5.0]),
+    st.booleans(),
 )
+def test_every_prompt_runs_once_and_time_adds_up(experts, order, capacity, spacing_s, prefetch):
+    seen = _run(experts, order, capacity=capacity, spacing_s=spacing_s, prefetch=prefetch)
+    assert (seen.run_s == 1).all()
+    assert (seen.wait_s >= 0).all()
+    ends = np.arange(len(experts)) * spacing_s + seen.wait_s + seen.switch_s + seen.run_s
+    assert seen.end_s == pytest.approx(ends.max())
+    assert len(set(experts)) <= seen.switches <= seen.batches + prefetch * seen.batches
 
 
-@pytest.fixture(scope="module", params=["qwen2_moe", "deepseek_v3"])
-def served(request, tmp_path_factory):
-    """A folder, and what the model alone says to each prompt."""
-    torch.set_num_threads(1)
-    folder = tmp_path_factory.mktemp("experts")
-    write_folder(GOLDEN["families"][request.param], folder)
-    return folder, [alone(checkpoint.load(folder), prompt) for prompt in PROMPTS]
+def test_shares_are_a_distribution():
+    assert zipf_popularity(150, 0.8).sum() == pytest.approx(1)
+    assert zipf_popularity(3, 0).tolist() == pytest.approx([1 / 3] * 3)
 
 
-@torch.no_grad()
-def alone(model, prompt):
-    tokens = list(prompt)
-    for _ in range(COUNT):
-        tokens.append(int(model(torch.tensor([tokens]))[0, -1].argmax()))
-    return tokens[len(prompt) :]
+def _load(**changes):
+    shares = zipf_popularity(150, 1.0)
+    arch = catalog.architecture_by_name("llama-2-7b")
+    return CompositionLoad(arch=arch, shares=shares, **{"num_prompts": 400} | changes)
 
 
-def outputs(llm):
-    done = llm.generate(PROMPTS, SamplingParams(max_tokens=COUNT))
-    return [item.tokens for item in done]
+def test_few_experts_leave_only_the_execution():
+    few = CompositionLoad(
+        arch=catalog.architecture_by_name("llama-2-7b"),
+        shares=zipf_popularity(10, 1.0),
+        num_prompts=2000,
+    )
+    plan = plan_composition(few, expert_node("DGX-A100"))
+    assert plan.switches == 10
+    assert plan.nodes == 1
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"token_budget": 512},
-        {"num_blocks": 15},
-        {"num_blocks": 15, "preemption": "swap", "host_blocks": 64, "swap_s_per_block": 1e-6}
-        | {"prefill_s_per_token": 1e-3, "prefix_caching": False},
-    ],
-    ids=["roomy", "recompute", "swap"],
-)
-@pytest.mark.parametrize("compiled", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_tokens_are_those_of_the_model_alone(served, changes, compiled):
-    folder, expected = served
-    model = checkpoint.load(folder, dtype=None, keep_stored=compiled)
-    llm = LLM(model, dataclasses.replace(ROOM, **changes), compiled=compiled)
-    for _ in range(2):  # the second time meets known prefixes
-        assert outputs(llm) == expected
-    found = llm.stats()
-    assert found.blocks_in_use == 0
-    if "num_blocks" in changes:
-        assert (found.swaps if "preemption" in changes else found.preemptions) > 0
-    if not changes.get("num_blocks"):
-        assert found.cached_prompt_tokens > 30
-    llm.close()
+def test_a_larger_device_tier_switches_less():
+    node = expert_node("DGX-A100")
+    counts = [plan_composition(_load(), node, max_resident=item).switches for item in (4, 16, 0)]
+    assert counts[0] > counts[1] > counts[2]
 
 
-@pytest.mark.parametrize(("weights", "most"), [("bf16", 0.03), ("int8", 0.06), ("int4", 0.5)])
-def test_narrow_weights_change_logits_little(served, weights, most):
-    folder, _ = served
-    rows = {}
-    for kind in ("fp32", weights):
-        llm = make_engine(folder, EngineOptions(pool_bytes=2**20, weights=kind, speculate="off"))
-        assert (llm.runner.kernel, llm.runner.kernel_note.split()[:3]) == (
-            "numba",
-            ["native", "kernels", "have"],
+def test_bad_input_is_refused():
+    with pytest.raises(ConfigError, match="not one of"):
+        ExpertQueue("random", max_batch=1)
+    with pytest.raises(ConfigError, match="rare experts never run"):
+        ExpertQueue("least-switch", max_batch=1)
+    with pytest.raises(ConfigError, match="at least 1"):
+        ExpertResidency(0)
+    with pytest.raises(ConfigError, match="sum to 1"):
+        CompositionLoad(
+            arch=catalog.architecture_by_name("llama-2-7b"), shares=np.array([0.5, 0.4])
         )
-        (done,) = llm.generate([PROMPTS[-1]], SamplingParams(max_tokens=1, logprobs=20))
-        rows[kind] = dict(done.outputs[0].top_logprobs[0])
-    shared = rows["fp32"].keys() & rows[weights].keys()
-    exact, found = (torch.tensor([rows[kind][at] for at in shared]) for kind in rows)
-    assert len(shared) >= 10
-    assert 0 < (found - exact).norm() / exact.norm() < most
 
 
-@pytest.mark.parametrize("compiled", [True, False])
-def test_experts_with_a_capacity_take_every_visit(compiled):
-    arch = dataclasses.replace(WIDE["softmax"], subln=False, capacity_factor=0.01)
-    model = build(arch, seed=3).eval()
-    free = build(dataclasses.replace(arch, capacity_factor=0.0), seed=3).eval()
-    prompts = [[token % 67 for token in prompt] for prompt in PROMPTS]
-    llm = LLM(model, ROOM, compiled=compiled)
-    assert outputs(llm) == [alone(free, prompt) for prompt in prompts]
+def test_the_verb_compares_nodes(capsys):
+    from steelyard.cli.plan.experts import ComposedLoad, experts
 
-
-def test_experts_stay_in_their_files_until_they_are_packed(served):
-    folder, _ = served
-    model = checkpoint.load(folder, dtype=None, keep_stored=True)
-    assert any(isinstance(item, SeparateExperts) for item in model.modules())
-    assert not any(name.endswith(("experts.up", "experts.down")) for name in model.state_dict())
-
-
-def test_latents_take_the_bytes_that_plans_count():
-    arch = architecture_by_name("deepseek-v2-lite")
-    assert slot_bytes(arch, torch.bfloat16) == kv_bytes_per_token(arch, 2) == 27 * 576 * 2
-
-
-def test_what_is_not_there_is_refused_by_name(served):
-    folder, _ = served
-    model = checkpoint.load(folder)
-    if model.architecture.kv_lora_rank:
-        with pytest.raises(ConfigError, match=r"int8, but .* keeps latents"):
-            LLM(model, ROOM, kv_dtype=torch.int8)
-    with pytest.raises(ConfigError, match="cannot be quantized: it has experts"):
-        refuse_beyond_kernels(model.architecture, "quantized")
-
-
-def test_no_type_of_weights_is_forecast_from_rates_of_other_products(served, tmp_path, monkeypatch):
-    folder, _ = served
-    monkeypatch.setenv("STEELYARD_HOME", str(tmp_path))
-    store_calibration(made_calibration(made_rates()))
-    options, choice, note = with_weights(EngineOptions(), folder)
-    assert (options, choice) == (EngineOptions(), None)
-    assert note.startswith("weights as stored: no rates of products forecast experts")
+    experts(asked=ComposedLoad(prompts=200))
+    told = capsys.readouterr().out
+    assert "DGX-H100" in told
+    asked = ComposedLoad(prompts=200, rate="3 request/s")
+    experts(asked=asked, nodes=("SN40L",), order="least-switch", json=True)
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["node"] == "SN40L"
+    with pytest.raises(ConfigError, match="--count"):
+        experts(asked=ComposedLoad(count=0))
+    with pytest.raises(ConfigError, match="--resident"):
+        experts(resident=2)

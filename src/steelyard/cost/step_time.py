@@ -2,7 +2,7 @@
 
 import itertools
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,6 +17,7 @@ __all__ = [
     "FEATURES",
     "FIRST_TOKENS",
     "ServeStepTime",
+    "Shortened",
     "checked_steps",
     "relative_nnls",
     "robust_nnls",
@@ -69,6 +70,15 @@ def step_features(
     )
 
 
+class Shortened(Protocol):
+    """What shortens a step, such as a schedule of `plan.overlap`."""
+
+    @property
+    def gain(self) -> float:
+        """Time of operations one after the other over the time with it, at least 1."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServeStepTime:
     """Step time = features times coefficients.
@@ -111,7 +121,12 @@ class ServeStepTime:
 
     @classmethod
     def from_roofline(
-        cls, arch: Architecture, machine: Machine, *, dtype_bytes: float | None = None
+        cls,
+        arch: Architecture,
+        machine: Machine,
+        *,
+        dtype_bytes: float | None = None,
+        nano: "Shortened | None" = None,
     ) -> "ServeStepTime":
         """Fit the same linear form to roofline times of prefill, decode and mixed steps.
 
@@ -120,6 +135,8 @@ class ServeStepTime:
             machine: accelerator it is served on.
             dtype_bytes: bytes of one element of weights and cache; by the machine's dtype when not
                 given.
+            nano: schedule of overlapping pieces; every step is as much shorter as the batch that it
+                was found for, so that small steps come out too short.
 
         Returns:
             The model; its spread says how far the roofline is from linear.
@@ -136,6 +153,8 @@ class ServeStepTime:
         times = np.array([_mixed_step_s(arch, machine, row, width) for row in rows])
         matrix = np.array(rows)
         source = f"roofline of {arch.name} on {machine.name}"
+        if nano is not None:
+            times, source = times / nano.gain, f"{source}, overlapped"
         return cls._fitted(relative_nnls(matrix, times), matrix, times, len(rows), source)
 
     @classmethod

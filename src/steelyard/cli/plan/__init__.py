@@ -56,6 +56,16 @@ for name, text, example in (
         "recommend --model llama-3-8b --machine H100-SXM5-80GB --context 32k --tpot '20 ms'",
     ),
     (
+        "overlap",
+        "Cut a batch so that products, attention and collectives work at once.",
+        "--model llama-2-70b --machine A100-SXM4-80GB --tensor 8 --batch 2048",
+    ),
+    (
+        "experts",
+        "Simulate a node whose router sends each prompt to one of many models.",
+        "--count 150 --popularity 0.8 --rate '3 request/s'",
+    ),
+    (
         "network",
         "Say which routing a traffic needs on a network, and what the others would take.",
         "--topology leaf-spine:16x16x16 --collective halving-doubling",
