@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -107,7 +108,10 @@ def _files(folder: Path, rows: int) -> Path:
 
 def _fused(table: DataTable, rounds: int) -> list[Check]:
     """Time a profile beside a plain pass."""
-    rivals = {"plain": lambda: table.fold(_Rows()), "profile": lambda: table.fold(ProfileFold())}
+    rivals: dict[str, Callable[[], object]] = {
+        "plain": lambda: table.fold(_Rows()),
+        "profile": lambda: table.fold(ProfileFold()),
+    }
     seconds = alternate(rivals, rounds=rounds)
     spread = ratio(seconds["profile"], seconds["plain"])
     found = table.fold(_Rows(), ProfileFold())

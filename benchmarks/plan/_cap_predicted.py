@@ -15,7 +15,7 @@ from benchmarks.plan._cap_advice import DEVICE
 from benchmarks.plan._cap_model import Subject
 
 from steelyard.catalog.architecture import Architecture
-from steelyard.cost.step_time import ServeStepTime
+from steelyard.cost.phase_time import PhaseStepTime
 from steelyard.errors import ConfigError
 from steelyard.plan.tradeoff.cells import MeasurePlan
 from steelyard.plan.tradeoff.configuration import (
@@ -159,7 +159,7 @@ def _simulated(
     length: int,
     repeat: int,
     pool: int,
-    step_time: ServeStepTime,
+    step_time: PhaseStepTime,
 ) -> float:
     """Return the rate of the same requests under the engine's scheduler in virtual time."""
     llm = make_engine(positioned(bench.model, chosen, bench.longest), chosen.options(pool))

@@ -9,12 +9,14 @@ The package's own step times come from profiles that it downloads, so its predic
 one that returns the given ones; its scheduler, events and entities run as they are.
 """
 
+# pyright: reportMissingImports=false
 import json
 import logging
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from vidur._native.entities import ExecutionTime
@@ -36,7 +38,7 @@ class GivenTimes:
     def __init__(self, **_: object) -> None:
         """Take what every predictor is given."""
 
-    def get_execution_time(self, batch: object, pipeline_stage: int) -> ExecutionTime:
+    def get_execution_time(self, batch: Any, pipeline_stage: int) -> ExecutionTime:
         """Return the time of a step as that of its one layer, in milliseconds."""
         del pipeline_stage
         if batch.requests[0].is_prefill_complete:

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 from steelyard.cli.output import Switch, print_report
 from steelyard.config import to_plain
 from steelyard.errors import ConfigError
-from steelyard.runs.report import Column, Report, Section, Table, Text
+from steelyard.runs.report import Cell, Column, Report, Section, Table, Text
 from steelyard.serve.access_log import AccessLog
 from steelyard.units import pretty
 
@@ -76,7 +76,7 @@ def _report(found: "LogCalibration", log: Path, out: Path) -> Report:
         Column("time", align="right"),
         Column("80 % interval", align="right"),
     ]
-    rows = [
+    rows: list[list[Cell]] = [
         [
             step.name,
             pretty(step.seconds, "s"),

@@ -19,7 +19,7 @@ _MAJORITY = 0.9
 _PATTERNS = {
     "whole number": r"^[+-]?\d{1,18}$",
     "number": r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$|^[+-]?([nN]a[nN]|[iI]nf(inity)?)$",
-    "yes or no": r"^([tT]rue|TRUE|[fF]alse|FALSE)$",
+    "yes or no": r"^(?i:true|false)$",
     "date": r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])$",
     "time": r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])[ T]([01]\d|2[0-3]):[0-5]\d"
     r"(:[0-5]\d(\.\d{1,6})?)?$",
