@@ -63,17 +63,11 @@ def tomorrow(
         json: print both fleets as JSON.
         report: HTML file for the page.
     """
-    for name, value in (("attainment", attainment), ("sure", sure)):
-        if not 0 < value < 1:
-            raise ConfigError(f"--{name} is {value}, but must lie between 0 and 1")
+    _refuse_shares(attainment=attainment, sure=sure)
     if draws < 2 or requests < 100 or per_node < 1 or token_budget < 1:
         raise ConfigError("--draws is at least 2, --requests 100, --per-node and --token-budget 1")
     generator = np.random.default_rng(seed)
-    days = [
-        day
-        for path in trace
-        for day in days_of(path.name, TraceColumns.of(read_rows(path)), generator)
-    ]
+    days = _days(trace, generator)
     slo = Slo(ttft_s=parse(ttft, "s", where="--ttft"), tpot_s=parse(tpot, "s", where="--tpot"))
     load = _pooled(days, generator, requests)
     case = ServiceCase(
@@ -91,17 +85,24 @@ def tomorrow(
     made = plan_tomorrow(
         found, days, slo, attainment, generator, sure=sure, draws=draws, progress=progress
     )
-    values = {
-        "days": [
-            {"name": day.name, "rate_per_s": day.rate_per_s, "peak_per_s": day.peak_per_s}
-            for day in days
-        ],
-        "average": _values(made.average),
-        "lasting": _values(made.lasting),
-        "factors": list(made.factors),
-    }
     page = _page(made, days, attainment, sure, machine)
-    print_report(page, json=json, html=report, values=values)
+    print_report(page, json=json, html=report, values=_both(made, days))
+
+
+def _refuse_shares(**shares: float) -> None:
+    """Refuse options that are shares and lie outside of (0, 1)."""
+    for name, value in shares.items():
+        if not 0 < value < 1:
+            raise ConfigError(f"--{name} is {value}, but must lie between 0 and 1")
+
+
+def _days(traces: tuple[Path, ...], generator: np.random.Generator) -> list[DayLoad]:
+    """Return the days of all traces, in their order."""
+    return [
+        day
+        for path in traces
+        for day in days_of(path.name, TraceColumns.of(read_rows(path)), generator)
+    ]
 
 
 def _say(words: str) -> None:
@@ -117,6 +118,19 @@ def _pooled(days: list[DayLoad], generator: np.random.Generator, count: int) -> 
     )
     variation = float(np.mean([day.load(generator, 100).variation for day in days]))
     return ServiceLoad.drawn(inputs, outputs, generator, count=count, variation=variation)
+
+
+def _both(made: TomorrowPlan, days: list[DayLoad]) -> dict[str, Any]:
+    """Return both fleets as plain values."""
+    return {
+        "days": [
+            {"name": day.name, "rate_per_s": day.rate_per_s, "peak_per_s": day.peak_per_s}
+            for day in days
+        ],
+        "average": _values(made.average),
+        "lasting": _values(made.lasting),
+        "factors": list(made.factors),
+    }
 
 
 def _values(item: DayPlacement) -> dict[str, Any]:

@@ -67,8 +67,7 @@ def measure(
         resources.
     """
     _refuse_names(configurations)
-    if clock == "processor" and model.embedding.weight.is_cuda:
-        raise ConfigError("processor time says nothing of a GPU", hint="measure wall time")
+    _refuse_clock(model, clock)
     bench = Bench(model=model, text=text, encode=encode, begins=begins, plan=plan, clock=clock)
     key = {"model": fingerprint(model), "text": _hash(text), "plan": plan}
     turns = _turns(configurations, plan.rounds)
@@ -115,6 +114,12 @@ def _refuse_mute(base: Sequence[QualityCell], plan: MeasurePlan) -> None:
             f"{base[0].configuration} answers none of the questions at reference lengths",
             hint="give records in a form that the model knows, or shorter reference lengths",
         )
+
+
+def _refuse_clock(model: Transformer, clock: ClockName) -> None:
+    """Refuse a clock that does not see where the model works."""
+    if clock == "processor" and model.embedding.weight.is_cuda:
+        raise ConfigError("processor time says nothing of a GPU", hint="measure wall time")
 
 
 def _refuse_names(configurations: Sequence[Configuration]) -> None:
