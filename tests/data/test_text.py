@@ -237,6 +237,14 @@ def test_a_killed_call_is_finished_by_the_next(folder, tmp_path):
         assert contents(out) == contents(tmp_path / "whole")
 
 
+def test_what_a_call_killed_at_the_very_end_left_goes(folder, tmp_path):
+    expected = prepare([folder], tmp_path / "out", vocab_size=400)
+    (tmp_path / "out" / "work").mkdir()
+    (tmp_path / "out" / "work" / "read.json").write_text("{}")
+    assert prepare([folder], tmp_path / "out", vocab_size=400) == expected
+    assert not (tmp_path / "out" / "work").exists()
+
+
 def test_finished_stages_are_not_done_again(folder, tmp_path, monkeypatch):
     from steelyard.data import text
 

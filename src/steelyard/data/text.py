@@ -78,6 +78,8 @@ def prepare(
     key = hash_of(read_key, vocab_size, heldout_fraction, seed)
     finished = _finished(out, key)
     if finished is not None:
+        # A call that was killed at the very end left intermediate files beside a whole manifest.
+        shutil.rmtree(out / "work", ignore_errors=True)
         progress("pack", 1.0)
         return finished
     try:
