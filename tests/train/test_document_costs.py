@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from steelyard.cli.pruning import prune as prune_text
-from steelyard.cli.pruning import score
+from steelyard.cli.data.pruning import prune as prune_text
+from steelyard.cli.data.pruning import score
 from steelyard.data import text
 from steelyard.data.difficulty import el2n
 from steelyard.data.minhash import MinHasher, duplicate_roots, signatures

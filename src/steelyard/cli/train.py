@@ -12,6 +12,7 @@ import cyclopts
 from steelyard import config as configs
 from steelyard import units
 from steelyard.catalog.stored import load_calibration
+from steelyard.cli.data.pruning import score
 from steelyard.cli.following import say_next
 from steelyard.cli.output import (
     Switch,
@@ -21,7 +22,6 @@ from steelyard.cli.output import (
     print_report,
 )
 from steelyard.cli.pricing import checks_of, keep_run, price_words, priced
-from steelyard.cli.pruning import score
 from steelyard.cli.replay import replay
 from steelyard.cli.study import study
 from steelyard.cli.train_kinds import run_kind

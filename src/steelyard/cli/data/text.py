@@ -1,4 +1,4 @@
-"""`steelyard data`: token shards of text, caches of tasks, tables, and what they hold."""
+"""`steelyard data prepare|show|cache|inspect`: token shards of text and caches of tasks."""
 
 import shlex
 import sys
@@ -10,21 +10,11 @@ import cyclopts
 
 from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, print_report
-from steelyard.cli.pruning import prune
-from steelyard.cli.table import app as tables
 from steelyard.data.manifest import Manifest, read_manifest, verify
 from steelyard.errors import ConfigError
 from steelyard.runs.progress import progress
 from steelyard.runs.report import Column, Facts, Report, Section, Table
 from steelyard.units import parse, pretty
-
-app = cyclopts.App(
-    name="data",
-    help="Clean, deduplicate and tokenize text into verified shards; look at tables in files.",
-)
-app.command(prune)
-app.command(tables)
-
 
 _Paths = Annotated[
     Path, cyclopts.Parameter(help="Files and folders of text; a terminal is asked for them.")
@@ -34,7 +24,6 @@ _STAGES = ("read", "deduplicate", "tokenizer", "pack")
 """What preparing text does, in order."""
 
 
-@app.command
 def prepare(
     *paths: _Paths,
     out: Path,
@@ -93,7 +82,6 @@ def _asked() -> list[Path]:
     return [Path(word).expanduser() for word in shlex.split(sys.stdin.readline())]
 
 
-@app.command
 def show(directory: Path, *, json: Switch = False) -> None:
     """Check the hashes of a folder of token shards and show what it holds.
 
@@ -108,7 +96,6 @@ def show(directory: Path, *, json: Switch = False) -> None:
     _show(directory, manifest, json)
 
 
-@app.command
 def cache(
     recipe: Path,
     *,
@@ -130,7 +117,7 @@ def cache(
         cluster: address of a Ray cluster that does the work; empty for this machine.
         json: print JSON instead of a table.
     """
-    from steelyard.cli.caches import caches_report
+    from steelyard.cli.data.caches import caches_report
     from steelyard.data.tasks.cache import write_cache
     from steelyard.data.tasks.recipe import load_recipe
 
@@ -150,7 +137,6 @@ def cache(
         say_next("data", "inspect", recipe, "--cache", out)
 
 
-@app.command
 def inspect(
     path: Path,
     *,
@@ -173,7 +159,7 @@ def inspect(
         seed: seed of the order.
         json: print JSON instead of tables.
     """
-    from steelyard.cli.caches import caches_in, caches_report, stream_report
+    from steelyard.cli.data.caches import caches_in, caches_report, stream_report
     from steelyard.data.tasks.recipe import load_recipe
 
     if path.is_dir():
