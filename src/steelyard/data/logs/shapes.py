@@ -6,7 +6,6 @@ where its hash is new.
 """
 
 import re
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,15 +16,13 @@ from steelyard.jit import njit
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["MARKS", "Shape", "fold_hashes", "folded_text", "shape_of"]
+__all__ = ["MARKS", "Shape", "folded_text", "line_hashes", "shape_of"]
 
 Shape = tuple[str, ...]
 """Words, marks and wildcards in their order; one that follows a blank begins with a blank."""
 MARKS = frozenset(":=,()[]{}|;\"<>'")
 """Characters that are words of their own."""
 _HOLE = "\1"
-_PRIME, _BASIS = np.uint64(0x100000001B3), np.uint64(0xCBF29CE484222325)
-_HEX_WITH_DIGIT, _HEX_WITHOUT, _UUID = 6, 8, 36
 _RUN = re.compile(
     r"(?<![A-Za-z0-9])[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?![A-Za-z0-9])"
     r"|[A-Za-z0-9]+"
@@ -34,7 +31,12 @@ _HEX = re.compile(
     r"0[xX][0-9a-fA-F]+|(?=[a-fA-F]*[0-9])[0-9a-fA-F]{6,}|[0-9a-fA-F]{8,}|[^-]{8}-.{27}"
 )
 _DIGITS = re.compile(r"[0-9]+")
-_TOKEN = re.compile(r"(\s*)([:=,()\[\]{}|;\"<>']|[^\s:=,()\[\]{}|;\"<>']+)")
+_PLAIN_CHARACTER = r"[^\s:=,()\[\]{}|;\"<>']"
+# The query of a URL is not cut at its marks: it has any number of them.
+_TOKEN = re.compile(
+    rf"(\s*)((?:{_PLAIN_CHARACTER}*:/)?/[^\s:=,()\[\]{{}}|;\"<>'?]*\?[^\s\"<>'|]*"
+    rf"|[:=,()\[\]{{}}|;\"<>']|{_PLAIN_CHARACTER}+)"
+)
 _NUMBER = re.compile(rf"[-+#.]*{_HOLE}[{_HOLE}.%+-]*[A-Za-z%]{{0,2}}")
 _NAMED_TIMES = frozenset(
     "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec Mon Tue Wed Thu Fri Sat Sun".split()
@@ -103,7 +105,7 @@ def fold_hashes(payload: np.ndarray, offsets: np.ndarray, found: np.ndarray) -> 
             if length == 8 and hexes == 8:
                 uuid = _uuid_end(payload, place, end)
                 if uuid:
-                    stop, length = uuid, 36
+                    stop = uuid
             is_prefixed = (
                 length > 2
                 and hexes == length - 1
@@ -111,7 +113,7 @@ def fold_hashes(payload: np.ndarray, offsets: np.ndarray, found: np.ndarray) -> 
                 and (payload[place + 1] == 120 or payload[place + 1] == 88)
             )
             is_hex = hexes == length and ((digits > 0 and length >= 6) or length >= 8)
-            if is_prefixed or is_hex or length == 36 and stop - place == 36 and hexes == 8:
+            if is_prefixed or is_hex:
                 code = (code ^ np.uint64(1)) * np.uint64(0x100000001B3)
                 place = stop
                 continue
@@ -166,8 +168,8 @@ def shape_of(line: str) -> Shape:
         At most 512 words; the rest of a longer line is one wildcard.
     """
     found: list[str] = []
-    for blank, text in _TOKEN.findall(line):
-        token = text if text in MARKS else _word(_RUN.sub(_folded, text))
+    for blank, text in _TOKEN.findall(folded_text(line)):
+        token = text if text in MARKS else _word(text)
         _add(found, token, " " if blank and found else "")
         if len(found) == _MOST_TOKENS:
             found.append(WILDCARD)
@@ -199,8 +201,3 @@ def _add(found: list[str], token: str, blank: str) -> None:
         # Brackets with nothing in them are those of a variable that is empty.
         found.append(WILDCARD)
     found.append(blank + token)
-
-
-def shapes_of(lines: Sequence[str]) -> list[Shape]:
-    """Return the shape of each line."""
-    return [shape_of(line) for line in lines]
