@@ -143,19 +143,18 @@ class _Framer:
         """Yield the frame of each line and its variables, None for a line without a header."""
         import pyarrow as pa
 
-        heads = [self._head(text) for text in texts]
+        # Ends of lines as Windows writes them belong to the frame.
+        ends = ["\r" if text.endswith("\r") else "" for text in texts]
+        bare = [text.removesuffix("\r") for text in texts]
+        heads = [self._head(text) if _is_text(text) else None for text in bare]
         contents = pa.array(
-            [
-                text[head[2] :] if head and text.isprintable() else None
-                for head, text in zip(heads, texts, strict=True)
-            ],
-            pa.string(),
+            [head and text[head[2] :] for head, text in zip(heads, bare, strict=True)], pa.string()
         )
         state = ShapeCounts()
         state.update(contents)
         templates = TemplateSet(state)
         numbers = templates.assign(contents).tolist()
-        for text, head, number in zip(texts, heads, numbers, strict=True):
+        for text, end, head, number in zip(bare, ends, heads, numbers, strict=True):
             if head is None or number == NO_TEMPLATE:
                 yield None
                 continue
@@ -165,7 +164,8 @@ class _Framer:
             if variables is None:
                 # Only blanks or the length of a list differ: the content is one variable.
                 variables, shown = (content,), WILDCARD
-            yield self._number(head[0], shown, templates.texts[number]), [*head[1], *variables]
+            frame = self._number(head[0], shown, end, templates.texts[number])
+            yield frame, [*head[1], *variables]
 
     def _head(self, text: str) -> tuple[list[str], list[str], int] | None:
         """Return the texts between the fields of a header, the fields, and where it ends."""
@@ -184,8 +184,8 @@ class _Framer:
         frame.append(text[place:start])
         return frame, fields, start
 
-    def _number(self, head: list[str], shown: str, template: str) -> int:
-        first, *rest = shown.split(WILDCARD)
+    def _number(self, head: list[str], shown: str, end: str, template: str) -> int:
+        first, *rest = (shown + end).split(WILDCARD)
         frame = (*head[:-1], head[-1] + first, *rest)
         key = (*frame, template)
         if key not in self._numbers:
@@ -193,6 +193,11 @@ class _Framer:
             self.frames.append(list(frame))
             self.templates.append(template)
         return self._numbers[key]
+
+
+def _is_text(text: str) -> bool:
+    """Return whether a line was valid UTF-8, which Arrow asks for."""
+    return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 class LogArchive:

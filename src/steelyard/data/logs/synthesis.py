@@ -1,0 +1,172 @@
+"""Logs with known templates and sessions with known faults, for tests and measurements."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steelyard.data.logs.parsers.parsed import WILDCARD
+from steelyard.errors import ConfigError
+
+__all__ = ["FAULTS", "LabelledSession", "synthesize_lines", "synthesize_sessions"]
+
+FAULTS = ("missing", "extra", "reordered", "late")
+"""Kinds of faults: an event is left out, another comes, two are swapped, one takes long."""
+_DIGIT_RUNS = re.compile(r"[0-9]+")
+_FRESH_SHARE = 0.5
+_BEGIN, _END, _HEARTBEAT, _SHARED = 0, 1, 2, 3
+_FAULT_EVENTS, _WORKFLOWS, _SHORTEST = 4, 4, 5
+_LONGEST_LOOP = 4
+_PAUSE_S, _LATE = 0.2, 40.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledSession:
+    """Events of one job, with what is wrong with it.
+
+    Attributes:
+        events: numbers of templates in the order of time.
+        times_s: when they happened, [events].
+        fault: one of `FAULTS`, empty where there is none.
+        culprit: template of the event that the fault concerns, -1 where there is none.
+    """
+
+    events: tuple[int, ...]
+    times_s: NDArray[np.float64]
+    fault: str = ""
+    culprit: int = -1
+
+
+def synthesize_lines(
+    frames: Sequence[Sequence[str]], variables: Sequence[Sequence[str]], lines: int, seed: int
+) -> Iterator[str]:
+    """Yield lines that read as observed ones do, with other values.
+
+    The frames of observed lines come in their order, again and again. Of the variables half are
+    drawn from those observed at the same place of the same frame, half are those with other digits.
+
+    Args:
+        frames: texts around the variables of observed lines, [observed][variables + 1].
+        variables: of the same lines, [observed][variables].
+        lines: how many to yield.
+        seed: of the draws.
+
+    Yields:
+        Lines.
+
+    Raises:
+        ConfigError: there is nothing to begin with.
+    """
+    if not frames or lines < 0:
+        raise ConfigError("lines are made from observed ones: give at least one frame")
+    rng = np.random.default_rng(seed)
+    seen: dict[tuple[str, ...], list[Sequence[str]]] = {}
+    for frame, values in zip(frames, variables, strict=True):
+        seen.setdefault(tuple(frame), []).append(values)
+    for place in range(lines):
+        frame = frames[place % len(frames)]
+        rows = seen[tuple(frame)]
+        draws = rng.random((len(frame) - 1, 2))
+        text = frame[0]
+        for slot, (which, fresh) in enumerate(draws.tolist()):
+            value = rows[int(which * len(rows))][slot]
+            if fresh < _FRESH_SHARE:
+                value = _DIGIT_RUNS.sub(lambda run: _other_digits(run.group(), rng), value)
+            text += value + frame[slot + 1]
+        yield text
+
+
+def _other_digits(digits: str, rng: np.random.Generator) -> str:
+    """Return as many digits, of which the first is 0 only where it was."""
+    if digits[0] == "0":
+        return "0" + "".join(map(str, rng.integers(0, 10, len(digits) - 1).tolist()))
+    least, most = 10 ** (len(digits) - 1), 10 ** len(digits)
+    # Numbers of more than 18 digits do not fit.
+    return str(rng.integers(least, most)) if len(digits) <= 18 else digits[::-1]
+
+
+def synthesize_sessions(
+    num_templates: int,
+    sessions: int,
+    seed: int,
+    *,
+    fault_share: float = 0.05,
+    kinds: Sequence[str] = FAULTS,
+) -> list[LabelledSession]:
+    """Return sessions of a few workflows, some of them with one fault.
+
+    All sessions begin with event 0, end with event 1, and have event 2 now and then. Between them
+    the events of one of four workflows come in their order; its third and fourth open and close
+    something, once to four times. The last four templates come where something extra does.
+
+    Args:
+        num_templates: templates that events are drawn from, at least 27.
+        sessions: how many.
+        seed: of the draws.
+        fault_share: sessions that have a fault, a fraction.
+        kinds: of `FAULTS`, equally frequent.
+
+    Returns:
+        The sessions.
+
+    Raises:
+        ConfigError: too few templates, a fraction outside of 0 to 1, or an unknown kind.
+    """
+    size = (num_templates - _SHARED - _FAULT_EVENTS) // _WORKFLOWS
+    if size < _SHORTEST or not 0 <= fault_share <= 1 or not set(kinds) <= set(FAULTS) or not kinds:
+        raise ConfigError(
+            f"{num_templates} templates, a share of faults of {fault_share} and the kinds "
+            f"{', '.join(kinds)} were given",
+            hint=f"sessions need at least 27 templates, a share from 0 to 1, and some of {FAULTS}",
+        )
+    rng = np.random.default_rng(seed)
+    flows = [
+        list(range(_SHARED + flow * size, _SHARED + (flow + 1) * size))
+        for flow in range(_WORKFLOWS)
+    ]
+    strange = range(num_templates - _FAULT_EVENTS, num_templates)
+    return [
+        _session(flows, strange, kinds if rng.random() < fault_share else (), rng)
+        for _ in range(sessions)
+    ]
+
+
+def _session(
+    flows: list[list[int]], strange: range, kinds: Sequence[str], rng: np.random.Generator
+) -> LabelledSession:
+    """Return a session with a fault of one of some kinds, with none where there are none."""
+    flow = flows[rng.integers(len(flows))]
+    loops = int(rng.integers(1, _LONGEST_LOOP + 1))
+    events = [_BEGIN, *flow[:2], *(flow[2:4] * loops), *flow[4:], _END]
+    for _ in range(int(rng.poisson(0.5))):
+        events.insert(int(rng.integers(1, len(events))), _HEARTBEAT)
+    pauses = rng.exponential(_PAUSE_S, len(events))
+    kind = kinds[rng.integers(len(kinds))] if kinds else ""
+    culprit = -1
+    if kind:
+        # The heartbeat comes and goes by itself: a fault of it would be none.
+        own = [place for place in range(1, len(events)) if events[place] != _HEARTBEAT]
+        place = own[rng.integers(len(own))]
+        culprit = events[place]
+        if kind == "missing":
+            del events[place]
+            pauses = np.delete(pauses, place)
+        elif kind == "extra":
+            culprit = int(rng.choice(strange))
+            events.insert(place, culprit)
+            pauses = np.insert(pauses, place, _PAUSE_S)
+        elif kind == "reordered":
+            other = own[own.index(place) - 1] if place != own[0] else 0
+            events[other], events[place] = events[place], events[other]
+        else:
+            pauses[place] = _LATE * _PAUSE_S
+    return LabelledSession(
+        events=tuple(events), times_s=np.cumsum(pauses), fault=kind, culprit=culprit
+    )
+
+
+def filled(template: str, rng: np.random.Generator) -> str:
+    """Return a line of a template with numbers for its variables."""
+    return re.sub(re.escape(WILDCARD), lambda _: str(rng.integers(1, 100_000)), template)
