@@ -18,11 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.data.logs.columns import decode_column, encode_column, squeezed, unsqueezed
-from steelyard.data.logs.counting import ShapeCounts
 from steelyard.data.logs.formats import LogFormat, guess_format
-from steelyard.data.logs.parsers.parsed import WILDCARD
+from steelyard.data.logs.framing import LineFramer
 from steelyard.data.logs.reading import open_log
-from steelyard.data.logs.templates import NO_TEMPLATE, TemplateSet
 from steelyard.data.pack import Pack, write_pack
 from steelyard.errors import DataError
 from steelyard.files import atomic_path
@@ -79,11 +77,13 @@ def compress(
     lines = raw.removesuffix(b"\n").split(b"\n") if raw else []
     texts = [line.decode(errors="surrogateescape") for line in lines]
     chosen = LogFormat.of(guess_format(texts[:_PROBED_LINES]) if format is None else format)
-    framer = _Framer(chosen)
+    framer = LineFramer(chosen)
     sections: dict[str, NDArray[Any]] = {}
     raw_lines = 0
     for group, first in enumerate(range(0, len(texts), _GROUP_LINES)):
-        packed, kept_raw = framer.pack(texts[first : first + _GROUP_LINES], level)
+        packed, kept_raw = _packed_group(
+            framer, texts[first : first + _GROUP_LINES], level
+        )
         raw_lines += kept_raw
         sections |= {f"{group}/{name}": value for name, value in packed.items()}
     meta = {
@@ -107,97 +107,30 @@ def _bytes(raw: bytes) -> NDArray[np.uint8]:
     return np.frombuffer(raw, np.uint8)
 
 
-class _Framer:
-    """Takes lines apart into frames and variables."""
-
-    def __init__(self, format: LogFormat) -> None:
-        self.format = format
-        self.frames: list[list[str]] = []
-        self.templates: list[str] = []
-        self._numbers: dict[tuple[str, ...], int] = {}
-
-    def pack(self, texts: Sequence[str], level: int) -> tuple[dict[str, NDArray[Any]], int]:
-        """Return the sections of a group of lines, and how many lines are kept as they are."""
-        members: dict[int, list[list[str]]] = {}
-        numbers = np.zeros(len(texts), np.int64)
-        raw: list[str] = []
-        for place, (text, cut) in enumerate(zip(texts, self._cut(texts), strict=True)):
-            if cut is None:
-                raw.append(text)
-                continue
-            number, variables = cut
-            numbers[place] = number + 1
-            members.setdefault(number, []).append(variables)
-        found = {"frames": _bytes(encode_column([str(number) for number in numbers], level))}
-        found["counts"] = np.array([len(texts)], np.int64)
-        if raw:
-            text = "\n".join(raw).encode(errors="surrogateescape")
-            found["raw"] = _bytes(squeezed(text, level))
-        for number, rows in members.items():
-            columns = [encode_column(column, level) for column in zip(*rows, strict=True)]
-            packed = b"".join(struct.pack("<I", len(column)) + column for column in columns)
-            found[f"frame/{number}"] = _bytes(packed)
-        return found, len(raw)
-
-    def _cut(self, texts: Sequence[str]) -> Iterator[tuple[int, list[str]] | None]:
-        """Yield the frame of each line and its variables, None for a line without a header."""
-        import pyarrow as pa
-
-        # Ends of lines as Windows writes them belong to the frame.
-        ends = ["\r" if text.endswith("\r") else "" for text in texts]
-        bare = [text.removesuffix("\r") for text in texts]
-        heads = [self._head(text) if _is_text(text) else None for text in bare]
-        contents = pa.array(
-            [head and text[head[2] :] for head, text in zip(heads, bare, strict=True)], pa.string()
-        )
-        state = ShapeCounts()
-        state.update(contents)
-        templates = TemplateSet(state)
-        numbers = templates.assign(contents).tolist()
-        for text, end, head, number in zip(bare, ends, heads, numbers, strict=True):
-            if head is None or number == NO_TEMPLATE:
-                yield None
-                continue
-            content = text[head[2] :]
-            variables = templates.parameters(content, number)
-            shown = templates.texts[number]
-            if variables is None:
-                # Only blanks or the length of a list differ: the content is one variable.
-                variables, shown = (content,), WILDCARD
-            frame = self._number(head[0], shown, end, templates.texts[number])
-            yield frame, [*head[1], *variables]
-
-    def _head(self, text: str) -> tuple[list[str], list[str], int] | None:
-        """Return the texts between the fields of a header, the fields, and where it ends."""
-        found = self.format.regex.match(text)
-        if found is None:
-            return None
-        frame, fields, place = [], [], 0
-        for name in self.format.fields[:-1]:
-            start, end = found.span(name)
-            if start < 0:
-                continue
-            frame.append(text[place:start])
-            fields.append(text[start:end])
-            place = end
-        start = found.start("Content")
-        frame.append(text[place:start])
-        return frame, fields, start
-
-    def _number(self, head: list[str], shown: str, end: str, template: str) -> int:
-        first, *rest = (shown + end).split(WILDCARD)
-        frame = (*head[:-1], head[-1] + first, *rest)
-        key = (*frame, template)
-        if key not in self._numbers:
-            self._numbers[key] = len(self.frames)
-            self.frames.append(list(frame))
-            self.templates.append(template)
-        return self._numbers[key]
-
-
-def _is_text(text: str) -> bool:
-    """Return whether a line was valid UTF-8, which Arrow asks for."""
-    return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
+def _packed_group(
+    framer: LineFramer, texts: Sequence[str], level: int
+) -> tuple[dict[str, NDArray[Any]], int]:
+    """Return the sections of a group of lines, and how many lines are kept as they are."""
+    members: dict[int, list[list[str]]] = {}
+    numbers = np.zeros(len(texts), np.int64)
+    raw: list[str] = []
+    for place, (text, cut) in enumerate(zip(texts, framer.cut(texts), strict=True)):
+        if cut is None:
+            raw.append(text)
+            continue
+        number, variables = cut
+        numbers[place] = number + 1
+        members.setdefault(number, []).append(variables)
+    found = {"frames": _bytes(encode_column([str(number) for number in numbers], level))}
+    found["counts"] = np.array([len(texts)], np.int64)
+    if raw:
+        text = "\n".join(raw).encode(errors="surrogateescape")
+        found["raw"] = _bytes(squeezed(text, level))
+    for number, rows in members.items():
+        columns = [encode_column(column, level) for column in zip(*rows, strict=True)]
+        packed = b"".join(struct.pack("<I", len(column)) + column for column in columns)
+        found[f"frame/{number}"] = _bytes(packed)
+    return found, len(raw)
 
 
 class LogArchive:
