@@ -97,20 +97,19 @@ class IplomParser:
             return None
         often = Counter(sizes)
         if was_split:
-            # Places of the number of words that most places have, one word left aside.
-            ranked = sorted((size for size in often if size > 1), key=lambda size: -often[size])
-            if not ranked:
-                return None
-            at = [place for place, size in enumerate(sizes) if size == ranked[0]]
-            if len(at) > 1:
-                return at[0], at[1]
-            return (at[0], sizes.index(ranked[1])) if len(ranked) > 1 else None
-        ranked = sorted(often, key=lambda size: often[size])
-        at = [place for place, size in enumerate(sizes) if often[size] == often[ranked[0]]]
-        if len(at) > 1:
-            return at[0], at[1]
-        rest = [place for place, size in enumerate(sizes) if often[size] != often[ranked[0]]]
-        return (at[0], rest[0]) if rest else None
+            # The number of words that most places have, one word left aside; one place is no pair.
+            varying = {size: count for size, count in often.items() if size > 1}
+            size = max(varying, key=lambda size: varying[size], default=0)
+            at = [place for place, found in enumerate(sizes) if found == size]
+            return (at[0], at[1]) if len(at) > 1 else None
+        fewest = sorted(set(often.values()))
+        if len(fewest) < 2:
+            return None
+        first, second = (
+            next(place for place, size in enumerate(sizes) if often[size] == count)
+            for count in fewest[:2]
+        )
+        return first, second
 
     def _keys(
         self, words: list[tuple[str, str]], *, was_split: bool
@@ -126,8 +125,9 @@ class IplomParser:
         met_left = Counter(first for first, _ in words)
         met_right = Counter(second for _, second in words)
         # Words in no such relation: they stay together in lines that were split before.
-        many_left = {first for first, second in words if first not in single and second not in joined}
-        many_right = {second for first, second in words if first in many_left and second not in joined}
+        many = [pair for pair in words if pair[0] not in single]
+        many_left = {first for first, _ in many}
+        many_right = {second for _, second in many if second not in joined}
         keys: list[tuple[int, str]] = []
         for first, second in words:
             if first in single:
