@@ -1,14 +1,18 @@
 """Logs with known templates and sessions with known faults, for tests and measurements."""
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.data.logs.parsers.parsed import WILDCARD
 from steelyard.errors import ConfigError
+from steelyard.files import atomic_path, write_bytes
 
 __all__ = ["FAULTS", "LabelledSession", "synthesize_lines", "synthesize_sessions"]
 
@@ -167,6 +171,62 @@ def _session(
     )
 
 
-def filled(template: str, rng: np.random.Generator) -> str:
-    """Return a line of a template with numbers for its variables."""
-    return re.sub(re.escape(WILDCARD), lambda _: str(rng.integers(1, 100_000)), template)
+_TEMPLATES = ("<*> starts", "<*> ends after <*> ms", "<*> is alive at <*>")
+_VERBS = "open read check copy send close move merge seal index".split()
+_THINGS = "Table Shard File Queue Lease Block Page Route View Cache".split()
+
+
+def session_templates(count: int) -> list[str]:
+    """Return texts for the events of sessions, all different and each with the job's number."""
+    pairs = [f"{verb}{thing} of <*>" for thing in _THINGS for verb in _VERBS]
+    return [*_TEMPLATES, *pairs][:count]
+
+
+def write_sessions(
+    path: Path, sessions: int, num_templates: int, seed: int, fault_share: float
+) -> tuple[int, int]:
+    """Write a log of sessions that run side by side, and their faults beside it.
+
+    Lines have the header of Spark: date, time, level and component.
+
+    Args:
+        path: log to write; faults are written to a file of its name that ends in .faults.jsonl.
+        sessions: how many.
+        num_templates: from 27 to 103.
+        seed: of the draws.
+        fault_share: sessions that have a fault, a fraction.
+
+    Returns:
+        Lines, and sessions with a fault.
+
+    Raises:
+        ConfigError: there are too few or too many templates, or the share is none.
+    """
+    texts = session_templates(num_templates)
+    if len(texts) < num_templates or sessions < 1:
+        raise ConfigError(
+            f"{num_templates} templates and {sessions} sessions were given",
+            hint=f"27 to {len(texts)} templates and at least 1 session",
+        )
+    made = synthesize_sessions(num_templates, sessions, seed, fault_share=fault_share)
+    rng = np.random.default_rng(seed + 1)
+    starts = np.cumsum(rng.exponential(_PAUSE_S, sessions))
+    rows = sorted(
+        (starts[job] + time_s, job, event)
+        for job, session in enumerate(made)
+        for time_s, event in zip(session.times_s.tolist(), session.events, strict=True)
+    )
+    with atomic_path(path) as beside, beside.open("w") as file:
+        for time_s, job, event in rows:
+            stamp = datetime.fromtimestamp(1.8e9 + time_s, UTC).strftime("%y/%m/%d %H:%M:%S")
+            text = texts[event].replace(WILDCARD, f"job_{job}", 1)
+            text = text.replace(WILDCARD, str(rng.integers(1, 10_000)))
+            file.write(f"{stamp} INFO worker.Runner: {text}\n")
+    faults = [
+        {"session": f"job_{job}", "fault": item.fault, "culprit": texts[item.culprit]}
+        for job, item in enumerate(made)
+        if item.fault
+    ]
+    told = "".join(json.dumps(fault) + "\n" for fault in faults)
+    write_bytes(path.with_name(path.name + ".faults.jsonl"), told.encode())
+    return len(rows), len(faults)

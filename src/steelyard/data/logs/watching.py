@@ -2,11 +2,15 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["LogTail"]
+from steelyard.data.logs.formats import LogFormat, guess_format
+from steelyard.data.logs.reading import decoded
+from steelyard.data.logs.templates import TemplateSet
+
+__all__ = ["LogTail", "NewLines"]
 
 _MOST_BYTES = 1 << 22
 
@@ -114,3 +118,49 @@ class LogTail:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+class NewLines:
+    """Tells lines that no known template has.
+
+    Attributes:
+        lines: that were seen.
+        unknown_lines: of those.
+    """
+
+    def __init__(self, templates: TemplateSet, format: str | None = None) -> None:
+        """Take what is known.
+
+        Args:
+            templates: of earlier lines.
+            format: name or pattern of the header; None finds the one that the first lines fit.
+        """
+        self._templates = templates
+        self._format = None if format is None else LogFormat.of(format)
+        self.lines = self.unknown_lines = 0
+
+    def unknown(self, lines: Sequence[bytes]) -> list[str]:
+        """Return the lines that no template has; those that go on one before are passed over.
+
+        Args:
+            lines: without their breaks.
+
+        Returns:
+            Whole lines.
+        """
+        import pyarrow as pa
+
+        texts = [decoded(line)[0] for line in lines]
+        if self._format is None:
+            self._format = LogFormat.of(guess_format(texts))
+        found = [self._format.regex.match(text.rstrip("\r")) for text in texts]
+        contents = [match["Content"] if match else None for match in found]
+        numbers = self._templates.assign(pa.array(contents, pa.string()))
+        told = [
+            text
+            for text, number in zip(texts, numbers.tolist(), strict=True)
+            if number < 0 and text[:1] not in ("", " ", "\t")
+        ]
+        self.lines += len(texts)
+        self.unknown_lines += len(told)
+        return told
