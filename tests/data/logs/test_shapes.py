@@ -31,7 +31,7 @@ def slow_hash(line):
 
 
 @given(LINES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_kernel_hashes_folded_text(lines):
     found = line_hashes(pa.array(lines))
     assert found.tolist() == [slow_hash(line) for line in lines]
@@ -50,7 +50,7 @@ def test_kernel_hashes_hexadecimal_words(line):
 
 
 @given(LINES)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_one_hash_has_one_shape(lines):
     for line in lines:
         assert shape_of(line) == shape_of(folded_text(line))
@@ -66,7 +66,7 @@ def test_shapes_show_variables_at_sight():
 
 
 @given(SOME, st.randoms(use_true_random=False), st.integers(1, 7))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_any_order_and_batch_gives_the_same_templates(lines, shuffler, size):
     once = TemplateSet(_counted([lines]))
     mixed = list(lines)
@@ -78,7 +78,7 @@ def test_any_order_and_batch_gives_the_same_templates(lines, shuffler, size):
 
 
 @given(SOME, SOME, st.integers(1, 12))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_a_bounded_state_merges_to_that_of_all_lines(left, right, most):
     whole = _counted([left + right], most)
     merged, other = _counted([left], most), _counted([right], most)

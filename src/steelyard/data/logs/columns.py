@@ -133,7 +133,8 @@ def _separated(packed: bytes) -> list[bytes]:
 def _parts(values: Sequence[str], level: int) -> bytes | None:
     """Return values that differ in their digits alone as columns of numbers."""
     frame = _PIECES.split(values[0])
-    if len(frame) == 1 or len(frame) > _MOST_PIECES:
+    # Digits alone that are no numbers, for their widths differ, have no parts but themselves.
+    if len(frame) == 1 or len(frame) > _MOST_PIECES or frame[::2] == ["", ""]:
         return None
     rows = [_PIECES.split(value) for value in values]
     if any(len(row) != len(frame) or row[::2] != frame[::2] for row in rows):
