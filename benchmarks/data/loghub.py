@@ -72,7 +72,9 @@ def _accuracy(folder: Path) -> list[Check]:
     scores = score_samples(folder, (OWN, *_PARSERS))
     with (_ROOT / "tests/golden/loghub_grouping.csv").open() as file:
         rows = [row for row in csv.reader(file) if not row[0].startswith("#")]
-    published = {row[0]: dict(zip(rows[0][1:], map(float, row[1:]), strict=True)) for row in rows[1:]}
+    published = {
+        row[0]: dict(zip(rows[0][1:], map(float, row[1:]), strict=True)) for row in rows[1:]
+    }
     checks = []
     for name, bar in (("drain", 0.003), ("brain", 0.01)):
         off = max(
@@ -140,7 +142,13 @@ def _speed(folder: Path, count: int) -> list[Check]:
             templates, kept = _mined(column)
             took = time.perf_counter() - begin
             told = peer.ask(
-                {"lines": file.name, "masks": _MASKS, "clusters": 2000, "similarity": 0.5, "depth": 4}
+                {
+                    "lines": file.name,
+                    "masks": _MASKS,
+                    "clusters": 2000,
+                    "similarity": 0.5,
+                    "depth": 4,
+                }
             )
             # The first round compiles.
             if turn:
@@ -253,7 +261,9 @@ def _sessions(seeds: int) -> list[Check]:
     print("F1 " + ", ".join(f"{name} {value:.3f}" for name, value in f1.items()))
     others = max(f1["iforest"], f1["pca"])
     return [
-        Check("5 F1 supervised less invariants", f1["supervised"] - f1["invariants"], 0.0, "higher"),
+        Check(
+            "5 F1 supervised less invariants", f1["supervised"] - f1["invariants"], 0.0, "higher"
+        ),
         Check("5 F1 invariants less iforest or PCA", f1["invariants"] - others, 0.0, "higher"),
         Check("6 culprit among the first three reasons", named / total, 0.9, "higher"),
     ]

@@ -29,7 +29,9 @@ def test_columns_come_back(values):
     assert decode_column(encode_column(values, 1), len(values)) == values
 
 
-@pytest.mark.parametrize("values", [["-0", "1"], ["07", "123"], ["0" * 18, "9" * 18], ["9" * 19, "1"], [""], ["x"]])
+@pytest.mark.parametrize(
+    "values", [["-0", "1"], ["07", "123"], ["0" * 18, "9" * 18], ["9" * 19, "1"], [""], ["x"]]
+)
 def test_columns_of_odd_numbers_come_back(values):
     assert decode_column(encode_column(values), len(values)) == values
 
@@ -44,7 +46,9 @@ def some_log(lines=3000):
     made = []
     for place in range(lines):
         stamp = f"17/06/09 20:{place // 60 % 60:02d}:{place % 60:02d}"
-        text = rng.choice([f"read {rng.random()} of f{place % 7}", f"login of u{rng.randrange(40)}"])
+        text = rng.choice(
+            [f"read {rng.random()} of f{place % 7}", f"login of u{rng.randrange(40)}"]
+        )
         made.append(f"{stamp} INFO a.B: {text}")
     return made
 

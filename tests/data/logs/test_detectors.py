@@ -36,7 +36,9 @@ def counts(made):
 
 
 def kinds_of(made, flagged, kind):
-    return np.mean([flag for session, flag in zip(made, flagged, strict=True) if session.fault == kind])
+    return np.mean(
+        [flag for session, flag in zip(made, flagged, strict=True) if session.fault == kind]
+    )
 
 
 def test_faults_are_what_they_are_called(made):
@@ -162,7 +164,8 @@ def test_reasons_name_the_culprit(made):
         [session.times_s for session in made[:half]],
     )
     named = [
-        session.culprit in [reason.event for reason in rules.explain(session.events, session.times_s)]
+        session.culprit
+        in [reason.event for reason in rules.explain(session.events, session.times_s)]
         for session in made[half:]
         if session.fault
     ]

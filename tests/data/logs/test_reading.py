@@ -5,8 +5,14 @@ import os
 
 import pytest
 
-from steelyard.data.logs import KNOWN_FORMATS, LogFormat, LogTable, LogTail, TemplateFold
-from steelyard.data.logs import guess_format
+from steelyard.data.logs import (
+    KNOWN_FORMATS,
+    LogFormat,
+    LogTable,
+    LogTail,
+    TemplateFold,
+    guess_format,
+)
 from steelyard.data.logs.watching import NewLines
 from steelyard.data.table import DataTable
 from steelyard.errors import ConfigError, DataError
@@ -76,7 +82,9 @@ def test_workers_and_parts_do_not_change_templates(tmp_path, monkeypatch):
         (tmp_path / f"{name}.log").write_text("\n".join(lines))
     whole = LogTable.scan(tmp_path, format="Spark").fold(TemplateFold())
     monkeypatch.setattr(
-        reading, "split_lines", lambda path, quoted: split_lines(path, quoted=quoted, split_bytes=999)
+        reading,
+        "split_lines",
+        lambda path, quoted: split_lines(path, quoted=quoted, split_bytes=999),
     )
     table = LogTable.scan(tmp_path, format="Spark")
     assert len(table.partitions) > 20
@@ -149,7 +157,9 @@ def test_a_tail_follows_renaming_and_cutting(tmp_path):
 
 
 def test_new_lines_are_those_of_no_known_template(log):
-    templates = LogTable.scan(log, format="Spark").fold(TemplateFold()).results["templates"].templates
+    templates = (
+        LogTable.scan(log, format="Spark").fold(TemplateFold()).results["templates"].templates
+    )
     judge = NewLines(templates, "Spark")
     lines = [f"{HEADER}read 9 of x".encode(), f"{HEADER}write 9".encode(), b"  at more"]
     assert judge.unknown(lines) == [f"{HEADER}write 9"]

@@ -54,7 +54,7 @@ def parse_page(table: "LogTable", parsed: "ParsedLog") -> Report:
         Section("Templates", [Table(columns, rows, caption=note)]),
         Section("Problems", [Text(line) for line in problems] or [Text("none")]),
     ]
-    if parsed.lines > 1 and len(rows):
+    if parsed.lines > 1 and rows:
         sections.insert(1, Section("Over the log", [_timeline(parsed, order[:_DRAWN])]))
     first = table.files[0].path
     told = first if len(table.files) == 1 else f"{first} and {len(table.files) - 1} more"
@@ -89,7 +89,9 @@ def _timeline(parsed: "ParsedLog", order: np.ndarray) -> Chart:
             x=alt.X("first:Q", title="Line", scale=alt.Scale(domain=[1, parsed.lines + 1])),
             x2="last:Q",
             y=alt.Y("template:N", title=None, sort=labels, axis=alt.Axis(labelLimit=330)),
-            color=alt.Color("share:Q", legend=None, scale=alt.Scale(scheme="blues", domain=[-0.2, 1])),
+            color=alt.Color(
+                "share:Q", legend=None, scale=alt.Scale(scheme="blues", domain=[-0.2, 1])
+            ),
             tooltip=["template:N", "first:Q", "lines:Q"],
         )
         .properties(
@@ -137,10 +139,10 @@ def detect_page(judged: "JudgedLog", most: int) -> Report:
         told = "; ".join(dict.fromkeys(reason.text for reason in reasons))
         rows.append([judged.keys[place], f"{judged.scores[place]:.3g}", told or "none by rules"])
     columns = [Column("session"), Column("score", align="right"), Column("reasons")]
-    facts = Facts(
-        [("sessions", f"{len(judged.keys):,}", ""), ("flagged", f"{len(flagged):,}", "")]
-    )
-    names: list[list[Cell]] = [[f"E{event}", judged.templates.texts[event]] for event in sorted(used)]
+    facts = Facts([("sessions", f"{len(judged.keys):,}", ""), ("flagged", f"{len(flagged):,}", "")])
+    names: list[list[Cell]] = [
+        [f"E{event}", judged.templates.texts[event]] for event in sorted(used)
+    ]
     sections = [
         Section("Log", [facts]),
         Section("Flagged sessions", [Table(columns, rows)] if rows else [Text("none")]),
@@ -183,11 +185,20 @@ def bench_page(scores: "Mapping[str, Mapping[str, ParseScore]]") -> Report:
         for figure in _FIGURES
     ]
     rows: list[list[Cell]] = [
-        [system, *(f"{getattr(found[name], field):.3f}" for name in parsers for field in _FIGURES.values())]
+        [
+            system,
+            *(
+                f"{getattr(found[name], field):.3f}"
+                for name in parsers
+                for field in _FIGURES.values()
+            ),
+        ]
         for system, found in scores.items()
     ]
     means = _means(scores)
-    rows.append(["mean", *(f"{means[name][figure]:.3f}" for name in parsers for figure in _FIGURES)])
+    rows.append(
+        ["mean", *(f"{means[name][figure]:.3f}" for name in parsers for figure in _FIGURES)]
+    )
     note = "steelyard has one setting for all systems, the others one for each, as published"
     return Report("Parsers", "labelled samples", [Section("Scores", [Table(columns, rows, note)])])
 

@@ -79,7 +79,7 @@ def _scanned(sources: tuple[str, ...], format: str | None) -> "LogTable":
 def _with_arrow() -> None:
     """Refuse what needs Arrow where it is not installed."""
     try:
-        import pyarrow  # noqa: F401, ICN001
+        import pyarrow  # noqa: F401
     except ImportError as error:
         raise BackendError(
             "logs are held in Arrow's columns, which is not installed",
@@ -129,8 +129,8 @@ def watch(
     if pause_s <= 0:
         raise ConfigError(f"--pause-s is {pause_s}, but must be more than 0")
     _with_arrow()
-    tail = LogTail(log, from_start=from_start)
     judge = NewLines(TemplateSet.load(templates), format)
+    tail = LogTail(log, from_start=from_start)
     try:
         for lines in tail.follow(pause_s, until=lambda: once):
             for text in judge.unknown(lines):

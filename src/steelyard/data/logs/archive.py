@@ -81,9 +81,7 @@ def compress(
     sections: dict[str, NDArray[Any]] = {}
     raw_lines = 0
     for group, first in enumerate(range(0, len(texts), _GROUP_LINES)):
-        packed, kept_raw = _packed_group(
-            framer, texts[first : first + _GROUP_LINES], level
-        )
+        packed, kept_raw = _packed_group(framer, texts[first : first + _GROUP_LINES], level)
         raw_lines += kept_raw
         sections |= {f"{group}/{name}": value for name, value in packed.items()}
     meta = {
@@ -121,7 +119,9 @@ def _packed_group(
         number, variables = cut
         numbers[place] = number + 1
         members.setdefault(number, []).append(variables)
-    found = {"frames": _bytes(encode_column([str(number) for number in numbers], level))}
+    found: dict[str, NDArray[Any]] = {
+        "frames": _bytes(encode_column([str(number) for number in numbers], level))
+    }
     found["counts"] = np.array([len(texts)], np.int64)
     if raw:
         text = "\n".join(raw).encode(errors="surrogateescape")

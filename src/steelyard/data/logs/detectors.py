@@ -288,4 +288,6 @@ class LogisticDetector:
 
     def score(self, counts: _Counts) -> NDArray[np.float64]:
         """Return probabilities of a fault, [sessions]."""
-        return special.expit(self.weights.apply(counts) @ self.coefficients[:-1] + self.coefficients[-1])
+        return special.expit(
+            self.weights.apply(counts) @ self.coefficients[:-1] + self.coefficients[-1]
+        )

@@ -36,7 +36,8 @@ Source: Zhu et al. 2020 (arXiv 2008.06448), settings of the benchmark.
 _FIELD = re.compile(r"<([^<>]+)>")
 _NUMBER, _WITH_DIGIT = r"-?\d[\d.]*", r".*\d.*"
 _LOOKS = {
-    "Level": r"(?i)(trace|debug|info|notice|warn(ing)?|err(or)?|crit(ical)?|severe|fatal|failure|[viewdf])",
+    "Level": r"(?i)(trace|debug|info|notice|warn(ing)?|err(or)?|crit(ical)?|severe|fatal|failure"
+    r"|[viewdf])",
     "Month": r"[A-Z][a-z]{2}",
     "Date": _WITH_DIGIT,
     "Time": _WITH_DIGIT,

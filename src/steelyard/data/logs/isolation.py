@@ -109,9 +109,9 @@ def _grow(rows: NDArray[np.float64], rng: np.random.Generator) -> _Tree:
         is_left = held[:, column] < cut
         waiting += [(held[is_left], depth + 1, here, 0), (held[~is_left], depth + 1, here, 1)]
     columns, cuts, left, right, lengths = np.array(nodes).T
-    return _Tree(*(part.astype(np.int64) for part in (columns,)), cuts, *(
-        part.astype(np.int64) for part in (left, right)
-    ), lengths)
+    return _Tree(
+        columns.astype(np.int64), cuts, left.astype(np.int64), right.astype(np.int64), lengths
+    )
 
 
 def _path_lengths(tree: _Tree, counts: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -100,9 +100,7 @@ def judge_log(
     return JudgedLog(templates, tuple(keys), held, scores, threshold, rules)
 
 
-def _lines(
-    table: LogTable, templates: TemplateSet
-) -> tuple[NDArray[np.int32], list[str | None]]:
+def _lines(table: LogTable, templates: TemplateSet) -> tuple[NDArray[np.int32], list[str | None]]:
     """Return the template and the content of each line."""
     numbers: list[NDArray[np.int32]] = []
     texts: list[str | None] = []

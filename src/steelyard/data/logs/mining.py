@@ -137,17 +137,13 @@ def _is_variable(words: Sequence[set[str]], place: int, options: MinerOptions) -
     return len(at) >= (options.values if before == {"="} else options.words)
 
 
-def _doubtful(
-    words: Sequence[set[str]], variable: set[int], options: MinerOptions
-) -> list[int]:
+def _doubtful(words: Sequence[set[str]], variable: set[int], options: MinerOptions) -> list[int]:
     """Return places of plain words where too little else is the same for one template.
 
     Lines such as "failed to open file" and "failed to start module" have a length and a first word
     in common and not much more.
     """
-    constant = sum(
-        len(at) == 1 and not at <= MARKS and at != {WILDCARD} for at in words
-    )
+    constant = sum(len(at) == 1 and not at <= MARKS and at != {WILDCARD} for at in words)
     plain = [
         place
         for place in sorted(variable)

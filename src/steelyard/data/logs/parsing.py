@@ -136,9 +136,7 @@ def write_parsed(
             np.add.at(timeline, (numbers[is_known], last), 1)
             unmatched += int((~is_known).sum())
             done += len(numbers)
-    return ParsedLog(
-        templates, timeline.sum(axis=1), unmatched, found.problems, timeline, done
-    )
+    return ParsedLog(templates, timeline.sum(axis=1), unmatched, found.problems, timeline, done)
 
 
 def _batches(
@@ -177,5 +175,3 @@ class _Parquet:
             self._writer.close()
         if self._path is not None:
             self._atomic.__exit__(*raised)
-
-

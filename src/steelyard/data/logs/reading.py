@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from steelyard.data.logs.formats import LogFormat, guess_format
 from steelyard.data.table.partitions import TableFile, TablePart, split_lines
@@ -56,7 +56,7 @@ def find_logs(sources: Sequence[str | Path]) -> list[str]:
 
 
 def decoded(line: bytes) -> tuple[str, bool]:
-    """Return a line as text, and whether it is valid UTF-8; other bytes are shown as `\\xff`."""
+    r"""Return a line as text, and whether it is valid UTF-8; other bytes are shown as `\\xff`."""
     try:
         return line.decode(), True
     except UnicodeDecodeError:
@@ -65,7 +65,8 @@ def decoded(line: bytes) -> tuple[str, bool]:
 
 def open_log(path: str) -> IO[bytes]:
     """Open a log, compressed by gzip or not."""
-    return gzip.open(path) if path.lower().endswith(".gz") else Path(path).open("rb")
+    opened = gzip.open(path) if path.lower().endswith(".gz") else Path(path).open("rb")
+    return cast("IO[bytes]", opened)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,5 +248,3 @@ def _lines(partition: TablePart) -> Iterator[bytes]:
                 break
             left -= len(line)
             yield line.removesuffix(b"\n")
-
-

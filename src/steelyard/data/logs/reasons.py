@@ -1,5 +1,6 @@
 """Why a session stands out: what its events do that those of others do not."""
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -60,7 +61,7 @@ class SessionRules:
         self._num_templates = num_templates
         self._follows: Counter[tuple[int, int]] = Counter()
         for events in sessions:
-            self._follows.update(set(zip(events, events[1:], strict=False)))
+            self._follows.update(set(itertools.pairwise(events)))
         pauses: defaultdict[int, list[float]] = defaultdict(list)
         for events, times in zip(sessions, times_s or (), strict=False):
             for event, pause in zip(events[1:], np.diff(times).tolist(), strict=True):
@@ -125,7 +126,7 @@ class SessionRules:
     def _order(self, events: Sequence[int]) -> list[Reason]:
         """Return events that come where they hardly ever do."""
         found = []
-        for before, event in zip(events, events[1:], strict=False):
+        for before, event in itertools.pairwise(events):
             share = self._follows[before, event] / self._num_sessions
             if share < _RARE_SHARE / 2:
                 text = f"E{event} right after E{before}: in {share:.2%} of sessions"

@@ -70,7 +70,9 @@ def _sample(folder: Path, system: str, settings: dict[str, Any]) -> LabelledSamp
     rows = list(csv.DictReader(io.StringIO(truth.decode(), newline="")))
     contents = tuple(match["Content"] for match in found if match)
     if len(contents) != len(rows):
-        raise DataError(f"{len(contents)} lines of {system} have a header, {len(rows)} are labelled")
+        raise DataError(
+            f"{len(contents)} lines of {system} have a header, {len(rows)} are labelled"
+        )
     return LabelledSample(
         system=system,
         contents=contents,

@@ -85,10 +85,13 @@ def score_parse(
         )  # fmt: skip
     _, true_groups = np.unique(np.asarray(truth), return_inverse=True)
     _, own = np.unique(groups, return_inverse=True)
-    plain = {group: plain_template(templates[group]) for group in set(groups.tolist())}
+    plain = {group: plain_template(templates[int(group)]) for group in set(groups.tolist())}
     texts = {text: plain_template(text) for text in set(true_templates)}
     same = np.array(
-        [plain[group] == texts[text] for group, text in zip(groups.tolist(), true_templates, strict=True)]
+        [
+            plain[group] == texts[text]
+            for group, text in zip(groups.tolist(), true_templates, strict=True)
+        ]
     )
     sizes, true_sizes = np.bincount(own), np.bincount(true_groups)
     pairs, counts = np.unique(own * len(true_sizes) + true_groups, return_counts=True)

@@ -6,7 +6,7 @@ where its hash is new.
 """
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -38,9 +38,8 @@ _TOKEN = re.compile(
     rf"|[:=,()\[\]{{}}|;\"<>']|{_PLAIN_CHARACTER}+)"
 )
 _NUMBER = re.compile(rf"[-+#.]*{_HOLE}[{_HOLE}.%+-]*[A-Za-z%]{{0,2}}")
-_NAMED_TIMES = frozenset(
-    "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec Mon Tue Wed Thu Fri Sat Sun".split()
-)
+_MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec"
+_NAMED_TIMES = frozenset([*_MONTHS.split(" "), "Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"])
 _SIGNED = re.compile(rf"(?:(?<=_)-)?{_HOLE}")
 _EMPTY = frozenset(("()", "[]", "{}", '""', "''"))
 _MOST_TOKENS = 512
@@ -57,7 +56,7 @@ def _is_alnum(code: int) -> bool:
 
 
 @njit()
-def _uuid_end(payload: np.ndarray, place: int, end: int) -> int:
+def _uuid_end(payload: np.ndarray, place: Any, end: Any) -> Any:
     """Return where a UUID that begins at a place ends, 0 where none does."""
     stop = place + 36
     if stop > end or (stop < end and _is_alnum(payload[stop])):
@@ -193,10 +192,10 @@ def _add(found: list[str], token: str, blank: str) -> None:
     last = found[-1].lstrip() if found else ""
     if WILDCARD in token and last == token:
         return
-    if token == WILDCARD and last in (":", ",") and len(found) > 1:
-        if found[-2].lstrip() == WILDCARD:
-            found.pop()
-            return
+    before = found[-2].lstrip() if len(found) > 1 else ""
+    if token == before == WILDCARD and last in (":", ","):
+        found.pop()
+        return
     if last + token in _EMPTY:
         # Brackets with nothing in them are those of a variable that is empty.
         found.append(WILDCARD)

@@ -141,18 +141,18 @@ def _session(
     flows: list[list[int]], strange: range, kinds: Sequence[str], rng: np.random.Generator
 ) -> LabelledSession:
     """Return a session with a fault of one of some kinds, with none where there are none."""
-    flow = flows[rng.integers(len(flows))]
+    flow = flows[int(rng.integers(len(flows)))]
     loops = int(rng.integers(1, _LONGEST_LOOP + 1))
     events = [_BEGIN, *flow[:2], *(flow[2:4] * loops), *flow[4:], _END]
     for _ in range(int(rng.poisson(0.5))):
         events.insert(int(rng.integers(1, len(events))), _HEARTBEAT)
     pauses = rng.exponential(_PAUSE_S, len(events))
-    kind = kinds[rng.integers(len(kinds))] if kinds else ""
+    kind = kinds[int(rng.integers(len(kinds)))] if kinds else ""
     culprit = -1
     if kind:
         # The heartbeat comes and goes by itself: a fault of it would be none.
         own = [place for place in range(1, len(events)) if events[place] != _HEARTBEAT]
-        place = own[rng.integers(len(own))]
+        place = own[int(rng.integers(len(own)))]
         culprit = events[place]
         if kind == "missing":
             del events[place]
@@ -172,8 +172,8 @@ def _session(
 
 
 _TEMPLATES = ("<*> starts", "<*> ends after <*> ms", "<*> is alive at <*>")
-_VERBS = "open read check copy send close move merge seal index".split()
-_THINGS = "Table Shard File Queue Lease Block Page Route View Cache".split()
+_VERBS = ["open", "read", "check", "copy", "send", "close", "move", "merge", "seal", "index"]
+_THINGS = ["Table", "Shard", "File", "Queue", "Lease", "Block", "Page", "Route", "View", "Cache"]
 
 
 def session_templates(count: int) -> list[str]:

@@ -44,9 +44,7 @@ class BrainParser:
         """
         lines = [self._words(content) for content in contents]
         counts = Counter((place, word) for words in lines for place, word in enumerate(words))
-        frequencies = [
-            [counts[place, word] for place, word in enumerate(words)] for words in lines
-        ]
+        frequencies = [[counts[place, word] for place, word in enumerate(words)] for words in lines]
         roots: dict[tuple[int, _Combination], list[int]] = {}
         for line, found in enumerate(frequencies):
             roots.setdefault((len(found), _root(found)), []).append(line)

@@ -1,4 +1,4 @@
-"""Drain: a tree of fixed depth leads each line to a few templates, the most similar one takes it."""
+"""Drain: a tree of fixed depth leads a line to a few templates; the most similar one takes it."""
 
 import re
 from collections.abc import Sequence

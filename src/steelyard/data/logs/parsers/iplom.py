@@ -1,4 +1,4 @@
-"""IPLoM: lines are split by length, by a place of few words, and by pairs of words that go together."""
+"""IPLoM: lines are split by length, a place of few words, and words that go together."""
 
 import re
 from collections import Counter, defaultdict
@@ -58,11 +58,11 @@ class IplomParser:
             content = mask.sub("", content)
         return tuple(filter(None, _SEPARATORS.split(content))) or (" ",)
 
-    def _by_position(
-        self, members: list[int], lines: list[_Words]
-    ) -> list[tuple[list[int], bool]]:
+    def _by_position(self, members: list[int], lines: list[_Words]) -> list[tuple[list[int], bool]]:
         """Split lines of one length at the place of fewest words, and say whether they were."""
-        columns = [{lines[line][place] for line in members} for place in range(len(lines[members[0]]))]
+        columns = [
+            {lines[line][place] for line in members} for place in range(len(lines[members[0]]))
+        ]
         place = min(range(len(columns)), key=lambda at: len(columns[at]))
         if len(columns[place]) == 1:
             return [(members, False)]
@@ -75,7 +75,9 @@ class IplomParser:
         self, members: list[int], lines: list[_Words], *, was_split: bool
     ) -> list[list[int]]:
         """Split lines by the words at two places that go together."""
-        columns = [{lines[line][place] for line in members} for place in range(len(lines[members[0]]))]
+        columns = [
+            {lines[line][place] for line in members} for place in range(len(lines[members[0]]))
+        ]
         pair = self._places(columns, was_split=was_split)
         if pair is None:
             return [members]
@@ -111,9 +113,7 @@ class IplomParser:
         )
         return first, second
 
-    def _keys(
-        self, words: list[tuple[str, str]], *, was_split: bool
-    ) -> list[tuple[int, str]]:
+    def _keys(self, words: list[tuple[str, str]], *, was_split: bool) -> list[tuple[int, str]]:
         """Return the part of each line by its two words."""
         right: defaultdict[str, set[str]] = defaultdict(set)
         left: defaultdict[str, set[str]] = defaultdict(set)
