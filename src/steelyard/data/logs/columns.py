@@ -35,6 +35,12 @@ def squeezed(raw: bytes, level: int = _TIGHT) -> bytes:
 def unsqueezed(packed: bytes) -> bytes:
     """Return what `squeezed` was given.
 
+    Args:
+        packed: bytes with their length in front.
+
+    Returns:
+        The bytes.
+
     Raises:
         DataError: it is damaged.
     """

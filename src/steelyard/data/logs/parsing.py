@@ -73,7 +73,7 @@ def find_templates(
 
 def parsed_batches(
     table: LogTable, templates: TemplateSet
-) -> "Iterator[tuple[pa.RecordBatch, NDArray[np.int32]]]":
+) -> Iterator[tuple["pa.RecordBatch", NDArray[np.int32]]]:
     """Yield the lines of a log as rows with their templates.
 
     Args:

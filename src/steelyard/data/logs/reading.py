@@ -65,8 +65,9 @@ def decoded(line: bytes) -> tuple[str, bool]:
 
 def open_log(path: str) -> IO[bytes]:
     """Open a log, compressed by gzip or not."""
-    opened = gzip.open(path) if path.lower().endswith(".gz") else Path(path).open("rb")
-    return cast("IO[bytes]", opened)
+    if path.lower().endswith(".gz"):
+        return cast("IO[bytes]", gzip.open(path))
+    return Path(path).open("rb")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +145,7 @@ class LogTable:
         texts = [(name, pa.string()) for name in (*self.format.fields, "problem")]
         return pa.schema([("line", pa.int64()), *texts])
 
-    def read(self, partition: TablePart, quarantine: Quarantine) -> "Iterator[pa.RecordBatch]":
+    def read(self, partition: TablePart, quarantine: Quarantine) -> Iterator["pa.RecordBatch"]:
         """Read a part.
 
         Args:

@@ -46,7 +46,10 @@ class LogTail:
             return None
 
     def poll(self) -> list[bytes]:
-        """Return the lines that were finished since the last call, without their breaks.
+        """Return the lines that were finished since the last call.
+
+        Returns:
+            Lines without their breaks.
 
         Raises:
             OSError: the log cannot be read.
