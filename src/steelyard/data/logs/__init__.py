@@ -3,10 +3,10 @@
 from steelyard.data.logs.archive import Compressed, LogArchive, compress
 from steelyard.data.logs.detectors import (
     ClusterDetector,
-    Detector,
     InvariantDetector,
     LogisticDetector,
     PcaDetector,
+    SessionDetector,
 )
 from steelyard.data.logs.fold import FoldedTemplates, TemplateFold
 from steelyard.data.logs.formats import KNOWN_FORMATS, LogFormat, guess_format
@@ -25,7 +25,6 @@ __all__ = [
     "KNOWN_FORMATS",
     "ClusterDetector",
     "Compressed",
-    "Detector",
     "FoldedTemplates",
     "InvariantDetector",
     "IsolationForest",
@@ -42,6 +41,7 @@ __all__ = [
     "ParsedLog",
     "PcaDetector",
     "SequenceDetector",
+    "SessionDetector",
     "TemplateFold",
     "TemplateSet",
     "compress",

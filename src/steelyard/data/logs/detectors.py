@@ -10,12 +10,18 @@ from scipy import special
 from steelyard.data.logs.sessions import CountWeights
 from steelyard.errors import DataError
 
-__all__ = ["ClusterDetector", "Detector", "InvariantDetector", "LogisticDetector", "PcaDetector"]
+__all__ = [
+    "ClusterDetector",
+    "InvariantDetector",
+    "LogisticDetector",
+    "PcaDetector",
+    "SessionDetector",
+]
 
 _Counts = NDArray[np.float64]
 
 
-class Detector(Protocol):
+class SessionDetector(Protocol):
     """Something that was shown sessions and says how strange others are."""
 
     @property

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from steelyard.data.arrow import compute
 from steelyard.data.logs.counting import ShapeCounts
 from steelyard.data.logs.reading import CONTINUED, INVALID, UNFORMATTED
 from steelyard.data.logs.templates import TemplateSet
@@ -98,9 +99,7 @@ class TemplateFold:
 
 
 def _count(column: "pa.Array", value: str) -> int:
-    import pyarrow.compute as pc
-
-    return int(pc.call_function("sum", [pc.equal(column, value)]).as_py() or 0)
+    return int(compute().sum(compute().equal(column, value)).as_py() or 0)
 
 
 def with_content(batch: "pa.RecordBatch", column: str = "Content") -> "pa.Array":
@@ -114,10 +113,9 @@ def with_content(batch: "pa.RecordBatch", column: str = "Content") -> "pa.Array"
         Arrow text, [rows].
     """
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     text = batch[column].cast(pa.string())
     if "problem" not in batch.schema.names:
         return text
-    has_none = pc.is_in(batch["problem"], pa.array([CONTINUED, UNFORMATTED]))
-    return pc.if_else(has_none, pa.scalar(None, pa.string()), text)
+    has_none = compute().is_in(batch["problem"], pa.array([CONTINUED, UNFORMATTED]))
+    return compute().if_else(has_none, pa.scalar(None, pa.string()), text)

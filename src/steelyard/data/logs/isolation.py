@@ -13,7 +13,7 @@ _EULER = 0.5772156649015329
 
 
 @dataclass(frozen=True)
-class _Tree:
+class _CutTree:
     """Nodes of a tree: column and place of a cut, children, and depth with leaves' corrections."""
 
     columns: NDArray[np.int64]
@@ -35,7 +35,7 @@ class IsolationForest:
     Source: Liu et al. 2008 (ICDM), algorithms 1 to 3 and equations 1 and 2.
     """
 
-    trees: tuple[_Tree, ...]
+    trees: tuple[_CutTree, ...]
     sample: int
     threshold: float
 
@@ -88,7 +88,7 @@ def _mean_length(size: int) -> float:
     return 1.0 if size == 2 else 2 * (np.log(size - 1) + _EULER) - 2 * (size - 1) / size
 
 
-def _grow(rows: NDArray[np.float64], rng: np.random.Generator) -> _Tree:
+def _grow(rows: NDArray[np.float64], rng: np.random.Generator) -> _CutTree:
     """Cut rows apart down to the depth that the mean tree has."""
     limit = int(np.ceil(np.log2(max(len(rows), 2))))
     nodes: list[list[float]] = []
@@ -109,12 +109,12 @@ def _grow(rows: NDArray[np.float64], rng: np.random.Generator) -> _Tree:
         is_left = held[:, column] < cut
         waiting += [(held[is_left], depth + 1, here, 0), (held[~is_left], depth + 1, here, 1)]
     columns, cuts, left, right, lengths = np.array(nodes).T
-    return _Tree(
+    return _CutTree(
         columns.astype(np.int64), cuts, left.astype(np.int64), right.astype(np.int64), lengths
     )
 
 
-def _path_lengths(tree: _Tree, counts: NDArray[np.float64]) -> NDArray[np.float64]:
+def _path_lengths(tree: _CutTree, counts: NDArray[np.float64]) -> NDArray[np.float64]:
     """Follow all rows down a tree at once."""
     at = np.zeros(len(counts), np.int64)
     rows = np.arange(len(counts))

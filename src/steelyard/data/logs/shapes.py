@@ -46,12 +46,12 @@ _MOST_TOKENS = 512
 
 
 @njit()
-def _is_hex(code: int) -> bool:
+def _is_hex(code: Any) -> Any:
     return 48 <= code <= 57 or 65 <= code <= 70 or 97 <= code <= 102
 
 
 @njit()
-def _is_alnum(code: int) -> bool:
+def _is_alnum(code: Any) -> Any:
     return 48 <= code <= 57 or 65 <= code <= 90 or 97 <= code <= 122
 
 

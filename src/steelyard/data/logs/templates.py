@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from steelyard.data.arrow import compute
 from steelyard.data.logs.counting import ShapeCounts, ShapeReader
 from steelyard.data.logs.mining import MinerOptions, mine, template_text
 from steelyard.data.logs.parsers.parsed import WILDCARD, ParsedLines
@@ -88,10 +89,8 @@ class TemplateSet:
         Returns:
             Numbers, `NO_TEMPLATE` where none fits, [lines]. Templates do not change.
         """
-        import pyarrow.compute as pc
-
         found = np.full(len(column), NO_TEMPLATE, np.int32)
-        is_there = np.asarray(pc.is_valid(column))
+        is_there = np.asarray(compute().is_valid(column))
         present = column.drop_null()
         if len(present):
             shapes, places, _ = self._reader.read(present)

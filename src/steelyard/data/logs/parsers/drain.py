@@ -10,18 +10,18 @@ __all__ = ["DrainParser"]
 
 
 @dataclass(slots=True, eq=False)
-class _Cluster:
+class _DrainCluster:
     """Lines of one template."""
 
     template: list[str]
 
 
 @dataclass(slots=True)
-class _Node:
+class _DrainNode:
     """A node of the tree; leaves hold clusters."""
 
-    children: "dict[str, _Node]" = field(default_factory=dict)
-    clusters: list[_Cluster] = field(default_factory=list)
+    children: "dict[str, _DrainNode]" = field(default_factory=dict)
+    clusters: list[_DrainCluster] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,14 +54,14 @@ class DrainParser:
         Returns:
             Groups of lines with one template text.
         """
-        roots: dict[int, _Node] = {}
-        owners: list[_Cluster] = []
+        roots: dict[int, _DrainNode] = {}
+        owners: list[_DrainCluster] = []
         for content in contents:
             tokens = masked(content, self.masks).split()
-            root = roots.setdefault(len(tokens), _Node())
+            root = roots.setdefault(len(tokens), _DrainNode())
             found = self._best(self._leaf(root, tokens), tokens)
             if found is None:
-                found = _Cluster(tokens)
+                found = _DrainCluster(tokens)
                 self._insert(root, found)
             else:
                 found.template = [
@@ -77,7 +77,7 @@ class DrainParser:
     def _levels(self) -> int:
         return self.depth - 2
 
-    def _leaf(self, node: _Node, tokens: list[str]) -> _Node | None:
+    def _leaf(self, node: _DrainNode, tokens: list[str]) -> _DrainNode | None:
         """Return the node that tokens lead to."""
         for token in tokens[: max(self._levels - 1, 0)]:
             below = node.children.get(token) or node.children.get(WILDCARD)
@@ -86,7 +86,7 @@ class DrainParser:
             node = below
         return node
 
-    def _best(self, leaf: _Node | None, tokens: list[str]) -> _Cluster | None:
+    def _best(self, leaf: _DrainNode | None, tokens: list[str]) -> _DrainCluster | None:
         """Return the most similar cluster; of equals the one with most wildcards."""
         best, best_key = None, (-1.0, -1)
         for cluster in leaf.clusters if leaf else ():
@@ -98,7 +98,7 @@ class DrainParser:
                 best, best_key = cluster, key
         return best if best_key[0] >= self.similarity else None
 
-    def _insert(self, node: _Node, cluster: _Cluster) -> None:
+    def _insert(self, node: _DrainNode, cluster: _DrainCluster) -> None:
         """Add a cluster, and the path to it."""
         # A line shorter than the path is kept in no leaf, as in the authors' program; its lines
         # meet again by their text.
@@ -108,7 +108,7 @@ class DrainParser:
             node = self._below(node, token)
         node.clusters.append(cluster)
 
-    def _below(self, node: _Node, token: str) -> _Node:
+    def _below(self, node: _DrainNode, token: str) -> _DrainNode:
         """Return the child of a token, made where it may be."""
         if token in node.children:
             return node.children[token]
@@ -116,4 +116,4 @@ class DrainParser:
         # The last free child is that of the wildcard.
         limit = self.max_children - (WILDCARD not in node.children)
         key = token if not has_digit and len(node.children) < limit else WILDCARD
-        return node.children.setdefault(key, _Node())
+        return node.children.setdefault(key, _DrainNode())

@@ -13,17 +13,17 @@ _NEAR = 0.5
 
 
 @dataclass(slots=True, eq=False)
-class _Cluster:
+class _SpellCluster:
     template: list[str]
 
 
 @dataclass(slots=True)
-class _Node:
+class _SpellNode:
     """A node of the prefix tree, with the clusters that lead through it."""
 
     uses: int = 1
-    cluster: _Cluster | None = None
-    children: "dict[str, _Node]" = field(default_factory=dict)
+    cluster: _SpellCluster | None = None
+    children: "dict[str, _SpellNode]" = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class SpellParser:
         Returns:
             Groups of lines with one template text.
         """
-        root, clusters, owners = _Node(), [], []
+        root, clusters, owners = _SpellNode(), [], []
         for content in contents:
             tokens = [word for word in _SEPARATORS.split(masked(content, self.masks)) if word]
             constant = [word for word in tokens if word != WILDCARD]
@@ -58,7 +58,7 @@ class SpellParser:
             if found is None:
                 found = self._by_subsequence(clusters, tokens)
                 if found is None:
-                    found = _Cluster(tokens)
+                    found = _SpellCluster(tokens)
                     clusters.append(found)
                     _insert(root, found)
                 else:
@@ -67,7 +67,7 @@ class SpellParser:
         texts = [" ".join(owner.template) for owner in owners]
         return numbered(texts, texts)
 
-    def _by_prefix(self, node: _Node, words: list[str]) -> _Cluster | None:
+    def _by_prefix(self, node: _SpellNode, words: list[str]) -> _SpellCluster | None:
         """Return the cluster whose words come in the line, by the first path that leads to one."""
         place = 0
         while place < len(words):
@@ -83,7 +83,9 @@ class SpellParser:
                 return below.cluster
         return None
 
-    def _by_subsequence(self, clusters: list[_Cluster], tokens: list[str]) -> _Cluster | None:
+    def _by_subsequence(
+        self, clusters: list[_SpellCluster], tokens: list[str]
+    ) -> _SpellCluster | None:
         """Return the cluster of the longest common subsequence; of equals that of fewest words."""
         words, best, longest = set(tokens), None, -1
         for cluster in clusters:
@@ -96,7 +98,7 @@ class SpellParser:
         return best if longest >= self.tau * len(tokens) else None
 
 
-def _by_words(clusters: list[_Cluster], words: list[str]) -> _Cluster | None:
+def _by_words(clusters: list[_SpellCluster], words: list[str]) -> _SpellCluster | None:
     """Return the first cluster of at least half the length whose words are all in the line."""
     present = {*words, WILDCARD}
     for cluster in clusters:
@@ -124,7 +126,7 @@ def _common(left: Sequence[str], right: Sequence[str]) -> list[str]:
     return found[::-1]
 
 
-def _generalize(root: _Node, cluster: _Cluster, tokens: list[str]) -> None:
+def _generalize(root: _SpellNode, cluster: _SpellCluster, tokens: list[str]) -> None:
     """Put wildcards where a line differs from a template."""
     common = _common(tokens, cluster.template)[::-1]
     if not common:
@@ -145,7 +147,7 @@ def _generalize(root: _Node, cluster: _Cluster, tokens: list[str]) -> None:
     _replace(root, cluster, made)
 
 
-def _replace(root: _Node, cluster: _Cluster, template: list[str]) -> None:
+def _replace(root: _SpellNode, cluster: _SpellCluster, template: list[str]) -> None:
     if template == cluster.template:
         return
     node = root
@@ -162,13 +164,13 @@ def _replace(root: _Node, cluster: _Cluster, template: list[str]) -> None:
     _insert(root, cluster)
 
 
-def _insert(root: _Node, cluster: _Cluster) -> None:
+def _insert(root: _SpellNode, cluster: _SpellCluster) -> None:
     node = root
     for word in (word for word in cluster.template if word != WILDCARD):
         if word in node.children:
             node.children[word].uses += 1
         else:
-            node.children[word] = _Node()
+            node.children[word] = _SpellNode()
         node = node.children[word]
     # Two clusters of equal words: the first one keeps the place.
     node.cluster = node.cluster or cluster
