@@ -211,7 +211,9 @@ def _archives(folder: Path, num_bytes: int) -> list[Check]:
         with tempfile.TemporaryDirectory() as name:
             log, archive, back = (Path(name) / end for end in ("a.log", "a.pack", "b.log"))
             rows = num_bytes // 2 // 145
-            text = "\n".join(synthesize_lines(frames, values, rows, 2)) + "\n"
+            header = len(LogFormat.of(system).fields) - 1
+            made = synthesize_lines(frames, values, rows, 2, header=header)
+            text = "\n".join(made) + "\n"
             log.write_text(text)
             raw = log.read_bytes()
             begin = time.perf_counter()

@@ -30,7 +30,16 @@ def test_columns_come_back(values):
 
 
 @pytest.mark.parametrize(
-    "values", [["-0", "1"], ["07", "123"], ["0" * 18, "9" * 18], ["9" * 19, "1"], [""], ["x"]]
+    "values",
+    [
+        ["-0", "1"],
+        ["07", "123"],
+        ["0" * 18, "9" * 18],
+        ["9" * 19, "1"],
+        [str(2**63 - 1), str(-(2**63)), "0"],
+        [""],
+        ["x"],
+    ],
 )
 def test_columns_of_odd_numbers_come_back(values):
     assert decode_column(encode_column(values), len(values)) == values

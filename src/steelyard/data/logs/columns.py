@@ -16,7 +16,7 @@ from steelyard.errors import DataError
 __all__ = ["decode_column", "encode_column", "squeezed", "unsqueezed"]
 
 _TEXT, _SAME, _NUMBERS, _CHANGES, _LISTED, _PARTS = range(6)
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,18})")
 _PADDED = re.compile(r"[0-9]{1,18}")
 _PIECES = re.compile(r"([0-9]{1,18})")
 _FAST, _TIGHT = 1, 19
@@ -94,8 +94,11 @@ def _ways(values: Sequence[str], level: int, only: int | None = None) -> dict[in
 def _numbers(values: Sequence[str]) -> tuple[NDArray[np.int64] | None, int]:
     """Return values as numbers with the width they are filled to, None where they are none."""
     if _NUMBER.fullmatch(values[0]) and all(map(_NUMBER.fullmatch, values)):
-        # "-0" reads as 0.
-        return (None, 0) if "-0" in values else (np.array(list(map(int, values)), np.int64), 0)
+        found = list(map(int, values))
+        # "-0" reads as 0, and not all numbers of 19 digits have 64 bits.
+        if "-0" in values or max(found) >= 1 << 63 or min(found) < -(1 << 63):
+            return None, 0
+        return np.array(found, np.int64), 0
     width = len(values[0])
     if _PADDED.fullmatch(values[0]) and all(
         len(value) == width and value.isascii() and value.isdigit() for value in values

@@ -45,18 +45,25 @@ class LabelledSession:
 
 
 def synthesize_lines(
-    frames: Sequence[Sequence[str]], variables: Sequence[Sequence[str]], lines: int, seed: int
+    frames: Sequence[Sequence[str]],
+    variables: Sequence[Sequence[str]],
+    lines: int,
+    seed: int,
+    *,
+    header: int = 0,
 ) -> Iterator[str]:
     """Yield lines that read as observed ones do, with other values.
 
-    The frames of observed lines come in their order, again and again. Of the variables half are
-    drawn from those observed at the same place of the same frame, half are those with other digits.
+    The frames of observed lines come in their order, again and again, with the headers they had. Of
+    the other variables half are drawn from those observed at the same place of the same frame, half
+    are such ones with other digits.
 
     Args:
         frames: texts around the variables of observed lines, [observed][variables + 1].
         variables: of the same lines, [observed][variables].
         lines: how many to yield.
         seed: of the draws.
+        header: variables at the beginning of each line that are its header.
 
     Yields:
         Lines.
@@ -72,12 +79,14 @@ def synthesize_lines(
     for frame, values in zip(frames, variables, strict=True):
         seen.setdefault(tuple(frame), []).append(values)
     for place in range(lines):
-        frame = frames[place % len(frames)]
+        at = place % len(frames)
+        frame = frames[at]
         rows = seen[tuple(frame)]
         text = frame[0]
         for slot in range(len(frame) - 1):
-            value = rows[int(rng.random() * len(rows))][slot]
-            if rng.random() < _FRESH_SHARE:
+            is_header = slot < header
+            value = variables[at][slot] if is_header else rng.choice(rows)[slot]
+            if not is_header and rng.random() < _FRESH_SHARE:
                 value = _DIGIT_RUNS.sub(lambda run: _other_digits(run.group(), rng), value)
             text += value + frame[slot + 1]
         yield text
@@ -86,9 +95,9 @@ def synthesize_lines(
 def _other_digits(digits: str, rng: random.Random) -> str:
     """Return as many digits, of which the first is 0 only where it was."""
     least, most = 10 ** (len(digits) - 1), 10 ** len(digits)
-    if digits[0] == "0":
-        return "0" + str(least + int(rng.random() * (most - least)))[1:]
-    return str(least + int(rng.random() * (most - least)))
+    # Numbers of 19 digits are those of 64 bits.
+    drawn = str(rng.randrange(least, min(most, 1 << 63) if len(digits) == 19 else most))
+    return "0" + drawn[1:] if digits[0] == "0" else drawn
 
 
 def synthesize_sessions(
