@@ -4,6 +4,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 from cyclopts import Parameter
 
 from steelyard import catalog
@@ -22,7 +23,8 @@ from steelyard.plan.service.planned import explained, service_plan
 from steelyard.plan.service.search import ServiceCandidate, ServiceSearch
 from steelyard.plan.types import Plan
 from steelyard.serve.deployment import DeployedLoad, DeployedMachine, Deployment
-from steelyard.serve.traces import rate_of, read_rows
+from steelyard.serve.traces import read_rows
+from steelyard.serve.traces.statistics.local import local_arrivals
 from steelyard.units import parse
 
 __all__ = ["ServiceOptions", "serve"]
@@ -47,7 +49,8 @@ class ServiceOptions:
         model: catalog name of the model, its size, such as 7B, or with --steps its folder.
         machine: catalog name of the accelerator; this-machine with --steps.
         trace: requests with arrivals and lengths, as `serve bench` reads them.
-        rate: requests per second; the trace's own mean when left out.
+        rate: requests per second; that of the trace's fullest five minutes when left out, or of
+            longer windows where few requests come.
         ttft: longest time to the first token.
         tpot: longest mean time per further token of a request.
         attainment: share of the requests that has to keep both.
@@ -208,7 +211,10 @@ def _check(options: ServiceOptions) -> None:
 
 
 def _rate(rate: str, trace: Path | None) -> float:
-    """Return the rate that is planned for: what is asked, else the trace's own mean."""
+    """Return the rate that is planned for: what is asked, else that of the trace's fullest minutes.
+
+    A fleet for the mean of a day does not hold at noon.
+    """
     if trace is None and not rate:
         raise ConfigError(
             "either --trace or --rate must be given",
@@ -219,12 +225,12 @@ def _rate(rate: str, trace: Path | None) -> float:
         if not asked > 0:
             raise ConfigError(f"--rate is {rate}, but must be above 0")
         return asked
-    mean = rate_of(list(read_rows(trace))) if trace is not None else float("inf")
-    if mean == float("inf"):
+    times = np.array([row.arrival_s for row in read_rows(trace)] if trace is not None else [])
+    if not times.size or times[-1] <= times[0]:
         raise ConfigError(
             f"all requests of {trace} arrive at once, so it has no rate", hint="give --rate"
         )
-    return mean
+    return local_arrivals(times).busiest_per_s
 
 
 def _own(options: ServiceOptions) -> OwnEngine | None:

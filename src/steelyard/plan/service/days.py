@@ -10,6 +10,7 @@ from steelyard.errors import TraceError
 from steelyard.plan.service.load import ServiceLoad
 from steelyard.serve.client.summary import Slo
 from steelyard.serve.traces.columns import TraceColumns
+from steelyard.serve.traces.statistics.local import local_variation
 from steelyard.sim.fleet.instance import ReplicaGroup, simulate_fleet
 
 __all__ = ["DayLoad", "days_of"]
@@ -139,8 +140,9 @@ class DayLoad:
 
     def load(self, generator: np.random.Generator, count: int) -> ServiceLoad:
         """Return requests of all parts, for the search of arrangements."""
-        gaps = np.diff(self.arrival_s)[np.diff(self.part) == 0]
-        spread = float(gaps.std() / gaps.mean()) if gaps.size > 1 and gaps.mean() > 0 else 1.0
+        # Each piece has a rate of its own: gaps are compared with those of the same piece.
+        inside = np.diff(self.part) == 0
+        spread = local_variation(np.diff(self.arrival_s)[inside], self.part[1:][inside])
         return ServiceLoad.drawn(
             self.input_tokens,
             self.output_tokens,
