@@ -19,11 +19,12 @@ from steelyard.plan.service.assumptions import weakest_assumptions
 from steelyard.plan.service.case import OwnEngine, ServiceCase
 from steelyard.plan.service.deployed import deployment_of, service_forecasts
 from steelyard.plan.service.goodput import unloaded
+from steelyard.plan.service.over_trace import TraceFleet, fleets_over_trace, is_long_enough
 from steelyard.plan.service.planned import explained, service_plan
 from steelyard.plan.service.search import ServiceCandidate, ServiceSearch
 from steelyard.plan.types import Plan
 from steelyard.serve.deployment import DeployedLoad, DeployedMachine, Deployment
-from steelyard.serve.traces import read_rows
+from steelyard.serve.traces import load_rows, rate_of, read_rows
 from steelyard.serve.traces.statistics.local import local_arrivals
 from steelyard.units import parse
 
@@ -66,6 +67,8 @@ class ServiceOptions:
         max_num_seqs: most sequences that run at once.
         steps: step times of this package's own engine from `steelyard serve profile`, in place of
             the roofline.
+        start_up: time from asking for an instance until it serves. Over a trace of twenty minutes
+            and more, fleets that follow its load stand beside those that stay.
         memory: with --steps, what the engine's process may come to hold; all of this machine's
             memory when left out.
         requests: requests that are simulated at each rate.
@@ -96,6 +99,7 @@ class ServiceOptions:
     max_num_seqs: int = 256
     steps: Path | None = None
     memory: str = ""
+    start_up: str = "60 s"
     requests: int = 2000
     seed: int = 0
     against: Path | None = None
@@ -140,7 +144,30 @@ def serve(*, options: ServiceOptions | None = None) -> None:
     plan = service_plan(search, found, case.rate_per_s, case.accelerator)
     if options.out is not None:
         dump(_deployment(case, search, found[0], plan, (place, asked)), options.out)
-    _show(case, search, found, plan, options)
+    fleets = _over_trace(case, found, plan, options)
+    _show(case, search, found, plan, fleets, options)
+
+
+def _over_trace(
+    case: ServiceCase, found: list[ServiceCandidate], plan: Plan, options: ServiceOptions
+) -> list[TraceFleet]:
+    """Return fleets over the whole trace; none where there is no trace, or a short one."""
+    start_up_s = parse(options.start_up, "s", where="--start-up")
+    if not 0 <= start_up_s < float("inf"):
+        raise ConfigError(f"--start-up is {options.start_up}, but must be at least 0 seconds")
+    if options.trace is None:
+        return []
+    rows = load_rows(options.trace, np.random.default_rng(options.seed))
+    times = np.array([row.arrival_s for row in rows])
+    if times[-1] <= times[0]:
+        return []
+    # The plan is for the fullest minutes: the trace is as much slower in the mean as it is itself.
+    rate = case.rate_per_s * rate_of(rows) / local_arrivals(times).busiest_per_s
+    if not is_long_enough(len(rows) / rate, start_up_s):
+        return []
+    return fleets_over_trace(
+        case, found, plan.choice["instances"], rows, rate_per_s=rate, start_up_s=start_up_s
+    )
 
 
 def _show(
@@ -148,6 +175,7 @@ def _show(
     search: ServiceSearch,
     found: list[ServiceCandidate],
     plan: Plan,
+    fleets: list[TraceFleet],
     options: ServiceOptions,
 ) -> None:
     """Print the plan, with its curves and what its assumptions cost."""
@@ -155,8 +183,12 @@ def _show(
     best = found[0].goodput
     assert best is not None, "the first candidate was simulated"
     weak = weakest_assumptions(search, found[0].arrangement, best.rate_per_s)
-    page = service_page(case, plan, explained(found, search), curves, weak)
-    values = to_plain(plan) | {"attainment": curves, "assumptions": to_plain(weak)}
+    page = service_page(case, plan, explained(found, search), curves, weak, fleets)
+    values = to_plain(plan) | {
+        "attainment": curves,
+        "assumptions": to_plain(weak),
+        "over_trace": to_plain(fleets),
+    }
     print_report(page, json=options.json, html=options.report, values=values)
     if options.out is not None and not options.json:
         say_next("serve", "MODEL_DIR", "--deployment", options.out)
