@@ -31,6 +31,7 @@ class TraceFleet:
         accelerator_hours: hours of all accelerators over the trace.
         usd: their price; 0 where it is not known.
         attainment: share of the requests that kept both limits.
+        per_accelerator: goodput of an instance over its accelerators, requests per second.
         reason: why it is not the best; empty for the best.
     """
 
@@ -42,6 +43,7 @@ class TraceFleet:
     accelerator_hours: float
     usd: float
     attainment: float
+    per_accelerator: float
     reason: str = ""
 
 
@@ -141,6 +143,7 @@ def _priced(
         accelerator_hours=hours,
         usd=hours * case.accelerator.price_usd_per_hour,
         attainment=choice.attainment,
+        per_accelerator=item.per_device,
     )
 
 
@@ -167,9 +170,13 @@ def _why(item: TraceFleet, best: TraceFleet, share: float) -> str:
     """Say why a fleet is not the best one."""
     if item.attainment < share:
         return _late(item, share)
+    if item.accelerator_hours <= best.accelerator_hours:
+        return "the same accelerator hours: as many instances are needed all the time"
     more = f"{item.accelerator_hours / best.accelerator_hours - 1:.0%} more accelerator hours"
     if (item.kind, item.words) != (best.kind, best.words) and item.fleet == best.fleet:
-        return f"{more}: each accelerator carries less"
+        is_less = item.per_accelerator < best.per_accelerator
+        what = "each accelerator carries less" if is_less else "whole instances fit the load worse"
+        return f"{more}: {what}"
     words = {
         "as planned": "as large all the time as its fullest minutes need",
         "fewest all the time": "it does not shrink when little comes",
