@@ -56,6 +56,14 @@ class SharedPrompts:
         ids = tuple(block_ids(row, size) for row in rows)
         return cls(block_ids=ids, block_size=size, num_names=len({n for row in ids for n in row}))
 
+    def finest(self, count: int) -> tuple[tuple[int, ...], ...]:
+        """Return what the first `count` prompts hold in blocks of `SHARED_BLOCK` tokens."""
+        parts = range(self.block_size // SHARED_BLOCK)
+        return tuple(
+            tuple(name * len(parts) + part for name in ids for part in parts)
+            for ids in self.block_ids[:count]
+        )
+
     def groups(self, groups: Sequence[ReplicaGroup], longest: int) -> list[ReplicaGroup]:
         """Return replicas that keep prefixes in these blocks.
 
