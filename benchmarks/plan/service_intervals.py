@@ -32,9 +32,9 @@ from steelyard.plan.machines import nodes_of
 from steelyard.plan.service.arrangement import FleetInstance, ServiceLimits
 from steelyard.plan.service.expected import expected
 from steelyard.plan.service.load import ServiceLoad
-from steelyard.plan.service.options import EngineOption, engine_options
+from steelyard.plan.service.options import EngineOption, engine_options, roofline_relative
 from steelyard.plan.service.planned import goodput_forecast
-from steelyard.plan.service.search import ROOFLINE_SPREAD, ServiceSearch
+from steelyard.plan.service.search import ServiceSearch
 from steelyard.quantity import Forecast
 from steelyard.serve.client.summary import Slo
 from steelyard.sim.fleet.instance import ReplicaGroup
@@ -161,7 +161,8 @@ def _latencies() -> Iterator[Pair]:
 def _expected(rig: Rig, requests: dict[str, np.ndarray]) -> list[Forecast]:
     """Forecast a run from the datasheet."""
     machine = Machine.from_accelerator(catalog.accelerator(rig.accelerator))
-    model = ServeStepTime.from_roofline(catalog.architecture_by_name("llama-3-8b"), machine)
+    arch = catalog.architecture_by_name("llama-3-8b")
+    model = ServeStepTime.from_roofline(arch, machine)
     group = ReplicaGroup(
         step_time=PhaseStepTime.of(model),
         blocks=rig.kv_tokens // 16,
@@ -174,7 +175,8 @@ def _expected(rig: Rig, requests: dict[str, np.ndarray]) -> list[Forecast]:
         requests["output_tokens"].astype(int),
     )
     # Of limits that nothing keeps no attainment is looked at.
-    return expected((group,), columns, Slo(), spread=ROOFLINE_SPREAD, source=model.source)
+    spread = roofline_relative(arch, machine, 1)
+    return expected((group,), columns, Slo(), spread=spread, source=model.source)
 
 
 def _seen(requests: dict[str, np.ndarray]) -> dict[str, float]:

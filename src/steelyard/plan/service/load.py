@@ -210,6 +210,23 @@ class ServiceLoad:
         times = np.cumsum(gaps) * (count / gaps.sum())
         return replace(self, unit_arrival_s=times, variation=variation)
 
+    def redrawn(self, generator: np.random.Generator) -> "ServiceLoad":
+        """Return another sample like this one: its requests drawn again, with new gaps.
+
+        Args:
+            generator: source of the draws.
+
+        Returns:
+            As many requests; in their order where prompts share prefixes.
+        """
+        made = self.with_variation(self.variation, generator)
+        if self.block_ids:
+            return made
+        rows = generator.integers(len(self.input_tokens), size=len(self.input_tokens))
+        return replace(
+            made, input_tokens=self.input_tokens[rows], output_tokens=self.output_tokens[rows]
+        )
+
     @property
     def longest(self) -> int:
         """Tokens of the longest request that may come, prompt and output."""
