@@ -2,14 +2,21 @@
 
 import math
 
-import numpy as np
-
 from steelyard.cost.phase_time import phase_step_s
 from steelyard.cost.step_time import FIRST_TOKENS
 from steelyard.jit import njit_borrowing, njit_inner
 from steelyard.sim.fleet.cache import matched, release, remember, share
 from steelyard.sim.fleet.lane import complete, enqueue, plan, plan_prompts, run_job
-from steelyard.sim.fleet.state import DECODE, LONGEST, NONE, PREFILL, ROTATION, FleetState
+from steelyard.sim.fleet.state import (
+    DECODE,
+    LONGEST,
+    NONE,
+    ONE,
+    PREFILL,
+    ROTATION,
+    ZERO,
+    FleetState,
+)
 
 __all__ = ["run_events"]
 
@@ -25,8 +32,7 @@ def run_events(state: FleetState) -> bool:
         False when some request can never run.
     """
     jobs, replicas = state.jobs, state.replicas
-    # A number written out is a type of its own to numba, and each callee would be compiled again.
-    arrivals = coming = np.int64(0)
+    coming = ZERO
     while state.counts[1] < len(jobs):
         now_s = math.inf
         for index in range(len(replicas)):
@@ -34,7 +40,7 @@ def run_events(state: FleetState) -> bool:
         # An arrival comes before whatever else happens at its time.
         if coming < len(jobs) and jobs[coming].arrival_s <= now_s:
             now_s = jobs[coming].arrival_s
-            _send(state, arrivals, coming, now_s)
+            _send(state, ZERO, coming, now_s)
             coming += 1
         elif now_s == math.inf:
             return False
@@ -216,7 +222,7 @@ def _advance_prompts(state: FleetState, index: int, now_s: float) -> None:
         row.load -= 1
         item.made, item.last_s, item.mark = 1, item.first_s, 0
         if item.output > 1 and len(state.groups) > 1:
-            _send(state, np.int64(1), job, now_s)
+            _send(state, ONE, job, now_s)
             continue
         release(state, replica.group, replica.lane, job, item.held)
         item.held = 0
@@ -300,7 +306,7 @@ def _land(state: FleetState, index: int, now_s: float) -> bool:
         row.landing -= 1
         item.order = row.orders
         row.orders += 1
-        remember(state, replica.group, item.lane, job, np.int64(0), item.input)
+        remember(state, replica.group, item.lane, job, ZERO, item.input)
         item.computed = item.input
         if item.output <= item.made:  # It has all its tokens already.
             release(state, replica.group, item.lane, job, item.blocks)

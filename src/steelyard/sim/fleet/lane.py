@@ -5,14 +5,13 @@ A lane is a micro-batch of a replica with a pool of its own. What it does follow
 recomputation after preemption; a test holds both side by side.
 """
 
-import numpy as np
-
 from steelyard.jit import njit_inner
 from steelyard.sim.fleet.cache import available, release, remember, share, take
 from steelyard.sim.fleet.state import (
     CHUNKS,
     DECODE,
     NONE,
+    ONE,
     PREEMPTED,
     RANKED,
     RUNNING,
@@ -196,7 +195,7 @@ def _add_decodes(state: FleetState, group: int, lane: int) -> bool:
             if last == job:
                 break  # It came last itself, so nobody is left behind it.
             item.blocks += 1
-            take(state, lane, np.int64(1))
+            take(state, lane, ONE)
         _join(state, lane, job)
         item.start = item.computed
         item.computed += 1
