@@ -1,7 +1,9 @@
 """Serving fleets: goodput, which arrangement wins, and what is said when none keeps the limits."""
 
 import json
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,8 +20,12 @@ from steelyard.plan.service.load import ServiceLoad
 from steelyard.plan.service.options import EngineOption, engine_options
 from steelyard.plan.service.search import ServiceLimits, ServiceSearch
 from steelyard.serve.client.summary import Slo
-from steelyard.serve.traces import TraceRow
-from steelyard.sim.fleet.instance import ReplicaGroup
+from steelyard.serve.traces import TraceRow, read_rows
+from steelyard.serve.traces.statistics.local import local_arrivals
+from steelyard.sim.fleet.instance import ReplicaGroup, simulate_fleet
+
+SHARED = Path(os.environ.get("STEELYARD_SHARED", Path(__file__).parents[2].parent / "shared"))
+AZURE = SHARED / "data" / "llm-traces" / "azure2023_conv.csv.gz"
 
 
 def option(tensor, *, kv_tokens=40_000, pipeline=1):
@@ -105,6 +111,20 @@ def test_days_are_no_bursts():
     assert goodput(group, load, slo, 0.9).rate_per_s == pytest.approx(
         goodput(group, even, slo, 0.9).rate_per_s, rel=0.1
     )
+
+
+@pytest.mark.skipif(not AZURE.exists(), reason="needs shared/data/llm-traces")
+def test_an_instance_for_the_fullest_minutes_serves_a_public_trace():
+    rows = list(read_rows(AZURE))
+    load = ServiceLoad.of_rows(rows, np.random.default_rng(0), count=1000)
+    group = made_search().colocated(option(2), whole=False).groups
+    slo = Slo(ttft_s=1.0, tpot_s=0.06)
+    found = goodput(group, load, slo, 0.9)
+    times = np.array([row.arrival_s for row in rows])
+    stretched = times * (local_arrivals(times).busiest_per_s / found.rate_per_s)
+    lengths = [[row.input_tokens for row in rows], [row.output_tokens for row in rows]]
+    kept = simulate_fleet(group, stretched, *lengths).timeline.within(slo.ttft_s, slo.tpot_s)
+    assert 0.9 <= kept.mean() < 0.99
 
 
 def test_shared_prefixes_carry_more_and_are_an_assumption():

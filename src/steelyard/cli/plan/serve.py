@@ -130,6 +130,7 @@ def serve(*, options: ServiceOptions | None = None) -> None:
         )
         return
     _check(options)
+    start_up_s = _start_up_s(options.start_up)
     place, asked = _machine(options), _asked(options)
     case = ServiceCase.asked(
         options.model,
@@ -144,17 +145,18 @@ def serve(*, options: ServiceOptions | None = None) -> None:
     plan = service_plan(search, found, case.rate_per_s, case.accelerator)
     if options.out is not None:
         dump(_deployment(case, search, found[0], plan, (place, asked)), options.out)
-    fleets = _over_trace(case, found, plan, options)
+    fleets = _over_trace(case, found, plan, options, start_up_s)
     _show(case, search, found, plan, fleets, options)
 
 
 def _over_trace(
-    case: ServiceCase, found: list[ServiceCandidate], plan: Plan, options: ServiceOptions
+    case: ServiceCase,
+    found: list[ServiceCandidate],
+    plan: Plan,
+    options: ServiceOptions,
+    start_up_s: float,
 ) -> list[TraceFleet]:
     """Return fleets over the whole trace; none where there is no trace, or a short one."""
-    start_up_s = parse(options.start_up, "s", where="--start-up")
-    if not 0 <= start_up_s < float("inf"):
-        raise ConfigError(f"--start-up is {options.start_up}, but must be at least 0 seconds")
     if options.trace is None:
         return []
     rows = load_rows(options.trace, np.random.default_rng(options.seed))
@@ -240,6 +242,14 @@ def _check(options: ServiceOptions) -> None:
         if value < least:
             flag = name.replace("_", "-")
             raise ConfigError(f"--{flag} is {value}, but must be at least {least}")
+
+
+def _start_up_s(given: str) -> float:
+    """Return the seconds of a start."""
+    seconds = parse(given, "s", where="--start-up")
+    if not 0 <= seconds < float("inf"):
+        raise ConfigError(f"--start-up is {given}, but must be at least 0 seconds")
+    return seconds
 
 
 def _rate(rate: str, trace: Path | None) -> float:
