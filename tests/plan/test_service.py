@@ -18,6 +18,7 @@ from steelyard.plan.service.assumptions import weakest_assumptions
 from steelyard.plan.service.goodput import attained, goodput
 from steelyard.plan.service.load import ServiceLoad
 from steelyard.plan.service.options import EngineOption, engine_options
+from steelyard.plan.service.planned import goodput_forecast
 from steelyard.plan.service.search import ServiceLimits, ServiceSearch
 from steelyard.serve.client.summary import Slo
 from steelyard.serve.traces import TraceRow, read_rows
@@ -230,3 +231,21 @@ def test_verb_plans_and_says_why_the_others_lost(capsys, tmp_path):
 def test_verb_wants_a_load(capsys):
     assert run_verb() == 2
     assert "--trace or --rate" in " ".join(capsys.readouterr().err.split())
+
+
+def test_an_interval_joins_slow_steps_and_the_noise_of_a_run():
+    search = made_search(load=made_load(count=100))
+    arrangement = search.colocated(search.options[0], whole=False)
+    found = search.carried(arrangement)
+    said = goodput_forecast(search, arrangement, found)
+    assert said.low < said.value == found.rate_per_s < said.high
+    # Steps without any error leave the noise of a run.
+    exact = replace(
+        search.options[0], step_time=replace(search.options[0].step_time, relative_spread=0.0)
+    )
+    one = replace(search, options=(exact,))
+    alone = goodput_forecast(one, one.colocated(exact, whole=False), found)
+    assert said.low < alone.low <= alone.value <= alone.high < said.high
+    # More error of a step, more width.
+    unsure = replace(search, drift=0.5)
+    assert goodput_forecast(unsure, arrangement, found).low < said.low

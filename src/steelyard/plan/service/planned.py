@@ -147,12 +147,12 @@ def goodput_forecast(search: ServiceSearch, arrangement: FleetInstance, found: G
     paces = [_at_pace(search, arrangement, factor) for factor in (width, 1 / width)]
     shares = [_at_share(search, arrangement, search.share + step) for step in (noise, -noise)]
     value = found.rate_per_s
-    low, high = (_joined(value, pair) for pair in zip(paces, shares, strict=True))
+    (slow, fast), (strict, lax) = paces, shares
     return Forecast(
         quantity="serve.goodput",
         value=value,
-        low=min(low, value),
-        high=max(high, value),
+        low=value / _factor(value, slow, strict),
+        high=value * _factor(value, fast, lax) if value else max(fast, lax),
         provenance="simulated",
         source=f"sim.fleet, {arrangement.options[0].step_time.source}",
     )
@@ -183,14 +183,12 @@ def _at_share(search: ServiceSearch, arrangement: FleetInstance, share: float) -
     return asked.carried(arrangement).rate_per_s
 
 
-def _joined(value: float, ends: tuple[float, ...]) -> float:
-    """Return how far two causes that do not depend on each other move a value together."""
+def _factor(value: float, *ends: float) -> float:
+    """Return by how much two causes that do not depend on each other move a value together."""
     if not value or not min(ends):
-        # A limit that some requests break even alone: nothing is carried then.
-        return max(ends) if not value else 0.0
-    return value * math.exp(
-        math.copysign(math.hypot(*(math.log(end / value) for end in ends)), ends[0] - value)
-    )
+        # A limit that too many requests break even alone: nothing is carried then.
+        return math.inf
+    return math.exp(math.hypot(*(math.log(end / value) for end in ends)))
 
 
 def _at_pace(search: ServiceSearch, arrangement: FleetInstance, factor: float) -> float:
