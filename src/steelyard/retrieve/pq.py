@@ -1,0 +1,154 @@
+"""Product quantization: each part of a vector as the number of the nearest of 256 centers."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steelyard.data.kmeans import kmeans, nearest
+from steelyard.errors import ConfigError
+from steelyard.jit import njit
+
+__all__ = ["ProductQuantizer", "train_rotation"]
+
+Floats = NDArray[np.float32]
+_CENTERS = 256
+_MOST_SAMPLES = 256 * _CENTERS
+_ITERATIONS = 15
+
+
+@dataclass(frozen=True, slots=True)
+class ProductQuantizer:
+    """Centers of each part.
+
+    Attributes:
+        centers: float32 [parts, 256, D / parts].
+
+    Source: Jegou et al. 2011 (product quantization for nearest neighbor search), section 2.
+    """
+
+    centers: Floats
+
+    @classmethod
+    def trained(cls, vectors: Floats, parts: int, *, seed: int = 0) -> "ProductQuantizer":
+        """Place the centers.
+
+        Args:
+            vectors: sample [N, D]; at most 65,536 are used, drawn at random.
+            parts: bytes of a code; divides D.
+            seed: seed of the draw and of the first centers.
+
+        Returns:
+            The quantizer.
+
+        Raises:
+            ConfigError: parts do not divide D, or the sample has fewer than 256 vectors.
+        """
+        if parts < 1 or vectors.shape[1] % parts:
+            raise ConfigError(
+                f"{vectors.shape[1]} numbers in {parts} parts", hint="give a divisor of the width"
+            )
+        if len(vectors) < _CENTERS:
+            raise ConfigError(f"a sample of {len(vectors)} vectors", hint="give 256 or more")
+        rng = np.random.default_rng(seed)
+        if len(vectors) > _MOST_SAMPLES:
+            vectors = vectors[np.sort(rng.choice(len(vectors), _MOST_SAMPLES, replace=False))]
+        made = [
+            kmeans(
+                part,
+                _CENTERS,
+                seed=seed,
+                iterations=_ITERATIONS,
+                tolerance=1e-4,
+                start="drawn",
+                precision="float32",
+            ).centers
+            for part in np.split(vectors, parts, axis=1)
+        ]
+        return cls(np.ascontiguousarray(np.stack(made), dtype=np.float32))
+
+    @property
+    def parts(self) -> int:
+        """Bytes of a code."""
+        return len(self.centers)
+
+    def encode(self, vectors: Floats) -> NDArray[np.uint8]:
+        """Return the codes of vectors.
+
+        Args:
+            vectors: [N, D].
+
+        Returns:
+            uint8 [N, parts].
+        """
+        parts = np.split(vectors, self.parts, axis=1)
+        return np.stack(
+            [nearest(part, own)[0] for part, own in zip(parts, self.centers, strict=True)], axis=1
+        ).astype(np.uint8)
+
+    def decode(self, codes: NDArray[np.uint8]) -> Floats:
+        """Return the vectors that codes stand for.
+
+        Args:
+            codes: uint8 [N, parts].
+
+        Returns:
+            float32 [N, D].
+        """
+        found = [own[codes[:, part]] for part, own in enumerate(self.centers)]
+        return np.concatenate(found, axis=1)
+
+    def inner_tables(self, query: Floats) -> Floats:
+        """Return the inner product of each part of a query with each of its centers.
+
+        Args:
+            query: [D].
+
+        Returns:
+            float32 [parts, 256].
+        """
+        return inner_tables(query, self.centers)
+
+
+@njit(fastmath={"reassoc", "contract", "nsz"})
+def inner_tables(query: np.ndarray, centers: np.ndarray) -> np.ndarray:
+    """Return inner products [parts, 256] of parts of a query with centers [parts, 256, d]."""
+    parts, count, width = centers.shape
+    found = np.empty((parts, count), np.float32)
+    for part in range(parts):
+        for center in range(count):
+            total = np.float32(0.0)
+            for place in range(width):
+                total += query[part * width + place] * centers[part, center, place]
+            found[part, center] = total
+    return found
+
+
+def train_rotation(
+    vectors: Floats, parts: int, *, rounds: int = 10, seed: int = 0
+) -> tuple[Floats, ProductQuantizer]:
+    """Find a rotation after which parts of vectors are quantized with less error.
+
+    Args:
+        vectors: sample [N, D].
+        parts: bytes of a code.
+        rounds: times that centers are placed for a rotation, and a rotation for centers.
+        seed: seed of the first centers.
+
+    Returns:
+        Rotation [D, D], applied as `vectors @ rotation`, and the quantizer of rotated vectors.
+
+    Raises:
+        ConfigError: as `ProductQuantizer.trained`.
+
+    Source: Ge et al. 2013 (optimized product quantization), algorithm 1: alternation of centers
+        and the orthogonal Procrustes problem.
+    """
+    rotation = np.eye(vectors.shape[1], dtype=np.float32)
+    for _ in range(rounds):
+        rotated = vectors @ rotation
+        quantizer = ProductQuantizer.trained(rotated, parts, seed=seed)
+        rebuilt = quantizer.decode(quantizer.encode(rotated))
+        left, _, right = np.linalg.svd(vectors.T @ rebuilt)
+        rotation = (left @ right).astype(np.float32)
+    return rotation, ProductQuantizer.trained(vectors @ rotation, parts, seed=seed)
