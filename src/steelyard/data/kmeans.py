@@ -39,7 +39,7 @@ def kmeans(
     batch_size: int | None = None,
     iterations: int = 100,
     tolerance: float = 1e-6,
-    start: Literal["far", "drawn"] = "far",
+    start: Literal["far", "drawn"] | np.ndarray = "far",
     precision: Literal["float64", "float32"] = "float64",
 ) -> Clusters:
     """Place centers so that points lie close to the nearest.
@@ -53,7 +53,8 @@ def kmeans(
         iterations: most passes, or batches.
         tolerance: relative gain in inertia below which passes end; batches are not ended early.
         start: "far" draws first centers far from each other, a pass over the points for each;
-            "drawn" takes points at random, which for thousands of centers is nearly as good.
+            "drawn" takes points at random, which for thousands of centers is nearly as good;
+            centers [K, D] of an earlier call are moved on.
         precision: of the work; "float32" takes half the memory and time.
 
     Returns:
@@ -70,7 +71,9 @@ def kmeans(
     if metric == "cosine":
         points = unit_rows(points)
     rng = np.random.default_rng(seed)
-    if start == "far":
+    if isinstance(start, np.ndarray):
+        centers = start.astype(points.dtype)
+    elif start == "far":
         centers = _far_apart(points, count, rng)
     else:
         centers = points[rng.choice(len(points), count, replace=False)]

@@ -14,7 +14,7 @@ __all__ = ["ProductQuantizer", "train_rotation"]
 Floats = NDArray[np.float32]
 _CENTERS = 256
 _MOST_SAMPLES = 256 * _CENTERS
-_ITERATIONS = 15
+_ITERATIONS, _STEPS = 15, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,21 @@ class ProductQuantizer:
     centers: Floats
 
     @classmethod
-    def trained(cls, vectors: Floats, parts: int, *, seed: int = 0) -> "ProductQuantizer":
+    def trained(
+        cls,
+        vectors: Floats,
+        parts: int,
+        *,
+        seed: int = 0,
+        earlier: "ProductQuantizer | None" = None,
+    ) -> "ProductQuantizer":
         """Place the centers.
 
         Args:
             vectors: sample [N, D]; at most 65,536 are used, drawn at random.
             parts: bytes of a code; divides D.
             seed: seed of the draw and of the first centers.
+            earlier: quantizer whose centers are moved on, two steps only.
 
         Returns:
             The quantizer.
@@ -58,12 +66,12 @@ class ProductQuantizer:
                 part,
                 _CENTERS,
                 seed=seed,
-                iterations=_ITERATIONS,
+                iterations=_STEPS if earlier else _ITERATIONS,
                 tolerance=1e-4,
-                start="drawn",
+                start=earlier.centers[place] if earlier else "drawn",
                 precision="float32",
             ).centers
-            for part in np.split(vectors, parts, axis=1)
+            for place, part in enumerate(np.split(vectors, parts, axis=1))
         ]
         return cls(np.ascontiguousarray(np.stack(made), dtype=np.float32))
 
@@ -125,7 +133,7 @@ def inner_tables(query: np.ndarray, centers: np.ndarray) -> np.ndarray:
 
 
 def train_rotation(
-    vectors: Floats, parts: int, *, rounds: int = 10, seed: int = 0
+    vectors: Floats, parts: int, *, rounds: int = 20, seed: int = 0
 ) -> tuple[Floats, ProductQuantizer]:
     """Find a rotation after which parts of vectors are quantized with less error.
 
@@ -145,10 +153,12 @@ def train_rotation(
         and the orthogonal Procrustes problem.
     """
     rotation = np.eye(vectors.shape[1], dtype=np.float32)
+    quantizer = ProductQuantizer.trained(vectors, parts, seed=seed)
     for _ in range(rounds):
-        rotated = vectors @ rotation
-        quantizer = ProductQuantizer.trained(rotated, parts, seed=seed)
-        rebuilt = quantizer.decode(quantizer.encode(rotated))
+        rebuilt = quantizer.decode(quantizer.encode(vectors @ rotation))
         left, _, right = np.linalg.svd(vectors.T @ rebuilt)
         rotation = (left @ right).astype(np.float32)
-    return rotation, ProductQuantizer.trained(vectors @ rotation, parts, seed=seed)
+        quantizer = ProductQuantizer.trained(
+            vectors @ rotation, parts, seed=seed, earlier=quantizer
+        )
+    return rotation, quantizer
