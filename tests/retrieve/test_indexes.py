@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steelyard.errors import CapacityError, ConfigError, DataError
-from steelyard.retrieve import IVFPQ, IVFFlat, ProductQuantizer, open_index
+from steelyard.retrieve import IVFPQ, IVFFastScan, IVFFlat, ProductQuantizer, open_index, shuffled
 from steelyard.retrieve.cells import nearest_cells
 from steelyard.retrieve.distance import new_heap, offer, sorted_heap
 from steelyard.retrieve.pq import train_rotation
 from steelyard.retrieve.reading import read_vectors
+from steelyard.retrieve.shuffled import CodeBlocks, byte_tables
 from steelyard.retrieve.tuning import recall_at, tune
 
 SIFT = Path(__file__).parents[2].parent / "shared" / "data" / "sift-5k" / "sift5k.npz"
@@ -129,6 +130,69 @@ def test_comparing_the_best_again_finds_more(vectors):
     again = index.search(vectors[:50], 10, nprobe=8)
     assert recall_at(again.ids, truth).mean() > max(0.95, plain)
     assert again.stats.reranked == 50 * 200
+
+
+@pytest.mark.parametrize("metric", ["l2", "ip"])
+def test_half_bytes_rank_what_whole_vectors_decide(vectors, tmp_path, metric):
+    index = IVFFastScan(16, nlist=8, metric=metric, rerank=8)
+    index.train(vectors)
+    numbers = index.add(vectors)
+    truth = [slow_nearest(vectors, numbers, query, 10, metric) for query in vectors[:40]]
+    hits = index.search(vectors[:40], 10, nprobe=8)
+    assert recall_at(hits.ids, np.array(truth)).mean() > 0.9
+    whole = IVFFlat(16, metric=metric)
+    whole.add(vectors)
+    assert (hits.distances[:, 0] == whole.search(vectors[:40], 1).distances[:, 0]).mean() > 0.9
+    gone = hits.ids[0, :3]
+    index.remove(gone)
+    index.add(vectors[gone], gone)
+    index.save(tmp_path / "index")
+    again = open_index(tmp_path / "index").search(vectors[:40], 10, nprobe=8)
+    assert recall_at(again.ids, hits.ids).mean() > 0.99
+    steps = list(index.search_steps(vectors[:5], 3, nprobe=8))
+    assert (steps[-1].ids == index.search(vectors[:5], 3, nprobe=8).ids).all()
+
+
+@given(st.integers(0, 10**6), st.integers(1, 90), st.integers(1, 9))
+@settings(max_examples=40)
+def test_the_shuffled_scan_adds_table_entries_up(seed, count, k):
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(0, 16, (count, 4), dtype=np.uint8)
+    middle = int(rng.integers(0, count + 1))
+    blocks = CodeBlocks.of(codes, np.array([0, middle, count], np.int64))
+    tables = rng.integers(0, 256, (4, 16), dtype=np.uint8)
+    heap, rows = new_heap(1, k)
+    blocks.scan(np.array([1, 0]), tables, heap[0], rows[0])
+    sums = tables[np.arange(4), codes].astype(int).sum(axis=1)
+    wanted = np.lexsort((np.arange(count), sums))[:k]
+    distances, found = sorted_heap(heap, rows)
+    assert found[0, : len(wanted)].tolist() == wanted.tolist()
+    assert distances[0, : len(wanted)].tolist() == sums[wanted].tolist()
+
+
+def test_byte_tables_keep_the_order_of_distances():
+    rng = np.random.default_rng(0)
+    query = rng.normal(size=8).astype(np.float32)
+    centers = rng.normal(size=(4, 16, 2)).astype(np.float32)
+    norms = (centers**2).sum(axis=2)
+    tables = byte_tables(query, centers, norms, np.float32(-2))
+    true = norms - 2 * np.einsum("pcd,pd->pc", centers, query.reshape(4, 2))
+    lifted = true - true.min(axis=1, keepdims=True)
+    assert tables.astype(float) == pytest.approx(lifted * 255 / lifted.max(), abs=0.51)
+
+
+def test_the_scan_without_a_compiler_is_equal(monkeypatch):
+    assert shuffled._library() is None or shuffled._difference(shuffled._library()) == 0
+    monkeypatch.setenv("STEELYARD_NATIVE", "0")
+    shuffled._library.cache_clear()
+    try:
+        assert shuffled._library() is None
+        blocks = CodeBlocks.of(np.arange(8, dtype=np.uint8).reshape(4, 2), np.array([0, 4]))
+        heap, rows = new_heap(1, 1)
+        blocks.scan(np.array([0]), np.zeros((2, 16), np.uint8), heap[0], rows[0])
+        assert rows.tolist() == [[0]]
+    finally:
+        shuffled._library.cache_clear()
 
 
 def test_steps_get_better_and_end_in_the_result(vectors):

@@ -7,6 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from steelyard.retrieve.fast import IVFFastScan
     from steelyard.retrieve.index import Hits, SearchStats, VectorIndex
     from steelyard.retrieve.ivf import IVFFlat
     from steelyard.retrieve.ivfpq import IVFPQ
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 _PLACES = {
     "Hits": "index",
+    "IVFFastScan": "fast",
     "IVFFlat": "ivf",
     "IVFPQ": "ivfpq",
     "ProductQuantizer": "pq",
@@ -35,6 +37,7 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "IVFPQ",
     "Hits",
+    "IVFFastScan",
     "IVFFlat",
     "ProductQuantizer",
     "SearchStats",

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from steelyard.jit import njit
 
-__all__ = ["new_heap", "offer", "scan_codes", "scan_vectors", "sorted_heap"]
+__all__ = ["compare_rows", "new_heap", "offer", "scan_codes", "scan_vectors", "sorted_heap"]
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
@@ -178,3 +178,39 @@ def scan_codes(
         total = (one + two) + (three + four)
         if total <= distances[0]:
             offer(distances, ids, total, numbers[row])
+
+
+@njit()
+def compare_rows(
+    queries: np.ndarray,
+    rows: np.ndarray,
+    vectors: np.ndarray,
+    numbers: np.ndarray,
+    is_l2: bool,
+    distances: np.ndarray,
+    ids: np.ndarray,
+) -> None:
+    """Compare queries with some rows each.
+
+    Args:
+        queries: float32 [Q, D].
+        rows: candidates [Q, C]; those below 0 are left out.
+        vectors: [N, D] of any number type.
+        numbers: number of each row [N].
+        is_l2: squared distances, else inner products, negative.
+        distances: heaps [Q, K].
+        ids: heaps [Q, K].
+    """
+    for query in range(len(queries)):
+        for row in rows[query]:
+            if row >= 0:
+                scan_vectors(
+                    queries[query],
+                    vectors,
+                    numbers,
+                    row,
+                    row + 1,
+                    is_l2,
+                    distances[query],
+                    ids[query],
+                )

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from steelyard.errors import ConfigError
 from steelyard.jit import njit
 from steelyard.retrieve.cells import CellRows, cells_of, nearest_cells, train_centers
-from steelyard.retrieve.distance import new_heap, scan_codes, scan_vectors, sorted_heap
+from steelyard.retrieve.distance import compare_rows, new_heap, scan_codes, sorted_heap
 from steelyard.retrieve.index import (
     Hits,
     Metric,
@@ -274,7 +274,7 @@ class IVFPQ:
             reranked = int((rows >= 0).sum())
             heap, ids = new_heap(len(asked), k)
             vectors = self.rows.columns["vectors"]
-            _compare_rows(asked, rows, vectors, self.rows.ids, self.metric == "l2", heap, ids)
+            compare_rows(asked, rows, vectors, self.rows.ids, self.metric == "l2", heap, ids)
         distances, numbers = sorted_heap(heap, ids)
         stats = SearchStats(scanned=seen[0], probed=seen[1], reranked=reranked)
         if self.metric == "ip":
@@ -356,29 +356,3 @@ def _scan_cells(
             )
             scanned += last - first
     return scanned
-
-
-@njit()
-def _compare_rows(
-    queries: np.ndarray,
-    rows: np.ndarray,
-    vectors: np.ndarray,
-    numbers: np.ndarray,
-    is_l2: bool,
-    distances: np.ndarray,
-    ids: np.ndarray,
-) -> None:
-    """Compare queries with candidates [Q, C], those below 0 left out."""
-    for query in range(len(queries)):
-        for row in rows[query]:
-            if row >= 0:
-                scan_vectors(
-                    queries[query],
-                    vectors,
-                    numbers,
-                    row,
-                    row + 1,
-                    is_l2,
-                    distances[query],
-                    ids[query],
-                )

@@ -1,4 +1,4 @@
-"""Product quantization: each part of a vector as the number of the nearest of 256 centers."""
+"""Product quantization: each part of a vector as the number of the nearest of some centers."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ class ProductQuantizer:
     """Centers of each part.
 
     Attributes:
-        centers: float32 [parts, 256, D / parts].
+        centers: float32 [parts, 256, D / parts], or with 16 centers.
 
     Source: Jegou et al. 2011 (product quantization for nearest neighbor search), section 2.
     """
@@ -37,6 +37,7 @@ class ProductQuantizer:
         *,
         seed: int = 0,
         earlier: "ProductQuantizer | None" = None,
+        centers: int = _CENTERS,
     ) -> "ProductQuantizer":
         """Place the centers.
 
@@ -45,26 +46,27 @@ class ProductQuantizer:
             parts: bytes of a code; divides D.
             seed: seed of the draw and of the first centers.
             earlier: quantizer whose centers are moved on, two steps only.
+            centers: centers of each part, 256 for codes of bytes, 16 for half bytes.
 
         Returns:
             The quantizer.
 
         Raises:
-            ConfigError: parts do not divide D, or the sample has fewer than 256 vectors.
+            ConfigError: parts do not divide D, or the sample has fewer vectors than centers.
         """
         if parts < 1 or vectors.shape[1] % parts:
             raise ConfigError(
                 f"{vectors.shape[1]} numbers in {parts} parts", hint="give a divisor of the width"
             )
-        if len(vectors) < _CENTERS:
-            raise ConfigError(f"a sample of {len(vectors)} vectors", hint="give 256 or more")
+        if len(vectors) < centers:
+            raise ConfigError(f"a sample of {len(vectors)} vectors", hint=f"give {centers} or more")
         rng = np.random.default_rng(seed)
         if len(vectors) > _MOST_SAMPLES:
             vectors = vectors[np.sort(rng.choice(len(vectors), _MOST_SAMPLES, replace=False))]
         made = [
             kmeans(
                 part,
-                _CENTERS,
+                centers,
                 seed=seed,
                 iterations=_STEPS if earlier else _ITERATIONS,
                 tolerance=1e-4,
@@ -113,7 +115,7 @@ class ProductQuantizer:
             query: [D].
 
         Returns:
-            float32 [parts, 256].
+            float32 [parts, centers].
         """
         return inner_tables(query, self.centers)
 

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.errors import CapacityError, ConfigError
+from steelyard.retrieve.fast import IVFFastScan
 from steelyard.retrieve.ivf import IVFFlat
 from steelyard.retrieve.ivfpq import IVFPQ
 
@@ -48,7 +49,11 @@ def recall_at(found: NDArray[np.int64], truth: NDArray[np.int64]) -> NDArray[np.
 
 
 def tune(
-    index: IVFFlat | IVFPQ, queries: NDArray[np.generic], truth: NDArray[np.int64], *, recall: float
+    index: IVFFlat | IVFPQ | IVFFastScan,
+    queries: NDArray[np.generic],
+    truth: NDArray[np.int64],
+    *,
+    recall: float,
 ) -> Tuned:
     """Find the fewest cells that reach a recall.
 
@@ -70,7 +75,7 @@ def tune(
             f"{len(queries)} queries for a recall of {recall:g}",
             hint=f"give {_LEAST_QUERIES} queries or more, and a recall above 0 to 1",
         )
-    rerank = index.rerank if isinstance(index, IVFPQ) else 0
+    rerank = 0 if isinstance(index, IVFFlat) else index.rerank
     chosen, held = slice(0, None, 2), slice(1, None, 2)
 
     def share(nprobe: int, part: slice) -> NDArray[np.float64]:

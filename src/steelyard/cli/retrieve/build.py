@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, print_report
 from steelyard.errors import ConfigError
-from steelyard.retrieve import IVFPQ, IVFFlat
+from steelyard.retrieve import IVFPQ, IVFFastScan, IVFFlat
 from steelyard.retrieve.reading import read_vectors
 from steelyard.runs.progress import progress
 from steelyard.runs.report import Facts, Report, Section
@@ -20,7 +20,7 @@ from steelyard.units import pretty
 
 __all__ = ["build"]
 
-Kind = Literal["flat", "ivf", "ivfpq"]
+Kind = Literal["flat", "ivf", "ivfpq", "fastscan"]
 _BATCH = 50_000
 _SAMPLE_PER_CELL = 64
 
@@ -32,12 +32,12 @@ class IndexOptions:
 
     Args:
         kind: flat compares every vector and is exact; ivf looks into some cells only; ivfpq keeps
-            short codes in the cells.
+            short codes in the cells; fastscan keeps shorter ones and compares the best again.
         cells: number of cells; four times the square root of the vectors when 0.
-        code_bytes: bytes of a code.
+        code_bytes: bytes of a code of ivfpq; fastscan takes a quarter of the numbers of a vector.
         rotate: rotate vectors first, so that codes lose less.
         rerank: keep whole vectors as well, and compare so many candidates per wanted neighbour
-            again.
+            again; fastscan takes 8 when 0.
         metric: l2 for squared distances, ip for inner products.
         store: what whole vectors are kept as; uint8 for whole numbers from 0 to 255.
     """
@@ -50,7 +50,7 @@ class IndexOptions:
     metric: Literal["l2", "ip"] = "l2"
     store: Literal["float32", "uint8"] = "float32"
 
-    def made(self, dim: int, count: int) -> IVFFlat | IVFPQ:
+    def made(self, dim: int, count: int) -> IVFFlat | IVFPQ | IVFFastScan:
         """Return the index without vectors."""
         if self.kind == "flat":
             return IVFFlat(dim, metric=self.metric, store=self.store)
@@ -60,6 +60,9 @@ class IndexOptions:
         nprobe = max(1, cells // 100)
         if self.kind == "ivf":
             return IVFFlat(dim, nlist=cells, nprobe=nprobe, metric=self.metric, store=self.store)
+        if self.kind == "fastscan":
+            again = self.rerank or 8
+            return IVFFastScan(dim, nlist=cells, nprobe=nprobe, metric=self.metric, rerank=again)
         return IVFPQ(
             dim,
             nlist=cells,
@@ -115,7 +118,7 @@ def _sample(rows: NDArray[np.generic], cells: int, seed: int) -> NDArray[np.gene
     return rows[np.sort(places)]
 
 
-def _show(index: IVFFlat | IVFPQ, out: Path, took_s: float, json: bool) -> None:
+def _show(index: IVFFlat | IVFPQ | IVFFastScan, out: Path, took_s: float, json: bool) -> None:
     """Print what was built."""
     memory = index.memory_bytes()
     total = sum(memory.values())

@@ -9,7 +9,7 @@ import numpy as np
 from steelyard.cli.output import Switch, print_report
 from steelyard.errors import ConfigError
 from steelyard.files import atomic_path
-from steelyard.retrieve import IVFPQ, Hits, IVFFlat, open_index
+from steelyard.retrieve import IVFPQ, Hits, IVFFastScan, IVFFlat, open_index
 from steelyard.retrieve.reading import read_vectors
 from steelyard.runs.report import Cell, Column, Facts, Report, Section, Table
 from steelyard.units import pretty
@@ -66,10 +66,14 @@ def search(
 
 
 def _hits(
-    found: IVFFlat | IVFPQ, asked: np.ndarray, k: int, nprobe: int | None, rerank: int | None
+    found: IVFFlat | IVFPQ | IVFFastScan,
+    asked: np.ndarray,
+    k: int,
+    nprobe: int | None,
+    rerank: int | None,
 ) -> Hits:
     """Search; whole vectors compare nothing again."""
-    if isinstance(found, IVFPQ):
+    if not isinstance(found, IVFFlat):
         return found.search(asked, k, nprobe=nprobe, rerank=rerank)
     if rerank:
         raise ConfigError("--rerank is for indexes of codes; this one compares whole vectors")
