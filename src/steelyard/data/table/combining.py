@@ -122,8 +122,10 @@ def beside(
             held = rest if len(rest) else next(others, None)
         if missing:
             raise DataError(f"the table beside {partition.path} has too few rows")
-        joined = pa.concat_batches(pieces) if pieces else pa.RecordBatch.from_pylist(
-            [], schema=table.schema
+        joined = (
+            pa.concat_batches(pieces)
+            if pieces
+            else pa.RecordBatch.from_pylist([], schema=table.schema)
         )
         names = [*batch.schema.names, *table.schema.names]
         yield pa.RecordBatch.from_arrays([*batch.columns, *joined.columns], names)

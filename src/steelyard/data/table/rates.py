@@ -36,7 +36,9 @@ _FEW = 3
 """Different values of a column of few."""
 
 
-def measure_scan_rates(tell: Callable[[str, float], None] = lambda _text, _share: None) -> ScanRates:
+def measure_scan_rates(
+    tell: Callable[[str, float], None] = lambda _text, _share: None,
+) -> ScanRates:
     """Measure rates on generated tables, in some seconds and at most 20.
 
     Args:

@@ -17,7 +17,15 @@ from steelyard.errors import DataError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BATCH_ROWS", "BLOCK_BYTES", "MISSING", "column_names", "opened_text", "read_partition", "read_texts"]
+__all__ = [
+    "BATCH_ROWS",
+    "BLOCK_BYTES",
+    "MISSING",
+    "column_names",
+    "opened_text",
+    "read_partition",
+    "read_texts",
+]
 
 MISSING = ("", "NA", "N/A", "#N/A", "NULL", "null", "None", "NaN", "nan")
 """Texts that stand for a missing value."""
@@ -30,7 +38,7 @@ def _opened(partition: TablePart, counts: ReadCounts) -> Any:
     """Open the bytes of a part for reading."""
     file = open_source(partition.path, counts)
     if is_gzip(partition.path):
-        return gzip.open(file)
+        return _unzipped(file)
     return file.get_stream(partition.first, partition.last - partition.first)
 
 
@@ -42,7 +50,15 @@ def opened_text(path: str, counts: ReadCounts) -> Any:
         counts: takes in what is read of it, compressed.
     """
     file = open_source(path, counts)
-    return gzip.open(file) if is_gzip(path) else file
+    return _unzipped(file) if is_gzip(path) else file
+
+
+def _unzipped(file: Any) -> Any:
+    """Return the decompressed bytes of a file, which is asked for a block at a time."""
+    import pyarrow as pa
+
+    # The decompressor asks for some kilobytes, and remote storage is paid by the request.
+    return gzip.open(pa.BufferedInputStream(file, BLOCK_BYTES))
 
 
 def column_names(path: str, format: str) -> list[str]:

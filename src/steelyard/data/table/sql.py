@@ -137,9 +137,9 @@ def query(
         connection.execute("SET lock_configuration = true")
         timer.start()
         try:
-            answer = connection.execute(sql)
+            answer = connection.sql(sql)
             # The method has another name in releases before 1.5.
-            reads = getattr(answer, "to_arrow_reader", None) or answer.fetch_record_batch
+            reads = getattr(answer, "to_arrow_reader", None) or answer.fetch_arrow_reader
             yield SqlAnswer(reads(_BATCH_ROWS), views)
         except duckdb.Error as error:
             raise _told(error) from error

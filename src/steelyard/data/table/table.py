@@ -175,9 +175,7 @@ class DataTable:
         """
         key = [by] if isinstance(by, str) else list(by)
         self._require(key)
-        return {
-            name: self.map_batches(step) for name, step in shares_of(shares, key, seed).items()
-        }
+        return {name: self.map_batches(step) for name, step in shares_of(shares, key, seed).items()}
 
     def zip(self, other: "DataTable") -> "DataTable":
         """Return the table with the columns of another beside its own, row by row.

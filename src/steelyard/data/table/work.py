@@ -225,9 +225,7 @@ def _of_parquet(table: LookedAt, parts: list[TablePart], is_profiled: bool) -> F
     wanted = [
         place for place, name in enumerate(names) if name.partition(".")[0] in table.schema.names
     ]
-    groups = [
-        metadata.row_group(place) for part in parts for place in range(part.first, part.last)
-    ]
+    groups = [metadata.row_group(place) for part in parts for place in range(part.first, part.last)]
     chunks = [[group.column(place) for group in groups] for place in wanted]
     every = [chunk for column in chunks for chunk in column]
     stored = sum(chunk.total_compressed_size for chunk in every)
