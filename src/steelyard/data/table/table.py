@@ -147,8 +147,10 @@ class DataTable:
             The table.
         """
         steps = (*self.steps, partial(_filtered, condition=condition))
-        # What other steps make of a column, statistics of the files do not tell.
-        if all(isinstance(step, partial) and step.func is _filtered for step in self.steps):
+        # What other steps make of a column, statistics of the files do not tell; and rows of the
+        # table beside are counted from the first part on.
+        is_plain = all(isinstance(step, partial) and step.func is _filtered for step in self.steps)
+        if is_plain and self.beside is None:
             kept = kept_parts(self.partitions, condition, self.schema)
             skipped = self.skipped_row_groups + kept.skipped
             return replace(self, steps=steps, partitions=kept.parts, skipped_row_groups=skipped)
@@ -267,6 +269,7 @@ class DataTable:
             left = replace(
                 self,
                 beside=None,
+                steps=(),
                 schema=pa.schema([item for item in self.schema if item.name not in own]),
             )
             first = rows_before(self.partitions, partition)
