@@ -211,7 +211,7 @@ def _take(column: _ColumnState, values: "pa.Array", hashes: NDArray[np.uint64]) 
     fresh = [row for row in rows.tolist() if int(present[row]) not in column.texts]
     if fresh:
         shown = values.drop_null() if values.null_count else values
-        known = zip(fresh, shown.take(fresh).to_pylist(), strict=True)
+        known = zip(fresh, _shown(shown.take(fresh)), strict=True)
         column.texts |= {int(present[row]): str(value)[:_LONGEST] for row, value in known}
     if len(column.texts) > 4 * _COUNTERS:
         column.texts = _kept(column.frequent, column.texts)
@@ -219,6 +219,19 @@ def _take(column: _ColumnState, values: "pa.Array", hashes: NDArray[np.uint64]) 
     if numbers is not None:
         column.moments.update(numbers)
         column.quantiles.update(numbers)
+
+
+def _shown(values: "pa.Array") -> list[Any]:
+    """Return values for people; times that Python has no form for, as Arrow writes them."""
+    import pyarrow as pa
+
+    try:
+        return values.to_pylist()
+    except (OverflowError, ValueError):
+        try:
+            return values.cast(pa.string()).to_pylist()
+        except pa.ArrowException:
+            return ["?"] * len(values)
 
 
 def _kept(frequent: FrequentHashes, texts: dict[int, str]) -> dict[int, str]:
