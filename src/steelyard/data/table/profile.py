@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from steelyard.data.arrow import compute
 from steelyard.data.sketch import FrequentHashes, HyperLogLog, KllQuantiles, Moments, hash_column
-from steelyard.data.sketch.hashing import NULL_HASH, mix64
+from steelyard.data.sketch.hashing import add_to_rows, scramble
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -18,6 +18,7 @@ __all__ = ["ColumnProfile", "ProfileFold", "TableProfile"]
 
 _LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 _COUNTERS = 256
+_WHOLE = 16_384
 _SHOWN = 5
 _LONGEST = 80
 
@@ -103,7 +104,7 @@ class _ColumnState:
     distinct: HyperLogLog = field(default_factory=lambda: HyperLogLog(12))
     frequent: FrequentHashes = field(default_factory=lambda: FrequentHashes(_COUNTERS))
     moments: Moments = field(default_factory=Moments)
-    quantiles: KllQuantiles = field(default_factory=KllQuantiles)
+    quantiles: KllQuantiles = field(default_factory=lambda: KllQuantiles(whole=_WHOLE))
     texts: dict[int, str] = field(default_factory=dict)
 
 
@@ -132,11 +133,11 @@ class ProfileFold:
         for place, column in enumerate(state.columns):
             values = batch.column(place)
             hashes = hash_column(values)
-            # Each column is scrambled in its own way: equal values of two columns must not cancel.
-            whole += mix64(hashes + np.uint64(2 * place + 1))
+            add_to_rows(whole, hashes, place)
             _take(column, values, hashes)
         state.rows += len(batch)
-        state.distinct.update(mix64(whole))
+        scramble(whole)
+        state.distinct.update(whole)
 
     def merge(self, state: _TableState, later: _TableState) -> None:
         """Take in the state of later rows."""
@@ -205,14 +206,13 @@ class ProfileFold:
 def _take(column: _ColumnState, values: "pa.Array", hashes: NDArray[np.uint64]) -> None:
     """Feed a column's sketches."""
     column.missing += values.null_count
-    present = hashes if not values.null_count else hashes[hashes != NULL_HASH]
-    column.distinct.update(present)
-    rows = column.frequent.update(present)
-    fresh = [row for row in rows.tolist() if int(present[row]) not in column.texts]
+    column.distinct.update(hashes)
+    rows = column.frequent.update(hashes)
+    keys = hashes[rows].tolist()
+    fresh = [row for row, key in zip(rows.tolist(), keys, strict=True) if key not in column.texts]
     if fresh:
-        shown = values.drop_null() if values.null_count else values
-        known = zip(fresh, shown.take(fresh).to_pylist(), strict=True)
-        column.texts |= {int(present[row]): str(value)[:_LONGEST] for row, value in known}
+        known = zip(hashes[fresh].tolist(), values.take(fresh).to_pylist(), strict=True)
+        column.texts |= {key: str(value)[:_LONGEST] for key, value in known}
     if len(column.texts) > 4 * _COUNTERS:
         column.texts = _kept(column.frequent, column.texts)
     numbers = _numbers(values)
