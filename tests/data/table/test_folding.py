@@ -137,10 +137,11 @@ def test_a_killed_pass_goes_on_where_it_was(folder, tmp_path):
 def test_a_part_that_is_damaged_or_of_other_files_is_read_again(folder, tmp_path):
     journal = tmp_path / "journal"
     table = DataTable.scan(folder)
-    from steelyard.data.table.folding import _fold_part, _Journal
+    from steelyard.data.table.folding import _fold_part
+    from steelyard.data.table.journal import FoldJournal
 
-    kept = _Journal(journal, table, ["count"])
-    kept.write(0, _fold_part(table, [CountFold()], table.partitions[0]))
+    kept = FoldJournal(journal, table, ["count"])
+    kept.write(0, _fold_part(table, [CountFold()], False, table.partitions[0]))
     path = next(journal.glob("*.pack"))
     damaged = bytearray(path.read_bytes())
     damaged[70] ^= 1

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from steelyard.data.table.looking import ColumnProbe, RowBytes, look_at
 from steelyard.data.table.partitions import TableFile, TablePart, list_files
 from steelyard.data.table.quarantine import Quarantine
-from steelyard.data.table.reading import read_partition
+from steelyard.data.table.reading import ReadLimits, read_partition
 from steelyard.errors import ConfigError
+from steelyard.units import parse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,6 +37,7 @@ class DataTable:
         probes: first values by column of text files.
         row_bytes: what a row of a text file takes, by its path, from its first rows.
         steps: what is done to each batch.
+        limits: how much is read at once.
     """
 
     schema: "pa.Schema"
@@ -47,6 +49,7 @@ class DataTable:
     probes: Mapping[str, ColumnProbe] = field(default_factory=dict)
     row_bytes: Mapping[str, RowBytes] = field(default_factory=dict)
     steps: "tuple[Step, ...]" = ()
+    limits: ReadLimits = field(default_factory=ReadLimits)
 
     @classmethod
     def scan(cls, *sources: str | Path, types: Mapping[str, str] | None = None) -> "DataTable":
@@ -112,6 +115,10 @@ class DataTable:
         """
         return self.map_batches(lambda batch: batch.filter(condition))
 
+    def with_limits(self, limits: ReadLimits) -> "DataTable":
+        """Return the table whose batches are bounded so."""
+        return replace(self, limits=limits)
+
     def read(self, partition: TablePart, quarantine: Quarantine) -> Iterator["pa.RecordBatch"]:
         """Read a part.
 
@@ -126,8 +133,9 @@ class DataTable:
             DataError: the file has changed or cannot be read.
         """
         names = next(list(item.columns) for item in self.files if item.path == partition.path)
-        for given in read_partition(partition, self.kinds, self.schema, names, quarantine):
-            batch = given
+        given = (partition, self.kinds, self.schema, names, quarantine, self.limits)
+        for read in read_partition(*given):
+            batch = read
             for step in self.steps:
                 batch = step(batch)
             yield batch
@@ -143,18 +151,24 @@ class DataTable:
     def fold(
         self,
         *folds: "Fold[Any]",
+        memory: str | float | None = None,
         workers: int = 1,
+        cluster: str = "",
         journal: Path | None = None,
         done: Callable[[int], None] = lambda _: None,
     ) -> "Folded":
         """Compute several things in one pass over the rows.
 
         Each part of the table is folded by itself and parts are merged in a fixed tree, so that the
-        result does not depend on the number of workers.
+        result does not depend on the number of workers. A part whose worker dies is folded again.
 
         Args:
             *folds: what to compute; names differ.
-            workers: processes; 1 stays in this one.
+            memory: most bytes that rows and states may take in all processes, such as "200MB";
+                batches, parts at once and kept states follow from it. None does not bound them.
+            workers: processes, or parts at once on the cluster; 1 stays in this process.
+            cluster: Ray address ("auto", "ray://host:10001"); empty for this machine. Files must
+                be found under the same names there; states alone come back.
             journal: folder that keeps finished parts until all are; a run that was killed goes on
                 there.
             done: is told the bytes of each part that is finished.
@@ -165,10 +179,27 @@ class DataTable:
         Raises:
             DataError: a file has changed or cannot be read.
             ConfigError: two folds of one name, or steps that other processes cannot be given.
+            CapacityError: the budget does not hold one part of the table, or a part killed the
+                worker that folded it, twice.
+            BackendError: `cluster` is given but Ray is not installed or cannot be reached.
         """
+        from steelyard.data.table.budget import FoldBudget
         from steelyard.data.table.folding import run_folds
 
-        return run_folds(self, folds, workers=workers, journal=journal, done=done)
+        budget, table = None, self
+        if memory is not None:
+            memory_bytes = parse(memory, "byte") if isinstance(memory, str) else memory
+            budget = FoldBudget.of(self, folds, memory_bytes)
+            table = self.with_limits(budget.limits)
+        return run_folds(
+            table,
+            folds,
+            workers=workers,
+            cluster=cluster,
+            journal=journal,
+            budget=budget,
+            done=done,
+        )
 
     @property
     def num_bytes(self) -> int:
