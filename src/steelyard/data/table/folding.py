@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from steelyard.data.table.budget import FoldBudget
+from steelyard.data.table.columns import forget_columns
 from steelyard.data.table.fold import Fold
 from steelyard.data.table.journal import FoldJournal
 from steelyard.data.table.partitions import TableFile, TablePart
@@ -169,4 +170,5 @@ def _fold_part(
         part.rows += len(batch)
         for fold, state in zip(folds, part.states, strict=True):
             fold.update(state, batch)
+    forget_columns()
     return packed_part(part, folds)

@@ -37,6 +37,7 @@ class FoldJournal:
             [[item.path, stamp_of(item.path)] for item in table.files],
             [[part.path, part.first, part.last] for part in table.partitions],
             str(table.schema),
+            str(table.limits),
             list(names),
         )
         self._folder = folder
