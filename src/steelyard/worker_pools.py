@@ -151,6 +151,7 @@ class ProcessPool:
 def _exit_codes(error: BaseException) -> str:
     """Return the part of a pool's message that says how workers ended."""
     _, found, codes = str(error).partition("The exit codes of the workers are ")
+    codes = codes.partition("\n")[0]
     return f"ended with {codes.strip(' .')}" if found else "ended without an answer"
 
 

@@ -82,6 +82,8 @@ class FrequentTexts:
 
     def sections(self) -> dict[str, NDArray[Any]]:
         """Return the state as arrays by name."""
+        # Which other texts are still known depends on how rows were cut into batches.
+        self._keep_counted()
         raw = [text.encode() for text in self._texts.values()]
         texts = {
             "keys": np.array(list(self._texts), np.uint64),
