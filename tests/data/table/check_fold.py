@@ -130,6 +130,4 @@ def check_shelf(fold, table):
         kept, held = merged(Path(folder)), merged(None)
         assert not list(Path(folder).iterdir())
     assert kept.rows == held.rows
-    assert same(
-        sections_of(fold, kept.states[0]), sections_of(fold, held.states[0]), exact=True
-    )
+    assert same(sections_of(fold, kept.states[0]), sections_of(fold, held.states[0]), exact=True)

@@ -226,9 +226,7 @@ def test_a_budget_changes_nothing_but_rounding(folder, tmp_path):
     given = [ProfileFold(), CountFold()]
     free, bounded = (table.fold(*given, memory=memory) for memory in (None, "60MB"))
     assert bounded.results["count"] == free.results["count"]
-    pairs = zip(
-        bounded.results["profile"].columns, free.results["profile"].columns, strict=True
-    )
+    pairs = zip(bounded.results["profile"].columns, free.results["profile"].columns, strict=True)
     for mine, theirs in pairs:
         assert mine.quantiles == theirs.quantiles
         assert mine.mean == pytest.approx(theirs.mean, nan_ok=True)

@@ -18,7 +18,9 @@ from steelyard.data.table import (
 from steelyard.errors import ConfigError
 
 pa = pytest.importorskip("pyarrow")
-_spec = importlib.util.spec_from_file_location("check_fold", Path(__file__).parent / "check_fold.py")
+_spec = importlib.util.spec_from_file_location(
+    "check_fold", Path(__file__).parent / "check_fold.py"
+)
 _suite = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_suite)
 check_fold = _suite.check_fold

@@ -94,12 +94,7 @@ def has_numbers(kind: "pa.DataType") -> bool:
     """Return whether values of a type can be turned into numbers."""
     import pyarrow as pa
 
-    return (
-        is_number(kind)
-        or is_text(kind)
-        or pa.types.is_timestamp(kind)
-        or pa.types.is_date(kind)
-    )
+    return is_number(kind) or is_text(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind)
 
 
 def _floats(values: "pa.Array") -> NDArray[np.float64]:

@@ -103,9 +103,7 @@ class ColumnsFold:
             for part, values in sketch.sections().items()
         }
 
-    def of(
-        self, schema: "pa.Schema", sections: dict[str, NDArray[Any]]
-    ) -> dict[str, _Sketch]:
+    def of(self, schema: "pa.Schema", sections: dict[str, NDArray[Any]]) -> dict[str, _Sketch]:
         """Return the state of such arrays."""
         names = self._names(schema)
         own: list[dict[str, NDArray[Any]]] = [{} for _ in names]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from steelyard.data.arrow import compute
+from steelyard.data.table.counts import ReadCounts
 from steelyard.data.table.kinds import KINDS, arrow_type, as_kind, majority_kind
 from steelyard.data.table.partitions import (
     TableFile,
@@ -16,7 +17,6 @@ from steelyard.data.table.partitions import (
     split_lines,
 )
 from steelyard.data.table.quarantine import Quarantine
-from steelyard.data.table.counts import ReadCounts
 from steelyard.data.table.reading import BLOCK_BYTES, column_names, opened_text, read_texts
 from steelyard.data.table.sources import Found, is_remote, open_source
 from steelyard.errors import ConfigError, DataError
@@ -24,7 +24,15 @@ from steelyard.errors import ConfigError, DataError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["PART_BYTES", "ColumnProbe", "Looked", "RowBytes", "grouped", "look_at", "row_group_parts"]
+__all__ = [
+    "PART_BYTES",
+    "ColumnProbe",
+    "Looked",
+    "RowBytes",
+    "grouped",
+    "look_at",
+    "row_group_parts",
+]
 
 PART_BYTES = 32 << 20
 """About the size of a part."""
@@ -186,9 +194,7 @@ class _Looking:
         if unknown := [name for name in self.types if name not in names]:
             raise ConfigError(f"no column {unknown[0]!r}", hint=f"columns are {', '.join(names)}")
         values = {name: _joined(parts) for name, parts in self.texts.items()}
-        kinds = {
-            name: self.types.get(name) or majority_kind(values[name]) for name in self.texts
-        }
+        kinds = {name: self.types.get(name) or majority_kind(values[name]) for name in self.texts}
         types = {
             name: Counter(self.own[name].values()).most_common(1)[0][0]
             if name in self.own

@@ -35,7 +35,6 @@ BLOCK_BYTES = 1 << 20
 BATCH_ROWS = 65_536
 
 
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadLimits:
     """How much is read at once.
@@ -59,7 +58,7 @@ def _opened(partition: TablePart, counts: ReadCounts) -> Any:
     """Open the bytes of a part for reading."""
     file = open_source(partition.path, counts)
     if is_gzip(partition.path):
-        return gzip.open(file)
+        return _unzipped(file)
     return file.get_stream(partition.first, partition.last - partition.first)
 
 
@@ -71,7 +70,15 @@ def opened_text(path: str, counts: ReadCounts) -> Any:
         counts: takes in what is read of it, compressed.
     """
     file = open_source(path, counts)
-    return gzip.open(file) if is_gzip(path) else file
+    return _unzipped(file) if is_gzip(path) else file
+
+
+def _unzipped(file: Any) -> Any:
+    """Return the decompressed bytes of a file, which is asked for a block at a time."""
+    import pyarrow as pa
+
+    # The decompressor asks for some kilobytes, and remote storage is paid by the request.
+    return gzip.open(pa.BufferedInputStream(file, BLOCK_BYTES))
 
 
 def column_names(path: str, format: str) -> list[str]:

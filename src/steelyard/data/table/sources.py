@@ -220,5 +220,3 @@ def stamp_of(path: str) -> str:
         return f"{about.size} {about.mtime_ns}"
     about = Path(path).stat()
     return f"{about.st_size} {about.st_mtime_ns}"
-
-

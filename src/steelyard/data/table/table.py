@@ -2,13 +2,20 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from steelyard.data.table.combining import beside, check_zip, rows_before, shares_of
+from steelyard.data.table.frames import FRAME, frame_of, frame_parts, is_frame
 from steelyard.data.table.looking import ColumnProbe, RowBytes, look_at
 from steelyard.data.table.partitions import TableFile, TablePart, list_files
 from steelyard.data.table.quarantine import Quarantine
 from steelyard.data.table.reading import ReadLimits, read_partition
+from steelyard.data.table.selecting import kept_parts
+from steelyard.data.table.sources import Found
+from steelyard.data.table.writing import write_file, write_folder
 from steelyard.errors import ConfigError
 from steelyard.units import parse
 
@@ -38,6 +45,9 @@ class DataTable:
         row_bytes: what a row of a text file takes, by its path, from its first rows.
         steps: what is done to each batch.
         limits: how much is read at once.
+        frame: rows that are in memory, None for files.
+        beside: table whose columns stand beside those of the files.
+        skipped_row_groups: row groups of Parquet files that hold no row that was chosen.
     """
 
     schema: "pa.Schema"
@@ -50,15 +60,20 @@ class DataTable:
     row_bytes: Mapping[str, RowBytes] = field(default_factory=dict)
     steps: "tuple[Step, ...]" = ()
     limits: ReadLimits = field(default_factory=ReadLimits)
+    frame: "pa.Table | None" = None
+    beside: "DataTable | None" = None
+    skipped_row_groups: int = 0
 
     @classmethod
-    def scan(cls, *sources: str | Path, types: Mapping[str, str] | None = None) -> "DataTable":
+    def scan(cls, *sources: Any, types: Mapping[str, str] | None = None) -> "DataTable":
         """Look at files: their columns, kinds and parts. Rows are not read, but for the first.
 
         A column of text files is of the narrowest kind that nine of ten of its first values are of.
 
         Args:
-            *sources: paths, patterns with * and folders of CSV, TSV, JSON lines, Parquet and Arrow.
+            *sources: paths, patterns with *, folders and addresses (s3://, gs://, http://, and what
+                fsspec opens) of CSV, TSV, JSON lines, Parquet and Arrow; or one frame of polars,
+                pandas or Arrow.
             types: kind of some columns of text files, in place of that of their values.
 
         Returns:
@@ -66,10 +81,27 @@ class DataTable:
 
         Raises:
             DataError: nothing can be read.
-            ConfigError: a kind is unknown, or of a column that there is not.
+            ConfigError: a kind is unknown, or of a column that there is not; a frame beside other
+                sources.
         """
+        if frames := [source for source in sources if is_frame(source)]:
+            if len(sources) > 1 or types:
+                raise ConfigError("a frame is scanned alone, with the types that it has")
+            return cls._of_frame(frame_of(frames[0]))
         looked = look_at(list_files(sources), types or {})
         return cls(**{item.name: getattr(looked, item.name) for item in fields(looked)})
+
+    @classmethod
+    def _of_frame(cls, frame: "pa.Table") -> "DataTable":
+        """Return the table of rows in memory."""
+        file = TableFile(FRAME, frame.nbytes, tuple(frame.schema.names), len(frame))
+        return cls(
+            schema=frame.schema.remove_metadata(),
+            files=(file,),
+            partitions=tuple(frame_parts(frame)),
+            kinds={},
+            frame=frame,
+        )
 
     def select(self, columns: Sequence[str]) -> "DataTable":
         """Return the table with some of its columns.
@@ -85,13 +117,17 @@ class DataTable:
         """
         import pyarrow as pa
 
+        self._require(columns)
+        if self.steps or self.beside is not None:
+            raise ConfigError("columns are chosen before steps", hint="call select first")
+        return replace(self, schema=pa.schema([self.schema.field(name) for name in columns]))
+
+    def _require(self, columns: Sequence[str]) -> None:
+        """Refuse columns that there are not."""
         if missing := [name for name in columns if name not in self.schema.names]:
             raise ConfigError(
                 f"no column {missing[0]!r}", hint=f"columns are {', '.join(self.schema.names)}"
             )
-        if self.steps:
-            raise ConfigError("columns are chosen before steps", hint="call select first")
-        return replace(self, schema=pa.schema([self.schema.field(name) for name in columns]))
 
     def map_batches(self, step: "Step") -> "DataTable":
         """Return the table with a step that is done to each batch when it is read.
@@ -113,7 +149,98 @@ class DataTable:
         Returns:
             The table.
         """
-        return self.map_batches(lambda batch: batch.filter(condition))
+        steps = (*self.steps, partial(_filtered, condition=condition))
+        # What other steps make of a column, statistics of the files do not tell.
+        if all(isinstance(step, partial) and step.func is _filtered for step in self.steps):
+            kept = kept_parts(self.partitions, condition, self.schema)
+            skipped = self.skipped_row_groups + kept.skipped
+            return replace(self, steps=steps, partitions=kept.parts, skipped_row_groups=skipped)
+        return replace(self, steps=steps)
+
+    def split(
+        self, shares: Mapping[str, float], *, by: str | Sequence[str], seed: int = 0
+    ) -> "dict[str, DataTable]":
+        """Return tables of the rows whose key hashes into each share.
+
+        Rows of equal keys stay together, and where a row goes depends on its key and the seed
+        alone, whatever the files, their order or other rows.
+
+        Args:
+            shares: by name, such as {"train": 0.9, "test": 0.1}; what is left of 1 is in no table.
+            by: column or columns of the key.
+            seed: changes which keys go where.
+
+        Returns:
+            Tables by name.
+
+        Raises:
+            ConfigError: shares that cannot be, or no such column.
+        """
+        key = [by] if isinstance(by, str) else list(by)
+        self._require(key)
+        return {name: self.map_batches(step) for name, step in shares_of(shares, key, seed).items()}
+
+    def zip(self, other: "DataTable") -> "DataTable":
+        """Return the table with the columns of another beside its own, row by row.
+
+        Args:
+            other: a table of as many rows; both of Parquet files or frames, without steps.
+
+        Returns:
+            The table; its parts are those of this one.
+
+        Raises:
+            ConfigError: numbers of rows differ or are not known, or both have a column.
+        """
+        import pyarrow as pa
+
+        check_zip(self, other)
+        return replace(self, schema=pa.schema([*self.schema, *other.schema]), beside=other)
+
+    def repartition(self, part_bytes: int) -> "DataTable":
+        """Return the table in parts of another size: more to share out, or fewer to merge.
+
+        Args:
+            part_bytes: least size of a part; a row group of Parquet is not cut, nor a compressed
+                or remote file of lines.
+
+        Returns:
+            The table.
+
+        Raises:
+            ConfigError: the size is below 1, or rows were chosen before.
+        """
+        if part_bytes < 1 or self.skipped_row_groups:
+            raise ConfigError("parts hold at least a byte, and are made before rows are chosen")
+        if self.frame is not None:
+            row_bytes = self.frame.nbytes / max(len(self.frame), 1)
+            rows = max(int(part_bytes / max(row_bytes, 1)), 1)
+            return replace(self, partitions=tuple(frame_parts(self.frame, rows)))
+        found = [Found(item.path, item.num_bytes) for item in self.files]
+        looked = look_at(found, self.kinds, part_bytes=part_bytes)
+        return replace(self, partitions=looked.partitions)
+
+    def write(self, path: Path, *, parts: str = "") -> "tuple[int, Quarantine]":
+        """Write all rows as CSV, JSON lines, Parquet or Arrow, whole or not at all.
+
+        Args:
+            path: a file, the end of whose name says the format; or a folder, made or replaced.
+            parts: end of the names of a folder's files, one for each part, such as ".parquet";
+                empty for one file.
+
+        Returns:
+            Rows that were written, and those set aside.
+
+        Raises:
+            ConfigError: the end of the name is of no format.
+            DataError: a file cannot be read.
+            CapacityError: the disk is full; what stood there stays.
+        """
+        quarantine = Quarantine()
+        each = (self.read(part, quarantine) for part in self.partitions)
+        if parts:
+            return write_folder(Path(path), parts, self.schema, each), quarantine
+        return write_file(Path(path), self.schema, chain.from_iterable(each)), quarantine
 
     def with_limits(self, limits: ReadLimits) -> "DataTable":
         """Return the table whose batches are bounded so."""
@@ -132,13 +259,38 @@ class DataTable:
         Raises:
             DataError: the file has changed or cannot be read.
         """
-        names = next(list(item.columns) for item in self.files if item.path == partition.path)
-        given = (partition, self.kinds, self.schema, names, quarantine, self.limits)
-        for read in read_partition(*given):
-            batch = read
+        for given in self._rows(partition, quarantine):
+            batch = given
             for step in self.steps:
                 batch = step(batch)
             yield batch
+
+    def _rows(self, partition: TablePart, quarantine: Quarantine) -> Iterator["pa.RecordBatch"]:
+        """Read a part before any step."""
+        import pyarrow as pa
+
+        if self.beside is not None:
+            own = set(self.beside.schema.names)
+            left = replace(
+                self,
+                beside=None,
+                schema=pa.schema([item for item in self.schema if item.name not in own]),
+            )
+            first = rows_before(self.partitions, partition)
+            return beside(self.beside, partition, left.read(partition, quarantine), first)
+        if self.frame is not None:
+            rows = self.frame.select(self.schema.names)
+            part = rows.slice(partition.first, partition.last - partition.first)
+            return iter(part.to_batches(max_chunksize=self.limits.batch_rows))
+        names = next(list(item.columns) for item in self.files if item.path == partition.path)
+        return read_partition(partition, self.kinds, self.schema, names, quarantine)
+
+    @property
+    def batches(self) -> "Iterator[pa.RecordBatch]":
+        """All rows, part by part; those set aside are left out."""
+        quarantine = Quarantine()
+        for part in self.partitions:
+            yield from self.read(part, quarantine)
 
     def collect(self) -> "tuple[pa.Table, Quarantine]":
         """Return all rows in memory, and those set aside."""
@@ -205,3 +357,8 @@ class DataTable:
     def num_bytes(self) -> int:
         """Size of the files."""
         return sum(item.num_bytes for item in self.files)
+
+
+def _filtered(batch: "pa.RecordBatch", *, condition: Any) -> "pa.RecordBatch":
+    """Return the rows for which a condition holds."""
+    return batch.filter(condition)
