@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from steelyard.data import encoding
 from steelyard.data.encoding import CachedEncoder
 from steelyard.data.manifest import Manifest, ShardFile
-from steelyard.data.packing import pack, split_heldout
+from steelyard.data.token_packing import pack, split_heldout
 from steelyard.data.shards import TokenShards
 from steelyard.data.tokenizer import END_OF_TEXT, train_tokenizer
 from steelyard.errors import ConfigError, DataError

@@ -19,7 +19,6 @@ from steelyard.files import atomic_path
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from steelyard.data.table.partitions import TablePart
     from steelyard.data.table.table import DataTable
 
 __all__ = ["Cleaned", "clean", "quarantine_path"]

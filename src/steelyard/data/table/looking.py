@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from steelyard.data.arrow import compute
+from steelyard.data.table.counts import ReadCounts
 from steelyard.data.table.kinds import KINDS, arrow_type, as_kind, majority_kind
 from steelyard.data.table.partitions import (
     TableFile,
@@ -16,7 +17,6 @@ from steelyard.data.table.partitions import (
     split_lines,
 )
 from steelyard.data.table.quarantine import Quarantine
-from steelyard.data.table.counts import ReadCounts
 from steelyard.data.table.reading import BLOCK_BYTES, column_names, opened_text, read_texts
 from steelyard.data.table.sources import Found, is_remote, open_source
 from steelyard.errors import ConfigError, DataError

@@ -3,6 +3,7 @@
 import gzip
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -21,6 +22,7 @@ __all__ = [
     "BATCH_ROWS",
     "BLOCK_BYTES",
     "MISSING",
+    "ReadLimits",
     "column_names",
     "opened_text",
     "read_partition",
@@ -31,6 +33,24 @@ MISSING = ("", "NA", "N/A", "#N/A", "NULL", "null", "None", "NaN", "nan")
 """Texts that stand for a missing value."""
 BLOCK_BYTES = 1 << 20
 BATCH_ROWS = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadLimits:
+    """How much is read at once.
+
+    Attributes:
+        batch_rows: most rows of a batch of columns or of JSON lines.
+        block_bytes: bytes of text that are split into rows at once.
+        buffer_bytes: what is read ahead of each column of a row group.
+    """
+
+    batch_rows: int = BATCH_ROWS
+    block_bytes: int = BLOCK_BYTES
+    buffer_bytes: int = 1 << 20
+
+
+_USUAL = ReadLimits()
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
 
 
@@ -98,7 +118,10 @@ def column_names(path: str, format: str) -> list[str]:
 
 
 def read_texts(
-    partition: TablePart, names: list[str], quarantine: Quarantine
+    partition: TablePart,
+    names: list[str],
+    quarantine: Quarantine,
+    limits: ReadLimits = _USUAL,
 ) -> Iterator[tuple["pa.RecordBatch", np.ndarray]]:
     """Read lines as columns of text.
 
@@ -106,6 +129,7 @@ def read_texts(
         partition: part of a file of lines.
         names: columns of the file.
         quarantine: takes lines of another number of values, or that are no JSON objects.
+        limits: how much is read at once.
 
     Yields:
         Columns of text, and the row of the file of each row, [rows].
@@ -117,7 +141,7 @@ def read_texts(
 
     reads = _json_lines if partition.format == "json lines" else _separated
     try:
-        yield from reads(partition, names, quarantine)
+        yield from reads(partition, names, quarantine, limits)
     except (OSError, EOFError, pa.ArrowException, UnicodeDecodeError) as error:
         raise DataError(
             f"cannot read {partition.path} from row {partition.first_row}: {error}",
@@ -126,7 +150,7 @@ def read_texts(
 
 
 def _separated(
-    partition: TablePart, names: list[str], quarantine: Quarantine
+    partition: TablePart, names: list[str], quarantine: Quarantine, limits: ReadLimits
 ) -> Iterator[tuple["pa.RecordBatch", np.ndarray]]:
     """Read separated values."""
     import pyarrow as pa
@@ -147,7 +171,7 @@ def _separated(
             file,
             read_options=csv.ReadOptions(
                 use_threads=False,
-                block_size=BLOCK_BYTES,
+                block_size=limits.block_bytes,
                 column_names=names,
                 skip_rows=1 if partition.first == 0 else 0,
             ),
@@ -181,7 +205,7 @@ def _file_rows(start: int, count: int, bad_rows: np.ndarray, first_row: int) -> 
 
 
 def _json_lines(
-    partition: TablePart, names: list[str], quarantine: Quarantine
+    partition: TablePart, names: list[str], quarantine: Quarantine, limits: ReadLimits
 ) -> Iterator[tuple["pa.RecordBatch", np.ndarray]]:
     """Read JSON objects, one a line."""
     rows: list[list[str | None]] = []
@@ -197,7 +221,7 @@ def _json_lines(
                 continue
             rows.append([_text(found.get(name)) for name in names])
             numbers.append(place)
-            if len(rows) == BATCH_ROWS:
+            if len(rows) == limits.batch_rows:
                 yield _text_batch(rows, names), np.array(numbers)
                 rows, numbers = [], []
     if rows:
@@ -243,6 +267,7 @@ def read_partition(
     schema: "pa.Schema",
     names: list[str],
     quarantine: Quarantine,
+    limits: ReadLimits = _USUAL,
 ) -> Iterator["pa.RecordBatch"]:
     """Read a part of a file as batches of the table's schema.
 
@@ -252,6 +277,7 @@ def read_partition(
         schema: columns that are wanted, with their types.
         names: columns of the file.
         quarantine: takes rows that do not fit.
+        limits: how much is read at once.
 
     Yields:
         Batches; a column that the file lacks is missing throughout.
@@ -260,9 +286,9 @@ def read_partition(
         DataError: the file cannot be read, or a column cannot be turned into its type.
     """
     if partition.format in ("parquet", "arrow"):
-        yield from _columnar(partition, schema, quarantine.reads)
+        yield from _columnar(partition, schema, quarantine.reads, limits)
         return
-    for batch, rows in read_texts(partition, names, quarantine):
+    for batch, rows in read_texts(partition, names, quarantine, limits):
         yield _fitted(batch, rows, (partition.path, kinds, schema), quarantine)
 
 
@@ -295,13 +321,13 @@ def _fitted(
 
 
 def _columnar(
-    partition: TablePart, schema: "pa.Schema", counts: ReadCounts
+    partition: TablePart, schema: "pa.Schema", counts: ReadCounts, limits: ReadLimits
 ) -> Iterator["pa.RecordBatch"]:
     """Read row groups of Parquet or batches of Arrow files."""
     import pyarrow as pa
 
     try:
-        for batch in _own_batches(partition, schema.names, counts):
+        for batch in _own_batches(partition, schema.names, counts, limits):
             yield _cast_to(batch, schema, partition.path)
     except (OSError, pa.ArrowException) as error:
         raise DataError(
@@ -310,7 +336,7 @@ def _columnar(
 
 
 def _own_batches(
-    partition: TablePart, names: list[str], counts: ReadCounts
+    partition: TablePart, names: list[str], counts: ReadCounts, limits: ReadLimits
 ) -> Iterator["pa.RecordBatch"]:
     import pyarrow as pa
     from pyarrow import parquet
@@ -318,10 +344,11 @@ def _own_batches(
     if partition.format == "parquet":
         # A buffered stream keeps pages, not whole columns of a row group, in memory.
         source = open_source(partition.path, counts)
-        with parquet.ParquetFile(source, buffer_size=1 << 20, pre_buffer=False) as file:
+        buffer = limits.buffer_bytes
+        with parquet.ParquetFile(source, buffer_size=buffer, pre_buffer=False) as file:
             own = [name for name in names if name in file.schema_arrow.names]
             groups = list(range(partition.first, partition.last))
-            yield from file.iter_batches(BATCH_ROWS, row_groups=groups, columns=own)
+            yield from file.iter_batches(limits.batch_rows, row_groups=groups, columns=own)
         return
     with open_source(partition.path, counts) as source, pa.ipc.open_file(source) as reader:
         for place in range(partition.first, partition.last):

@@ -12,11 +12,12 @@ from steelyard.data.table.frames import FRAME, frame_of, frame_parts, is_frame
 from steelyard.data.table.looking import ColumnProbe, RowBytes, look_at
 from steelyard.data.table.partitions import TableFile, TablePart, list_files
 from steelyard.data.table.quarantine import Quarantine
-from steelyard.data.table.reading import BATCH_ROWS, read_partition
+from steelyard.data.table.reading import ReadLimits, read_partition
 from steelyard.data.table.selecting import kept_parts
 from steelyard.data.table.sources import Found
 from steelyard.data.table.writing import write_file, write_folder
 from steelyard.errors import ConfigError
+from steelyard.units import parse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,6 +44,7 @@ class DataTable:
         probes: first values by column of text files.
         row_bytes: what a row of a text file takes, by its path, from its first rows.
         steps: what is done to each batch.
+        limits: how much is read at once.
         frame: rows that are in memory, None for files.
         beside: table whose columns stand beside those of the files.
         skipped_row_groups: row groups of Parquet files that hold no row that was chosen.
@@ -57,6 +59,7 @@ class DataTable:
     probes: Mapping[str, ColumnProbe] = field(default_factory=dict)
     row_bytes: Mapping[str, RowBytes] = field(default_factory=dict)
     steps: "tuple[Step, ...]" = ()
+    limits: ReadLimits = field(default_factory=ReadLimits)
     frame: "pa.Table | None" = None
     beside: "DataTable | None" = None
     skipped_row_groups: int = 0
@@ -241,6 +244,10 @@ class DataTable:
             return write_folder(Path(path), parts, self.schema, each), quarantine
         return write_file(Path(path), self.schema, chain.from_iterable(each)), quarantine
 
+    def with_limits(self, limits: ReadLimits) -> "DataTable":
+        """Return the table whose batches are bounded so."""
+        return replace(self, limits=limits)
+
     def read(self, partition: TablePart, quarantine: Quarantine) -> Iterator["pa.RecordBatch"]:
         """Read a part.
 
@@ -277,7 +284,7 @@ class DataTable:
         if self.frame is not None:
             rows = self.frame.select(self.schema.names)
             part = rows.slice(partition.first, partition.last - partition.first)
-            return iter(part.to_batches(max_chunksize=BATCH_ROWS))
+            return iter(part.to_batches(max_chunksize=self.limits.batch_rows))
         names = next(list(item.columns) for item in self.files if item.path == partition.path)
         return read_partition(partition, self.kinds, self.schema, names, quarantine)
 
@@ -299,18 +306,24 @@ class DataTable:
     def fold(
         self,
         *folds: "Fold[Any]",
+        memory: str | float | None = None,
         workers: int = 1,
+        cluster: str = "",
         journal: Path | None = None,
         done: Callable[[int], None] = lambda _: None,
     ) -> "Folded":
         """Compute several things in one pass over the rows.
 
         Each part of the table is folded by itself and parts are merged in a fixed tree, so that the
-        result does not depend on the number of workers.
+        result does not depend on the number of workers. A part whose worker dies is folded again.
 
         Args:
             *folds: what to compute; names differ.
-            workers: processes; 1 stays in this one.
+            memory: most bytes that rows and states may take in all processes, such as "200MB";
+                batches, parts at once and kept states follow from it. None does not bound them.
+            workers: processes, or parts at once on the cluster; 1 stays in this process.
+            cluster: Ray address ("auto", "ray://host:10001"); empty for this machine. Files must
+                be found under the same names there; states alone come back.
             journal: folder that keeps finished parts until all are; a run that was killed goes on
                 there.
             done: is told the bytes of each part that is finished.
@@ -321,10 +334,27 @@ class DataTable:
         Raises:
             DataError: a file has changed or cannot be read.
             ConfigError: two folds of one name, or steps that other processes cannot be given.
+            CapacityError: the budget does not hold one part of the table, or a part killed the
+                worker that folded it, twice.
+            BackendError: `cluster` is given but Ray is not installed or cannot be reached.
         """
+        from steelyard.data.table.budget import FoldBudget
         from steelyard.data.table.folding import run_folds
 
-        return run_folds(self, folds, workers=workers, journal=journal, done=done)
+        budget, table = None, self
+        if memory is not None:
+            memory_bytes = parse(memory, "byte") if isinstance(memory, str) else memory
+            budget = FoldBudget.of(self, folds, memory_bytes)
+            table = self.with_limits(budget.limits)
+        return run_folds(
+            table,
+            folds,
+            workers=workers,
+            cluster=cluster,
+            journal=journal,
+            budget=budget,
+            done=done,
+        )
 
     @property
     def num_bytes(self) -> int:
