@@ -1,6 +1,7 @@
 """The profile of a table: what each column holds, in one pass and some megabytes."""
 
 import math
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -171,13 +172,15 @@ class ProfileFold:
         """Return the state of such arrays."""
         self._schema = schema
 
+        # Sorted out once: looking through all of them for each column is quadratic in columns.
+        parts: dict[tuple[str, str], dict[str, NDArray[Any]]] = defaultdict(dict)
+        for key, values in sections.items():
+            place, _, rest = key.partition(".")
+            name, _, inner = rest.partition(".")
+            parts[place, name][inner] = values
+
         def part(place: int, name: str) -> dict[str, NDArray[Any]]:
-            begins = f"{place}.{name}."
-            return {
-                key.removeprefix(begins): values
-                for key, values in sections.items()
-                if key.startswith(begins)
-            }
+            return parts[str(place), name]
 
         columns = [
             _ColumnState(

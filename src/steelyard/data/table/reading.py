@@ -27,11 +27,13 @@ __all__ = [
     "opened_text",
     "read_partition",
     "read_texts",
+    "usual_limits",
 ]
 
 MISSING = ("", "NA", "N/A", "#N/A", "NULL", "null", "None", "NaN", "nan")
 """Texts that stand for a missing value."""
 BLOCK_BYTES = 1 << 20
+_COLUMN_BYTES = 16 << 10
 BATCH_ROWS = 65_536
 
 
@@ -48,6 +50,19 @@ class ReadLimits:
     batch_rows: int = BATCH_ROWS
     block_bytes: int = BLOCK_BYTES
     buffer_bytes: int = 1 << 20
+
+
+def usual_limits(columns: int) -> ReadLimits:
+    """Return how much of a table is read at once where nothing bounds it.
+
+    Args:
+        columns: of the table; each costs some microseconds a batch, so that wide ones are read in
+            larger blocks.
+
+    Returns:
+        Limits.
+    """
+    return ReadLimits(block_bytes=max(BLOCK_BYTES, columns * _COLUMN_BYTES))
 
 
 _USUAL = ReadLimits()

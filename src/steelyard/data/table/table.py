@@ -12,7 +12,7 @@ from steelyard.data.table.frames import FRAME, frame_of, frame_parts, is_frame
 from steelyard.data.table.looking import ColumnProbe, RowBytes, look_at
 from steelyard.data.table.partitions import TableFile, TablePart, list_files
 from steelyard.data.table.quarantine import Quarantine
-from steelyard.data.table.reading import ReadLimits, read_partition
+from steelyard.data.table.reading import ReadLimits, read_partition, usual_limits
 from steelyard.data.table.selecting import kept_parts
 from steelyard.data.table.sources import Found
 from steelyard.data.table.writing import write_file, write_folder
@@ -89,7 +89,8 @@ class DataTable:
                 raise ConfigError("a frame is scanned alone, with the types that it has")
             return cls._of_frame(frame_of(frames[0]))
         looked = look_at(list_files(sources), types or {})
-        return cls(**{item.name: getattr(looked, item.name) for item in fields(looked)})
+        found = {item.name: getattr(looked, item.name) for item in fields(looked)}
+        return cls(**found, limits=usual_limits(len(looked.schema)))
 
     @classmethod
     def _of_frame(cls, frame: "pa.Table") -> "DataTable":
@@ -286,7 +287,8 @@ class DataTable:
             part = rows.slice(partition.first, partition.last - partition.first)
             return iter(part.to_batches(max_chunksize=self.limits.batch_rows))
         names = next(list(item.columns) for item in self.files if item.path == partition.path)
-        return read_partition(partition, self.kinds, self.schema, names, quarantine)
+        given = (partition, self.kinds, self.schema, names, quarantine, self.limits)
+        return read_partition(*given)
 
     @property
     def batches(self) -> "Iterator[pa.RecordBatch]":
