@@ -283,7 +283,8 @@ class DataTable:
             part = rows.slice(partition.first, partition.last - partition.first)
             return iter(part.to_batches(max_chunksize=self.limits.batch_rows))
         names = next(list(item.columns) for item in self.files if item.path == partition.path)
-        return read_partition(partition, self.kinds, self.schema, names, quarantine)
+        given = (partition, self.kinds, self.schema, names, quarantine, self.limits)
+        return read_partition(*given)
 
     @property
     def batches(self) -> "Iterator[pa.RecordBatch]":
