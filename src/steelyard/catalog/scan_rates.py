@@ -62,6 +62,8 @@ class ScanRates:
         column_bytes: memory of the profile of one column.
         time_s: when, seconds since 1970 (UTC).
         duration_s: time the calibration took.
+        overlap: share of the shorter one of reading and profiling that goes on beside the other, on
+            a core that is free.
     """
 
     read: Mapping[str, ReadRate]
@@ -70,6 +72,7 @@ class ScanRates:
     column_bytes: float
     time_s: float
     duration_s: float
+    overlap: float = 0.0
 
 
 def _path() -> Path:

@@ -113,12 +113,12 @@ def _seconds(rate: ReadRate | FoldRate, amounts: Mapping[str, float]) -> float:
     return total
 
 
-def _processor_s(work: FileWork, rates: ScanRates) -> float:
-    """Return the processor time of some files."""
+def _processor_s(work: FileWork, rates: ScanRates) -> tuple[float, float]:
+    """Return the processor times of reading some files and of profiling them."""
     # A frame is in memory already, and cut into batches as record batches of files are.
     known = {"frame": "arrow", "tsv": "csv"}
-    taken = _seconds(rates.read[known.get(work.format, work.format)], work.read_amounts())
-    return taken + (_seconds(rates.fold, work.fold_amounts()) if work.is_profiled else 0.0)
+    read_s = _seconds(rates.read[known.get(work.format, work.format)], work.read_amounts())
+    return read_s, _seconds(rates.fold, work.fold_amounts()) if work.is_profiled else 0.0
 
 
 def _storage_s(works: Sequence[FileWork], tier: StorageTier | None) -> float:
@@ -175,11 +175,14 @@ def forecast_scan(
     """
     parts = sum(item.parts for item in works)
     used = min(workers, parts) or 1
-    processor_s = sum(_processor_s(item, rates) for item in works)
+    read_s, fold_s = map(sum, zip(*(_processor_s(item, rates) for item in works), strict=True))
+    read_s += _storage_s(works, tier)
+    # One process reads a batch while it looks at the one before; several share the cores.
+    beside_s = rates.overlap * min(read_s, fold_s) if workers == 1 else 0.0
     # Parts are dealt out one by one: the last round is not full.
     share = math.ceil(parts / used) / max(parts, 1)
     start_s = rates.process_s if workers > 1 else 0.0
-    duration_s = start_s + (processor_s + _storage_s(works, tier)) * share
+    duration_s = start_s + (read_s + fold_s - beside_s) * share
     num_bytes = sum(item.num_bytes for item in works)
     values = {
         "scan.bytes_read": num_bytes,

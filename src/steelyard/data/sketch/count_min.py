@@ -14,31 +14,30 @@ __all__ = ["CountMin"]
 
 
 @njit()
-def _add(counts: np.ndarray, hashes: np.ndarray) -> int:
+def _add(cells: np.ndarray, width: int, hashes: np.ndarray) -> int:
     """Count hashes in each line of cells, and return how many there were."""
-    depth, last = counts.shape[0], np.uint64(counts.shape[1] - 1)
-    seen = 0
+    last, seen = np.uint64(width - 1), 0
     for row in range(len(hashes)):
         if hashes[row] == NULL_HASH:
             continue
         seen += 1
         # Two halves of one hash make as many independent places as are needed.
         place, step = hashes[row], mix64(hashes[row]) | np.uint64(1)
-        for line in range(depth):
-            counts[line, np.int64((place >> np.uint64(32)) & last)] += 1
+        for line in range(0, len(cells), width):
+            cells[np.uint64(line) + ((place >> np.uint64(32)) & last)] += 1
             place += step
     return seen
 
 
 @njit()
-def _least(counts: np.ndarray, hashes: np.ndarray, found: np.ndarray) -> None:
+def _least(cells: np.ndarray, width: int, hashes: np.ndarray, found: np.ndarray) -> None:
     """Look hashes up: the least of their cells."""
-    depth, last = counts.shape[0], np.uint64(counts.shape[1] - 1)
+    last = np.uint64(width - 1)
     for row in range(len(hashes)):
         place, step = hashes[row], mix64(hashes[row]) | np.uint64(1)
-        found[row] = counts[0, np.int64((place >> np.uint64(32)) & last)]
-        for line in range(depth):
-            cell = counts[line, np.int64((place >> np.uint64(32)) & last)]
+        found[row] = cells[(place >> np.uint64(32)) & last]
+        for line in range(0, len(cells), width):
+            cell = cells[np.uint64(line) + ((place >> np.uint64(32)) & last)]
             found[row] = min(found[row], cell)
             place += step
 
@@ -85,7 +84,7 @@ class CountMin:
         Args:
             hashes: uint64, [rows].
         """
-        self.count += _add(self._counts, np.ascontiguousarray(hashes, np.uint64))
+        self.count += _add(self._counts.ravel(), self._counts.shape[1], np.ascontiguousarray(hashes, np.uint64))
 
     def counts(self, hashes: ArrayLike) -> NDArray[np.int64]:
         """Return how often values were seen, at most.
@@ -98,7 +97,7 @@ class CountMin:
         """
         given = np.ascontiguousarray(hashes, np.uint64)
         found = np.zeros(len(given), np.int64)
-        _least(self._counts, given, found)
+        _least(self._counts.ravel(), self._counts.shape[1], given, found)
         return found
 
     def merge(self, other: "CountMin") -> None:

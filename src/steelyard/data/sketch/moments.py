@@ -178,11 +178,15 @@ class Covariance:
             rows: float64; a row with a value that is not finite is left out.
         """
         given = np.asarray(rows, np.float64).reshape(-1, self.width)
-        whole = given[np.isfinite(given).all(axis=1)]
-        if len(whole):
-            mean = whole.mean(axis=0)
-            apart = whole - mean
-            self._take(len(whole), mean, apart.T @ apart)
+        # One value that is not finite makes the sum so; nearly all batches have none.
+        total = given.sum(axis=0)
+        if not np.isfinite(total).all():
+            given = given[np.isfinite(given).all(axis=1)]
+            total = given.sum(axis=0)
+        if len(given):
+            mean = total / len(given)
+            apart = given - mean
+            self._take(len(given), mean, apart.T @ apart)
 
     def merge(self, other: "Covariance") -> None:
         """Take in another sketch.

@@ -148,34 +148,6 @@ def _picked(
     return size
 
 
-@njit()
-def _looked_over(values: np.ndarray) -> tuple[int, float, float]:
-    """Return how many values are NaN, and the least and largest of the others."""
-    missing, least, largest = 0, np.inf, -np.inf
-    for value in values:
-        missing += value != value
-        least = min(least, value) if value == value else least
-        largest = max(largest, value) if value == value else largest
-    return missing, least, largest
-
-
-@njit()
-def _join(
-    items: np.ndarray,
-    sizes: np.ndarray,
-    facts: np.ndarray,
-    k: int,
-    others: np.ndarray,
-    counts: np.ndarray,
-) -> None:
-    """Merge another sketch's levels but the lowest in."""
-    for level in range(1, len(counts)):
-        if counts[level]:
-            facts[0] = max(facts[0], np.uint64(level + 1))
-            _merge_into(items, sizes, level, others[level, : counts[level]], 0, 1)
-    _compress(items, sizes, facts, k)
-
-
 class KllQuantiles:
     """Values on levels; one of level h stands for 2^h of the stream.
 
@@ -228,13 +200,13 @@ class KllQuantiles:
             values: float64, [rows].
         """
         given = np.ascontiguousarray(values, np.float64)
-        missing, least, largest = _looked_over(given)
-        if missing == len(given):
-            return
-        if missing:
+        # The least of values of which one is NaN is NaN.
+        if len(given) and np.isnan(given.min()):
             given = given[~np.isnan(given)]
-        self.least = float(np.fmin(self.least, least))
-        self.largest = float(np.fmax(self.largest, largest))
+        if not len(given):
+            return
+        self.least = float(np.fmin(self.least, given.min()))
+        self.largest = float(np.fmax(self.largest, given.max()))
         self._take(given)
 
     def _make_room(self) -> None:

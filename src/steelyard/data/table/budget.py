@@ -78,7 +78,7 @@ class FoldBudget:
             raise CapacityError(
                 f"memory: {pretty(memory_bytes, 'byte')} do not hold one part of the table: "
                 f"{groups.told(block)}, and states of {pretty(3 * states, 'byte')}",
-                hint=f"give {pretty(least * 1.01, 'byte')} or more, or fold fewer columns at a time",
+                hint=f"give {pretty(least * 1.01, 'byte')} or more, or fold fewer columns",
             )
         workers = 1
         while workers < len(table.partitions) and (

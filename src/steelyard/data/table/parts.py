@@ -1,4 +1,4 @@
-"""What was found in some parts of a table: states of folds, as arrays too, merged in a fixed tree."""
+"""What was found in parts of a table: states of folds, as arrays too, merged in a fixed tree."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
