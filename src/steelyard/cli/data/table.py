@@ -26,13 +26,19 @@ _Sources = Annotated[
 """The help of arguments that may be many stands here: it is not read from a docstring."""
 
 
+app.command("steelyard.cli.data.drift:drift", name="drift")
+
+
 @app.command
 def profile(
     *sources: _Sources,
     types: str = "",
     workers: int = 1,
     journal: Path | None = None,
+    memory: str = "",
+    cluster: str = "",
     quarantine: Path | None = None,
+    sketch: Path | None = None,
     dry_run: Switch = False,
     storage: str = "",
     outside: Switch = False,
@@ -53,7 +59,12 @@ def profile(
             "id=text, price=number".
         workers: processes that read parts of the files.
         journal: folder that keeps finished parts; after a kill the same line goes on there.
+        memory: most bytes that rows and sketches may take, such as 200MB; refused where one part
+            of the table does not fit.
+        cluster: Ray address that parts are read on, such as auto; files must be found there too.
         quarantine: CSV file for the rows that were set aside, the first thousand of them.
+        sketch: file that keeps what was found, which `steelyard data table drift` compares later
+            without reading the table.
         dry_run: stop after the forecast; no rows are read, but for the first.
         storage: storage tier that the files are priced and timed in, such as s3-standard; where
             they lie when it is left out.
@@ -75,7 +86,8 @@ def profile(
 
     meter = scanning.PassMeter()
     began_s = time.perf_counter()
-    folded = _folded(table, workers, journal, quiet=json)
+    passing = {"workers": workers, "journal": journal, "cluster": cluster}
+    folded = _folded(table, passing | {"memory": memory or None}, quiet=json)
     took_s = time.perf_counter() - began_s
     read_bytes = folded.quarantine.reads.num_bytes
     checks = meter.checks(said, read_bytes, workers=workers, is_whole=is_whole)
@@ -86,6 +98,10 @@ def profile(
         scanning.keep_checks(checks, workers)
     if quarantine is not None:
         _write_bad(quarantine, folded.quarantine)
+    if sketch is not None:
+        from steelyard.data.table.sketch_file import TableSketch
+
+        TableSketch.of(table, folded).write(sketch)
     page = profile_page(table, folded, took_s, scanning.cost_sections(table, works, said, checks))
     values = profile_values(table, folded, took_s) | {
         "forecasts": scanning.plain_forecasts(said),
@@ -311,8 +327,8 @@ def _kinds(given: str) -> dict[str, str]:
     return found
 
 
-def _folded(table: "DataTable", workers: int, journal: Path | None, *, quiet: bool) -> "Folded":
-    """Profile the table with a bar of the bytes read."""
+def _folded(table: "DataTable", passing: dict[str, Any], *, quiet: bool) -> "Folded":
+    """Profile the table with a bar of the bytes read; `passing` is what else `fold` is told."""
     from steelyard.data.table import ProfileFold
 
     total = float(sum(part.num_bytes for part in table.partitions)) or 1.0
@@ -324,7 +340,7 @@ def _folded(table: "DataTable", workers: int, journal: Path | None, *, quiet: bo
             read += num_bytes
             advance(float(read), f"{pretty(read, 'byte')} of {pretty(total, 'byte')}")
 
-        return table.fold(ProfileFold(), workers=workers, journal=journal, done=done)
+        return table.fold(ProfileFold(), done=done, **passing)
 
 
 def _write_bad(path: Path, quarantine: "Quarantine") -> None:

@@ -84,7 +84,9 @@ class CountMin:
         Args:
             hashes: uint64, [rows].
         """
-        self.count += _add(self._counts.ravel(), self._counts.shape[1], np.ascontiguousarray(hashes, np.uint64))
+        self.count += _add(
+            self._counts.ravel(), self._counts.shape[1], np.ascontiguousarray(hashes, np.uint64)
+        )
 
     def counts(self, hashes: ArrayLike) -> NDArray[np.int64]:
         """Return how often values were seen, at most.

@@ -148,6 +148,23 @@ def _picked(
     return size
 
 
+@njit()
+def _join(
+    items: np.ndarray,
+    sizes: np.ndarray,
+    facts: np.ndarray,
+    k: int,
+    others: np.ndarray,
+    counts: np.ndarray,
+) -> None:
+    """Merge another sketch's levels but the lowest in."""
+    for level in range(1, len(counts)):
+        if counts[level]:
+            facts[0] = max(facts[0], np.uint64(level + 1))
+            _merge_into(items, sizes, level, others[level, : counts[level]], 0, 1)
+    _compress(items, sizes, facts, k)
+
+
 class KllQuantiles:
     """Values on levels; one of level h stands for 2^h of the stream.
 

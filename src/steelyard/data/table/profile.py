@@ -15,7 +15,7 @@ from steelyard.data.table.frequent_texts import FrequentTexts
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ColumnProfile", "ProfileFold", "TableProfile"]
+__all__ = ["ColumnProfile", "ColumnSketches", "ProfileFold", "TableProfile", "TableSketches"]
 
 _LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 _WHOLE = 16_384
@@ -58,6 +58,40 @@ class ColumnProfile:
     count_error: int = 0
 
 
+@dataclass(slots=True)
+class ColumnSketches:
+    """Sketches of one column.
+
+    Attributes:
+        missing: rows without a value.
+        distinct: of values that are there.
+        frequent: the most frequent ones.
+        moments: of numbers, of times in seconds since 1970, of lengths of texts.
+        quantiles: of the same.
+    """
+
+    missing: int = 0
+    distinct: HyperLogLog = field(default_factory=lambda: HyperLogLog(12))
+    frequent: FrequentTexts = field(default_factory=FrequentTexts)
+    moments: Moments = field(default_factory=Moments)
+    quantiles: KllQuantiles = field(default_factory=lambda: KllQuantiles(whole=_WHOLE))
+
+
+@dataclass(slots=True)
+class TableSketches:
+    """Sketches of all columns, and of whole rows.
+
+    Attributes:
+        columns: in the order of the table.
+        rows: rows seen.
+        distinct: of whole rows.
+    """
+
+    columns: list[ColumnSketches]
+    rows: int = 0
+    distinct: HyperLogLog = field(default_factory=HyperLogLog)
+
+
 @dataclass(frozen=True, slots=True)
 class TableProfile:
     """All columns, and the rows.
@@ -66,11 +100,13 @@ class TableProfile:
         rows: their number.
         distinct_rows: estimated number of distinct ones.
         columns: in the order of the table.
+        sketches: what the figures come from.
     """
 
     rows: int
     distinct_rows: float
     columns: tuple[ColumnProfile, ...]
+    sketches: TableSketches = field(repr=False, compare=False)
 
     def problems(self) -> list[str]:
         """Return what a reader should know before the table is used, in words."""
@@ -95,37 +131,17 @@ def _problem(item: ColumnProfile, rows: int) -> str:
     return ""
 
 
-@dataclass(slots=True)
-class _ColumnState:
-    """Sketches of one column."""
-
-    missing: int = 0
-    distinct: HyperLogLog = field(default_factory=lambda: HyperLogLog(12))
-    frequent: FrequentTexts = field(default_factory=FrequentTexts)
-    moments: Moments = field(default_factory=Moments)
-    quantiles: KllQuantiles = field(default_factory=lambda: KllQuantiles(whole=_WHOLE))
-
-
-@dataclass(slots=True)
-class _TableState:
-    """Sketches of all columns, and of whole rows."""
-
-    columns: list[_ColumnState]
-    rows: int = 0
-    distinct: HyperLogLog = field(default_factory=HyperLogLog)
-
-
 class ProfileFold:
     """A `Fold` that makes a `TableProfile`."""
 
     name = "profile"
 
-    def init(self, schema: "pa.Schema") -> _TableState:
+    def init(self, schema: "pa.Schema") -> TableSketches:
         """Return the state before any row."""
         self._schema = schema
-        return _TableState([_ColumnState() for _ in schema])
+        return TableSketches([ColumnSketches() for _ in schema])
 
-    def update(self, state: _TableState, batch: "pa.RecordBatch") -> None:
+    def update(self, state: TableSketches, batch: "pa.RecordBatch") -> None:
         """Take rows in."""
         columns = columns_of(batch)
         for place, column in enumerate(state.columns):
@@ -133,7 +149,7 @@ class ProfileFold:
         state.rows += len(batch)
         state.distinct.update(columns.row_hashes())
 
-    def merge(self, state: _TableState, later: _TableState) -> None:
+    def merge(self, state: TableSketches, later: TableSketches) -> None:
         """Take in the state of later rows."""
         for column, other in zip(state.columns, later.columns, strict=True):
             column.missing += other.missing
@@ -144,16 +160,16 @@ class ProfileFold:
         state.rows += later.rows
         state.distinct.merge(later.distinct)
 
-    def finish(self, state: _TableState) -> TableProfile:
+    def finish(self, state: TableSketches) -> TableProfile:
         """Return the profile."""
         columns = [
             _finished(column, item.name, item.type)
             for column, item in zip(state.columns, self._schema, strict=True)
         ]
         distinct = min(state.distinct.estimate(), state.rows)
-        return TableProfile(state.rows, distinct, tuple(columns))
+        return TableProfile(state.rows, distinct, tuple(columns), state)
 
-    def sections(self, state: _TableState) -> dict[str, NDArray[Any]]:
+    def sections(self, state: TableSketches) -> dict[str, NDArray[Any]]:
         """Return a state as arrays by name."""
         found = {"rows": np.array([state.rows]), "distinct": state.distinct.registers}
         for place, column in enumerate(state.columns):
@@ -168,7 +184,7 @@ class ProfileFold:
                 found |= {f"{place}.{part}.{name}": item for name, item in arrays.items()}
         return found
 
-    def of(self, schema: "pa.Schema", sections: dict[str, NDArray[Any]]) -> _TableState:
+    def of(self, schema: "pa.Schema", sections: dict[str, NDArray[Any]]) -> TableSketches:
         """Return the state of such arrays."""
         self._schema = schema
 
@@ -183,7 +199,7 @@ class ProfileFold:
             return parts[str(place), name]
 
         columns = [
-            _ColumnState(
+            ColumnSketches(
                 int(part(place, "missing")["count"][0]),
                 HyperLogLog.of(part(place, "distinct")),
                 FrequentTexts.of(part(place, "frequent")),
@@ -193,10 +209,10 @@ class ProfileFold:
             for place in range(len(schema))
         ]
         distinct = HyperLogLog.of({"registers": sections["distinct"]})
-        return _TableState(columns, int(sections["rows"][0]), distinct)
+        return TableSketches(columns, int(sections["rows"][0]), distinct)
 
 
-def _take(state: _ColumnState, columns: BatchColumns, place: int) -> None:
+def _take(state: ColumnSketches, columns: BatchColumns, place: int) -> None:
     """Feed a column's sketches."""
     values, hashes = columns.batch.column(place), columns.hashes(place)
     state.missing += values.null_count
@@ -208,7 +224,7 @@ def _take(state: _ColumnState, columns: BatchColumns, place: int) -> None:
         state.quantiles.update(numbers)
 
 
-def _finished(column: _ColumnState, name: str, kind: "pa.DataType") -> ColumnProfile:
+def _finished(column: ColumnSketches, name: str, kind: "pa.DataType") -> ColumnProfile:
     """Return a column's profile."""
     is_length = is_text(kind)
     has_any = column.moments.count > 0 and not is_length

@@ -11,9 +11,9 @@ import msgspec
 import numpy as np
 import safetensors.numpy
 
-from steelyard.data.token_packing import token_dtype
 from steelyard.data.tasks.records import Record
 from steelyard.data.tasks.task import Task
+from steelyard.data.token_packing import token_dtype
 from steelyard.errors import ConfigError, DataError
 from steelyard.files import exclusive, read_json, sha256_file, write_bytes, write_json
 from steelyard.parallel import stream_map
