@@ -3,8 +3,8 @@
 1 divides the time of a pass that profiles every column (five sketches each) by that of a pass that
 only reads and counts. 2 folds with one and two workers. 3 times sketches beside `datasketches` in
 turn, in the same run. 4 reads one large row group of Parquet, beside the whole group at once.
-5 counts rows and rows set aside of files with planted faults. 6 to 8 compare forecasts of bytes, time
-and memory with what passes over a table of many rows and one of many columns take.
+5 counts rows and rows set aside of files with planted faults. 6 to 8 compare forecasts of bytes,
+time and memory with what passes over a table of many rows and one of many columns take.
 """
 
 import subprocess

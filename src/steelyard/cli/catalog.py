@@ -18,7 +18,7 @@ from steelyard.units import pretty
 
 app = cyclopts.App(
     name="catalog",
-    help="Accelerators, clusters, sites, storage, data centers, architectures, each with its source.",
+    help="Accelerators, clusters, sites, storage, data centers and models, each with its source.",
 )
 
 _COLUMNS: dict[str, tuple[tuple[str, str], ...]] = {

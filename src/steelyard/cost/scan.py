@@ -20,8 +20,8 @@ FORECASTER = "cost.scan"
 _ASSUMED_SPREAD = {"scan.bytes_read": 0.01, "scan.duration": 0.15, "scan.peak_memory": 0.3}
 """Standard deviation of the logarithm before forecasts were checked here."""
 _TEXT_COPIES, _VALUE_COPIES = 12.0, 3.5
-"""Bytes per byte of text, and per byte of values of columns, that a batch takes: itself, the one that
-is read ahead, and hashes and floats of its columns."""
+"""Bytes per byte of text, and per byte of values of columns, that a batch takes: itself, the one
+that is read ahead, and hashes and floats of its columns."""
 _PROCESS_BYTES = 24e6
 """Compiled kernels and Arrow's pools that a first scan brings in."""
 

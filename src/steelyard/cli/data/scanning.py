@@ -115,9 +115,10 @@ class PassMeter:
 
     def __init__(self) -> None:
         """Load what a pass loads once, then take time and memory."""
+        from steelyard.data.table.rates import load_kernels
         from steelyard.resident import anonymous_bytes, reset_peak
 
-        _warm()
+        load_kernels()
         reset_peak()
         self._held, self._began_s = anonymous_bytes(), time.perf_counter()
 
@@ -148,16 +149,6 @@ class PassMeter:
             Measurement(quantity=name, value=value, time_s=now) for name, value in found.items()
         ]
         return check(list(said), measured)
-
-
-def _warm() -> None:
-    """Profile a few rows: compiled kernels are loaded once, and are no part of a pass."""
-    import pyarrow as pa
-
-    from steelyard.data.table import DataTable, ProfileFold
-
-    rows = {"number": [1.5, 2.5], "whole": [1, 2], "text": ["a", "b"], "yes": [True, False]}
-    DataTable.scan(pa.table(rows)).fold(ProfileFold())
 
 
 def keep_checks(checks: "list[Check]", workers: int) -> None:

@@ -91,8 +91,9 @@ def profile(
     took_s = time.perf_counter() - began_s
     read_bytes = folded.quarantine.reads.num_bytes
     checks = meter.checks(said, read_bytes, workers=workers, is_whole=is_whole)
-    # Forecasts for storage elsewhere are of no pass that was made here.
-    if storage:
+    # Forecasts for storage elsewhere are of no pass that was made here, and a budget or a cluster
+    # makes it another pass.
+    if storage or memory or cluster:
         checks = [item for item in checks if item.forecast.quantity == "scan.bytes_read"]
     if is_whole and not no_keep:
         scanning.keep_checks(checks, workers)
