@@ -1,6 +1,7 @@
 """The profile of a table: what each column holds, in one pass and some megabytes."""
 
 import math
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -187,23 +188,22 @@ class ProfileFold:
         """Return the state of such arrays."""
         self._schema = schema
 
-        def part(place: int, name: str) -> dict[str, NDArray[Any]]:
-            begins = f"{place}.{name}."
-            return {
-                key.removeprefix(begins): values
-                for key, values in sections.items()
-                if key.startswith(begins)
-            }
-
+        # One look at each name: tables of hundreds of columns have thousands of them.
+        parts: dict[tuple[str, str], dict[str, NDArray[Any]]] = defaultdict(dict)
+        for key, values in sections.items():
+            place, is_column, rest = key.partition(".")
+            if is_column:
+                kind, _, name = rest.partition(".")
+                parts[place, kind][name] = values
         columns = [
             ColumnSketches(
-                int(part(place, "missing")["count"][0]),
-                HyperLogLog.of(part(place, "distinct")),
-                FrequentTexts.of(part(place, "frequent")),
-                Moments.of(part(place, "moments")),
-                KllQuantiles.of(part(place, "quantiles")),
+                int(parts[place, "missing"]["count"][0]),
+                HyperLogLog.of(parts[place, "distinct"]),
+                FrequentTexts.of(parts[place, "frequent"]),
+                Moments.of(parts[place, "moments"]),
+                KllQuantiles.of(parts[place, "quantiles"]),
             )
-            for place in range(len(schema))
+            for place in map(str, range(len(schema)))
         ]
         distinct = HyperLogLog.of({"registers": sections["distinct"]})
         return TableSketches(columns, int(sections["rows"][0]), distinct)
