@@ -27,7 +27,7 @@ found = []
 for _ in range(int(sys.argv[2])):
     meter = PassMeter()
     folded = table.fold(ProfileFold())
-    checks = meter.checks(said, folded.quarantine.reads.num_bytes, workers=1, is_whole=True)
+    checks = meter.checks(said, folded.quarantine.reads.num_bytes, workers=1, is_usual=True)
     found.append({c.forecast.quantity: [c.forecast.value, c.measurement.value] for c in checks})
 print(json.dumps(found))
 """

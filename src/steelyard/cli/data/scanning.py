@@ -122,8 +122,13 @@ class PassMeter:
         reset_peak()
         self._held, self._began_s = anonymous_bytes(), time.perf_counter()
 
+    @property
+    def took_s(self) -> float:
+        """Seconds since it was made."""
+        return time.perf_counter() - self._began_s
+
     def checks(
-        self, said: "Sequence[Forecast]", num_bytes: int, *, workers: int, is_whole: bool
+        self, said: "Sequence[Forecast]", num_bytes: int, *, workers: int, is_usual: bool
     ) -> "list[Check]":
         """Return forecasts beside what was measured.
 
@@ -131,7 +136,7 @@ class PassMeter:
             said: what was forecast.
             num_bytes: bytes that were read.
             workers: processes; the memory of several is not measured.
-            is_whole: whether all parts were read now; a pass that went on has no time of its own.
+            is_usual: whether time and memory are those that were forecast; bytes always are.
 
         Returns:
             Those that were measured.
@@ -141,9 +146,9 @@ class PassMeter:
 
         now = time.time()
         found = {"scan.bytes_read": float(num_bytes)}
-        if is_whole:
-            found["scan.duration"] = time.perf_counter() - self._began_s
-        if workers == 1 and is_whole:
+        if is_usual:
+            found["scan.duration"] = self.took_s
+        if workers == 1 and is_usual:
             found["scan.peak_memory"] = float(max(anonymous_peak_bytes() - self._held, 1))
         measured = [
             Measurement(quantity=name, value=value, time_s=now) for name, value in found.items()
