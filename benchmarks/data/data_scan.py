@@ -7,6 +7,7 @@ turn, in the same run. 4 reads one large row group of Parquet, beside the whole 
 5 counts rows and rows set aside of files with planted faults.
 6 profiles tables of many rows and of many columns with a budget, and compares what a process held
 beyond its libraries with it.
+7 to 9 compare forecasts of bytes, time and memory with what such passes take.
 """
 
 import subprocess
@@ -19,6 +20,7 @@ from pathlib import Path
 import numpy as np
 from benchmarks import peers
 from benchmarks.common import Check, alternate, median_spread, ratio
+from benchmarks.data._scan_forecasts import forecast_checks
 from benchmarks.serve._json_process import JsonProcess, peer_environment
 
 from steelyard.data.sketch import HyperLogLog, KllQuantiles, hash_column
@@ -96,6 +98,7 @@ def run(quick: bool) -> list[Check]:
             *_sketches(Path(folder), 500_000 if quick else 5_000_000, 3 if quick else 7),
             *_row_group(Path(folder), 2_000_000 if quick else 20_000_000),
             *_budgets(Path(folder), files, 1_000 if quick else 20_000),
+            *forecast_checks(Path(folder), quick),
         ]
     return checks
 

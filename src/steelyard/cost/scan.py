@@ -29,8 +29,9 @@ READ_AHEAD_COLUMNS = 32
 """Most columns of a table of which one process reads a batch while it looks at another."""
 _ASSUMED_SPREAD = {"scan.bytes_read": 0.01, "scan.duration": 0.15, "scan.peak_memory": 0.3}
 """Standard deviation of the logarithm before forecasts were checked here."""
-_BATCH_COPIES = 4.0
-"""A batch stands in memory as text, as values, and as hashes and floats of a column in turn."""
+_TEXT_COPIES, _VALUE_COPIES = 12.0, 3.5
+"""Bytes per byte of text, and per byte of values of columns, that a batch takes: itself, the one
+that is read ahead, and hashes and floats of its columns."""
 _PROCESS_BYTES = 24e6
 """Compiled kernels and Arrow's pools that a first scan brings in."""
 
@@ -144,9 +145,19 @@ def _peak_bytes(works: Sequence[FileWork], rates: ScanRates, workers: int) -> fl
     parts = sum(item.parts for item in works)
     # Merging keeps a run of each power of two; workers send some parts at a time.
     kept = 2 + math.log2(max(parts, 1)) + (4 * workers if workers > 1 else 0)
-    batch = max(item.text_bytes / max(item.batches, 1.0) for item in works)
     profiled = columns * rates.column_bytes * kept if works[0].is_profiled else 0.0
-    return _PROCESS_BYTES + profiled + _BATCH_COPIES * batch
+    return _PROCESS_BYTES + profiled + max(_batch_bytes(item) for item in works)
+
+
+def _batch_bytes(work: FileWork) -> float:
+    """Return the memory of a batch, and of what is buffered of the file."""
+    batches = max(work.batches, 1.0)
+    if work.format in ("csv", "tsv", "json lines"):
+        return _TEXT_COPIES * work.text_bytes / batches
+    width = sum(8.0 if item.kind != "text" else 4.0 + item.text_bytes for item in work.columns)
+    # Of each column of a row group at most so much is read ahead.
+    buffered = min(work.num_bytes / batches, len(work.columns) * float(1 << 20))
+    return _VALUE_COPIES * width * work.rows / batches + buffered
 
 
 def forecast_scan(

@@ -346,3 +346,13 @@ def test_a_state_that_is_read_back_is_the_same(folder):
 
     again = fold.of(table.schema, Pack(pack_bytes(fold.sections(state))).sections())
     assert repr(fold.finish(again)) == repr(fold.finish(state))
+
+
+def test_times_beyond_python_s_are_profiled():
+    pa = pytest.importorskip("pyarrow")
+    rows = {
+        "day": pa.array([10**9, 3, 3], pa.int32()).cast(pa.date32()),
+        "at": pa.array([1, 2, 2], pa.timestamp("ns")),
+    }
+    found = DataTable.scan(pa.table(rows)).fold(ProfileFold()).results["profile"]
+    assert [item.distinct for item in found.columns] == pytest.approx([2, 2], abs=0.1)

@@ -45,7 +45,7 @@ class FrequentTexts:
         pairs = zip(rows.tolist(), hashes[rows].tolist(), strict=True)
         fresh = [row for row, key in pairs if key not in self._texts]
         if fresh:
-            known = zip(hashes[fresh].tolist(), values.take(fresh).to_pylist(), strict=True)
+            known = zip(hashes[fresh].tolist(), _shown(values.take(fresh)), strict=True)
             self._texts |= {key: str(value)[:_LONGEST] for key, value in known}
         if len(self._texts) > 4 * self.counters.size:
             self._keep_counted()
@@ -112,3 +112,16 @@ class FrequentTexts:
             made._texts[key] = raw[place : place + length].decode()
             place += length
         return made
+
+
+def _shown(values: "pa.Array") -> list[Any]:
+    """Return values for people; times that Python has no form for, as Arrow writes them."""
+    import pyarrow as pa
+
+    try:
+        return values.to_pylist()
+    except (OverflowError, ValueError):
+        try:
+            return values.cast(pa.string()).to_pylist()
+        except pa.ArrowException:
+            return ["?"] * len(values)

@@ -27,11 +27,13 @@ __all__ = [
     "opened_text",
     "read_partition",
     "read_texts",
+    "usual_limits",
 ]
 
 MISSING = ("", "NA", "N/A", "#N/A", "NULL", "null", "None", "NaN", "nan")
 """Texts that stand for a missing value."""
 BLOCK_BYTES = 1 << 20
+_COLUMN_BYTES = 16 << 10
 BATCH_ROWS = 65_536
 
 
@@ -50,6 +52,19 @@ class ReadLimits:
     buffer_bytes: int = 1 << 20
 
 
+def usual_limits(columns: int) -> ReadLimits:
+    """Return how much of a table is read at once where nothing bounds it.
+
+    Args:
+        columns: of the table; each costs some microseconds a batch, so that wide ones are read in
+            larger blocks.
+
+    Returns:
+        Limits.
+    """
+    return ReadLimits(block_bytes=max(BLOCK_BYTES, columns * _COLUMN_BYTES))
+
+
 _USUAL = ReadLimits()
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
 
@@ -63,11 +78,14 @@ def _opened(partition: TablePart, counts: ReadCounts) -> Any:
 
 
 def opened_text(path: str, counts: ReadCounts) -> Any:
-    """Return a file of lines, opened at its beginning, decompressed.
+    """Open a file of lines at its beginning, decompressed.
 
     Args:
         path: the file.
         counts: takes in what is read of it, compressed.
+
+    Returns:
+        The open file.
     """
     file = open_source(path, counts)
     return _unzipped(file) if is_gzip(path) else file

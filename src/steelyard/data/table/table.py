@@ -12,7 +12,7 @@ from steelyard.data.table.frames import FRAME, frame_of, frame_parts, is_frame
 from steelyard.data.table.looking import ColumnProbe, RowBytes, look_at
 from steelyard.data.table.partitions import TableFile, TablePart, list_files
 from steelyard.data.table.quarantine import Quarantine
-from steelyard.data.table.reading import ReadLimits, read_partition
+from steelyard.data.table.reading import ReadLimits, read_partition, usual_limits
 from steelyard.data.table.selecting import kept_parts
 from steelyard.data.table.sources import Found
 from steelyard.data.table.writing import write_file, write_folder
@@ -89,7 +89,8 @@ class DataTable:
                 raise ConfigError("a frame is scanned alone, with the types that it has")
             return cls._of_frame(frame_of(frames[0]))
         looked = look_at(list_files(sources), types or {})
-        return cls(**{item.name: getattr(looked, item.name) for item in fields(looked)})
+        found = {item.name: getattr(looked, item.name) for item in fields(looked)}
+        return cls(**found, limits=usual_limits(len(looked.schema)))
 
     @classmethod
     def _of_frame(cls, frame: "pa.Table") -> "DataTable":
@@ -150,8 +151,10 @@ class DataTable:
             The table.
         """
         steps = (*self.steps, partial(_filtered, condition=condition))
-        # What other steps make of a column, statistics of the files do not tell.
-        if all(isinstance(step, partial) and step.func is _filtered for step in self.steps):
+        # What other steps make of a column, statistics of the files do not tell; and rows of the
+        # table beside are counted from the first part on.
+        is_plain = all(isinstance(step, partial) and step.func is _filtered for step in self.steps)
+        if is_plain and self.beside is None:
             kept = kept_parts(self.partitions, condition, self.schema)
             skipped = self.skipped_row_groups + kept.skipped
             return replace(self, steps=steps, partitions=kept.parts, skipped_row_groups=skipped)
@@ -274,6 +277,7 @@ class DataTable:
             left = replace(
                 self,
                 beside=None,
+                steps=(),
                 schema=pa.schema([item for item in self.schema if item.name not in own]),
             )
             first = rows_before(self.partitions, partition)

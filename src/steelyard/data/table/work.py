@@ -9,7 +9,7 @@ from steelyard.cost.scan import ColumnWork, FileWork
 from steelyard.data.table.counts import ReadCounts
 from steelyard.data.table.looking import ColumnProbe, RowBytes
 from steelyard.data.table.partitions import TableFile, TablePart, is_gzip
-from steelyard.data.table.reading import BATCH_ROWS, BLOCK_BYTES
+from steelyard.data.table.reading import BATCH_ROWS, BLOCK_BYTES, ReadLimits
 from steelyard.data.table.sources import open_source
 
 if TYPE_CHECKING:
@@ -52,6 +52,11 @@ class LookedAt(Protocol):
     @property
     def probes(self) -> "Mapping[str, ColumnProbe]":
         """First values of columns of text files."""
+        ...
+
+    @property
+    def limits(self) -> ReadLimits:
+        """How much is read at once."""
         ...
 
     @property
@@ -141,14 +146,14 @@ def _of_text(
     if parts[0].format == "json lines":
         batches = max(rows / BATCH_ROWS, pieces)
     else:
-        batches = max(math.ceil(text / pieces / BLOCK_BYTES), 1) * pieces
+        batches = max(math.ceil(text / pieces / table.limits.block_bytes), 1) * pieces
     read_bytes = sum(part.num_bytes for part in parts)
     return FileWork(
         format=parts[0].format,
         is_packed=is_packed,
         parts=pieces,
         num_bytes=read_bytes,
-        requests=math.ceil(read_bytes / BLOCK_BYTES) + pieces,
+        requests=math.ceil(read_bytes / table.limits.block_bytes) + pieces,
         text_bytes=text,
         rows=rows,
         batches=batches,
