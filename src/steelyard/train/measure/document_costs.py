@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from steelyard.data.minhash import MinHasher, duplicate_roots, signatures
+from steelyard.data.sketch.minhash import MinHasher
+from steelyard.data.sketch.near_duplicates import duplicate_roots, text_signatures
 from steelyard.data.shard_documents import DocumentSpans, document_spans, document_texts
 from steelyard.data.shards import TokenShards
 from steelyard.errors import ConfigError
@@ -94,7 +95,7 @@ def document_costs(
         for tokens in _told(shards.train_tokens, advance)
     ]
     hasher = MinHasher()
-    signed = signatures(document_texts(shards, spans), hasher, lambda: None)
+    signed = text_signatures(document_texts(shards, spans), hasher, lambda: None)
     return DocumentCosts(
         spans.shard,
         spans.stop - spans.start,
