@@ -12,11 +12,11 @@ from steelyard.cli.data.pruning import prune as prune_text
 from steelyard.cli.data.pruning import score
 from steelyard.data import text
 from steelyard.data.difficulty import el2n
-from steelyard.data.sketch.minhash import MinHasher
-from steelyard.data.sketch.near_duplicates import duplicate_roots, text_signatures
 from steelyard.data.pruning import prune_documents
 from steelyard.data.shard_documents import document_spans, document_texts, keep_documents
 from steelyard.data.shards import TokenShards
+from steelyard.data.sketch.minhash import MinHasher
+from steelyard.data.sketch.near_duplicates import duplicate_roots, text_signatures
 from steelyard.errors import ConfigError, DataError
 from steelyard.nn import checkpoint
 from steelyard.nn.transformer import build

@@ -1,11 +1,15 @@
 """One container for typed arrays: sections with checksums, the directory last, mapped when read."""
 
-import json
+import io
 import mmap
+import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,40 +17,116 @@ from numpy.typing import NDArray
 from steelyard.errors import DataError
 from steelyard.files import atomic_path
 
-__all__ = ["Pack", "pack_bytes", "write_pack"]
+__all__ = ["BLOCK_BYTES", "Pack", "PackWriter", "pack_bytes", "write_pack", "writing_pack"]
 
+BLOCK_BYTES = 1 << 16
+"""Bytes under one checksum, so that a part of a large section can be read by itself."""
 _MAGIC = b"STLYPACK"
+_VERSION = 2
 _ALIGN = 64
-_TAIL_BYTES = 8 + 4 + 4 + len(_MAGIC)
+_PAGE_BYTES = 4096
 _KINDS = "biufSUM"
+_ENTRY = struct.Struct("<QQQIHH")
+"""Of a section: first byte, bytes, number of its first checksum, place of its texts, their bytes.
+
+The texts are its name, then its dtype and shape.
+"""
+_TAIL = struct.Struct("<QQQQIII8s")
+"""Place of the directory, sections, checksums, bytes of text, pages, version, checksum, magic."""
 
 
-def _laid_out(sections: Mapping[str, NDArray[Any]]) -> list[bytes]:
-    """Return the parts of a pack in order: head, aligned sections, directory, tail."""
-    parts, place = [_MAGIC.ljust(_ALIGN, b"\0")], _ALIGN
-    directory: dict[str, Any] = {}
-    for name, values in sections.items():
+def _hash(name: bytes) -> int:
+    return int.from_bytes(blake2b(name, digest_size=8).digest(), "little")
+
+
+def _buckets(count: int) -> int:
+    """Return how many buckets names of a directory fall in: about one each, a power of two."""
+    return 1 << max(count - 1, 0).bit_length()
+
+
+class PackWriter:
+    """Writes sections one after the other; none is kept in memory.
+
+    Attributes:
+        place: bytes written so far.
+        count: sections written so far.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        """Begin a pack.
+
+        Args:
+            file: is written from its place on.
+        """
+        self._file = file
+        self._entries: list[tuple[int, int, int, int, int, int]] = []
+        self._names: dict[bytes, None] = {}
+        self._texts = bytearray()
+        self._checksums: list[int] = []
+        self.place = 0
+        self._put(_MAGIC + _VERSION.to_bytes(4, "little"))
+
+    @property
+    def count(self) -> int:
+        """Sections written so far."""
+        return len(self._entries)
+
+    def _put(self, raw: Any) -> None:
+        """Write bytes, and fill up to where the next section may begin."""
+        size = memoryview(raw).nbytes
+        self._file.write(raw)
+        self._file.write(b"\0" * (-size % _ALIGN))
+        self.place += size + -size % _ALIGN
+
+    def add(self, name: str, values: Any) -> None:
+        """Write a section.
+
+        Args:
+            name: of the section, not yet used.
+            values: numbers, Booleans, times, or text of one width.
+
+        Raises:
+            DataError: the name is there already, or the array holds something else.
+        """
         array = np.asarray(values, order="C")
+        text = name.encode()
         if array.dtype.kind not in _KINDS:
             raise DataError(
                 f"section {name!r} holds {array.dtype}, which a pack does not keep",
                 hint="give numbers, Booleans, times or text of one width",
             )
-        raw = array.tobytes()
-        filled = raw + b"\0" * (-len(raw) % _ALIGN)
-        directory[name] = {
-            "offset": place,
-            "bytes": len(raw),
-            "dtype": array.dtype.str,
-            "shape": list(array.shape),
-            "crc32": zlib.crc32(raw),
-        }
-        parts.append(filled)
-        place += len(filled)
-    listing = json.dumps(directory, sort_keys=True).encode()
-    tail = place.to_bytes(8, "little") + len(listing).to_bytes(4, "little")
-    tail += zlib.crc32(listing).to_bytes(4, "little")
-    return [*parts, listing, tail, _MAGIC]
+        if text in self._names or len(text) > 65_535:
+            what = "is there twice" if text in self._names else "has a name of over 65,535 bytes"
+            raise DataError(f"section {name[:80]!r} {what}", hint="give each a short name")
+        self._names[text] = None
+        told = ",".join([array.dtype.str, *map(str, array.shape)]).encode()
+        raw = memoryview(array.reshape(-1).view(np.uint8)) if array.size else memoryview(b"")
+        entry = (self.place, raw.nbytes, len(self._checksums), len(self._texts))
+        self._entries.append((*entry, len(text), len(told)))
+        self._texts += text + told
+        for first in range(0, raw.nbytes, BLOCK_BYTES):
+            self._checksums.append(zlib.crc32(raw[first : first + BLOCK_BYTES]))
+        self._put(raw)
+
+    def finish(self) -> None:
+        """Write the directory and the tail."""
+        directory = self._directory()
+        pages = range(0, len(directory), _PAGE_BYTES)
+        sums = np.array([zlib.crc32(directory[at : at + _PAGE_BYTES]) for at in pages], "<u4")
+        counts = (self.place, self.count, len(self._checksums), len(self._texts), len(sums))
+        raw = sums.tobytes() + _TAIL.pack(*counts, _VERSION, 0, _MAGIC)[:-12]
+        self._file.write(directory)
+        self._file.write(raw + zlib.crc32(raw).to_bytes(4, "little") + _MAGIC)
+
+    def _directory(self) -> bytes:
+        """Return entries, buckets of names, their order, checksums and texts."""
+        hashes = np.array([_hash(name) for name in self._names], np.uint64)
+        mask = np.uint64(_buckets(self.count) - 1)
+        order = np.argsort(hashes & mask, kind="stable")
+        starts = np.searchsorted((hashes & mask)[order], np.arange(int(mask) + 2, dtype=np.uint64))
+        entries = b"".join(_ENTRY.pack(*entry) for entry in self._entries)
+        parts = [starts.astype("<u4"), order.astype("<u4"), np.array(self._checksums, "<u4")]
+        return entries + b"".join(part.tobytes() for part in parts) + bytes(self._texts)
 
 
 def pack_bytes(sections: Mapping[str, NDArray[Any]]) -> bytes:
@@ -61,7 +141,32 @@ def pack_bytes(sections: Mapping[str, NDArray[Any]]) -> bytes:
     Raises:
         DataError: an array holds something else.
     """
-    return b"".join(_laid_out(sections))
+    file = io.BytesIO()
+    writer = PackWriter(file)
+    for name, values in sections.items():
+        writer.add(name, values)
+    writer.finish()
+    return file.getvalue()
+
+
+@contextmanager
+def writing_pack(path: Path) -> Iterator[PackWriter]:
+    """Yield a writer of a pack that is put in its place when all is written.
+
+    Args:
+        path: the file; an older one stays until then.
+
+    Yields:
+        The writer.
+
+    Raises:
+        DataError: nothing may be written there.
+        CapacityError: the disk is full; an older file stays.
+    """
+    with atomic_path(path) as beside, beside.open("wb") as file:
+        writer = PackWriter(file)
+        yield writer
+        writer.finish()
 
 
 def write_pack(path: Path, sections: Mapping[str, NDArray[Any]]) -> None:
@@ -75,21 +180,25 @@ def write_pack(path: Path, sections: Mapping[str, NDArray[Any]]) -> None:
         DataError: an array holds what a pack does not keep.
         CapacityError: the disk is full; an older file stays.
     """
-    with atomic_path(path) as beside, beside.open("wb") as file:
-        for part in _laid_out(sections):
-            file.write(part)
+    with writing_pack(path) as writer:
+        for name, values in sections.items():
+            writer.add(name, values)
 
 
 class Pack:
-    """A pack that is read section by section; each is checked when it is.
+    """A pack that is read section by section; what is read is checked, once.
+
+    Finding a section takes the same time in a pack of ten sections and in one of a million: its
+    name leads to a bucket, and only the pages of the directory that are needed are looked at.
 
     Attributes:
-        names: of its sections.
         where: what messages call it.
+        count: number of sections.
+        checked_bytes: bytes of sections that were read and checked so far.
     """
 
     def __init__(self, payload: Any, where: str = "a pack in memory") -> None:
-        """Read the directory.
+        """Read the tail.
 
         Args:
             payload: bytes, or a map of a file.
@@ -99,8 +208,10 @@ class Pack:
             DataError: it is no pack, is cut short, or its directory is damaged.
         """
         self.where, self._payload = where, memoryview(payload)
-        self._directory = self._listed()
-        self.names = tuple(self._directory)
+        self.checked_bytes = 0
+        self._checked_pages: set[int] = set()
+        self._checked_blocks: set[int] = set()
+        self._read_tail()
 
     @classmethod
     def open(cls, path: Path) -> "Pack":
@@ -122,18 +233,131 @@ class Pack:
             raise DataError(f"cannot read the pack {path}: {error}") from error
         return cls(mapped, str(path))
 
-    def _listed(self) -> dict[str, Any]:
+    def _read_tail(self) -> None:
+        """Take in where the parts of the directory are."""
         size = len(self._payload)
-        if size < _ALIGN + _TAIL_BYTES or bytes(self._payload[-len(_MAGIC) :]) != _MAGIC:
+        if size < _ALIGN + _TAIL.size or bytes(self._payload[-len(_MAGIC) :]) != _MAGIC:
             raise DataError(f"{self.where} is no pack, or is cut short", hint="write it again")
-        tail = bytes(self._payload[-_TAIL_BYTES : -len(_MAGIC)])
-        place, length = int.from_bytes(tail[:8], "little"), int.from_bytes(tail[8:12], "little")
-        listing = bytes(self._payload[place : place + length])
-        # The directory ends where the tail begins, or its place is wrong.
-        is_whole = place + length + _TAIL_BYTES == size
-        if not is_whole or zlib.crc32(listing) != int.from_bytes(tail[12:], "little"):
+        tail = _TAIL.unpack(self._payload[-_TAIL.size :])
+        self._place, self.count, sums, texts, pages, version, checksum, _ = tail
+        if version != _VERSION and bytes(self._payload[: len(_MAGIC)]) == _MAGIC:
+            raise DataError(
+                f"{self.where} is a pack of version {version}, and {_VERSION} is read",
+                hint="write it again, or read it with the Steelyard that wrote it",
+            )
+        raw = self._payload[max(size - _TAIL.size - 4 * pages, 0) : size - 12]
+        entries = _ENTRY.size * self.count
+        self._starts = entries
+        self._order = self._starts + 4 * (_buckets(self.count) + 1)
+        self._sums = self._order + 4 * self.count
+        self._texts = self._sums + 4 * sums
+        self._end = self._texts + texts
+        whole = self._place + self._end + 4 * pages + _TAIL.size == size
+        if not whole or zlib.crc32(raw) != checksum:
             raise DataError(f"the directory of {self.where} is damaged", hint="write it again")
-        return json.loads(listing)
+        self._page_sums = np.frombuffer(raw[: 4 * pages], "<u4")
+
+    def _listed(self, first: int, length: int) -> memoryview:
+        """Return bytes of the directory; pages that hold them are checked."""
+        for page in range(first // _PAGE_BYTES, (first + length - 1) // _PAGE_BYTES + 1):
+            if page in self._checked_pages:
+                continue
+            begins = self._place + page * _PAGE_BYTES
+            ends = min(begins + _PAGE_BYTES, self._place + self._end)
+            if zlib.crc32(self._payload[begins:ends]) != int(self._page_sums[page]):
+                raise DataError(f"the directory of {self.where} is damaged", hint="write it again")
+            self._checked_pages.add(page)
+        return self._payload[self._place + first : self._place + first + length]
+
+    def _entry(self, number: int) -> tuple[int, ...]:
+        return _ENTRY.unpack(self._listed(number * _ENTRY.size, _ENTRY.size))
+
+    def name(self, number: int) -> str:
+        """Return the name of a section by its number, in the order they were written."""
+        *_, text, length, _ = self._entry(number)
+        return bytes(self._listed(self._texts + text, length)).decode()
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of all sections in the order they were written."""
+        return tuple(self.name(number) for number in range(self.count))
+
+    def find(self, name: str) -> int | None:
+        """Return the number of a section, None where there is none of that name."""
+        if not self.count:
+            return None
+        text = name.encode()
+        bucket = _hash(text) & (_buckets(self.count) - 1)
+        first, last = struct.unpack("<II", self._listed(self._starts + 4 * bucket, 8))
+        for slot in range(first, last):
+            (number,) = struct.unpack("<I", self._listed(self._order + 4 * slot, 4))
+            *_, place, length, _ = self._entry(number)
+            if bytes(self._listed(self._texts + place, length)) == text:
+                return number
+        return None
+
+    def size(self, number: int) -> int:
+        """Return the bytes of a section by its number."""
+        return self._entry(number)[1]
+
+    def place(self, number: int) -> int:
+        """Return the first byte of a section by its number."""
+        return self._entry(number)[0]
+
+    def raw(self, number: int, first: int = 0, last: int | None = None) -> NDArray[np.uint8]:
+        """Return a section's bytes, of which some are checked.
+
+        Args:
+            number: of the section.
+            first: first byte that will be used.
+            last: one past the last; the end when it is left out.
+
+        Returns:
+            All of its bytes, [bytes]; those outside of the range may be damaged.
+
+        Raises:
+            DataError: a byte of the range is damaged.
+        """
+        place, size, checksum, *_ = self._entry(number)
+        last = size if last is None else min(last, size)
+        if last > first:
+            self._check(number, (place, size, checksum), first // BLOCK_BYTES, last - 1)
+        return np.frombuffer(self._payload, np.uint8, size, place)
+
+    def _check(self, number: int, entry: tuple[int, ...], block: int, last: int) -> None:
+        """Check the blocks of a section that hold bytes up to the last."""
+        place, size, checksum = entry
+        while block * BLOCK_BYTES <= last:
+            if checksum + block not in self._checked_blocks:
+                raw = self._payload[
+                    place + block * BLOCK_BYTES : place + min((block + 1) * BLOCK_BYTES, size)
+                ]
+                listed = self._listed(self._sums + 4 * (checksum + block), 4)
+                if zlib.crc32(raw) != int.from_bytes(listed, "little"):
+                    raise DataError(
+                        f"section {self.name(number)!r} of {self.where} is damaged",
+                        hint="write it again",
+                    )
+                self._checked_blocks.add(checksum + block)
+                self.checked_bytes += len(raw)
+            block += 1
+
+    def at(self, number: int) -> NDArray[Any]:
+        """Return a section by its number, as `[name]` does.
+
+        Args:
+            number: of the section.
+
+        Returns:
+            The array; it cannot be written to.
+
+        Raises:
+            DataError: its bytes are damaged.
+        """
+        *_, place, length, told = self._entry(number)
+        described = bytes(self._listed(self._texts + place + length, told)).decode()
+        dtype, *shape = described.split(",")
+        return self.raw(number).view(np.dtype(dtype)).reshape([int(size) for size in shape])
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         """Return a section as an array that shares the pack's memory.
@@ -147,16 +371,30 @@ class Pack:
         Raises:
             DataError: there is none of that name, or its bytes are damaged.
         """
-        if name not in self._directory:
-            raise DataError(
-                f"{self.where} has no section {name!r}", hint=f"it has {', '.join(self.names)}"
-            )
-        entry = self._directory[name]
-        raw = self._payload[entry["offset"] : entry["offset"] + entry["bytes"]]
-        if zlib.crc32(raw) != entry["crc32"]:
-            raise DataError(f"section {name!r} of {self.where} is damaged", hint="write it again")
-        return np.frombuffer(raw, np.dtype(entry["dtype"])).reshape(entry["shape"])
+        number = self.find(name)
+        if number is None:
+            some = ", ".join(self.name(place) for place in range(min(self.count, 20)))
+            raise DataError(f"{self.where} has no section {name!r}", hint=f"it has {some}")
+        return self.at(number)
+
+    def damaged(self) -> list[str]:
+        """Return the names of all sections with damaged bytes, and of fillings between them."""
+        found, expected = [], _ALIGN
+        head = (_MAGIC + _VERSION.to_bytes(4, "little")).ljust(_ALIGN, b"\0")
+        if bytes(self._payload[:_ALIGN]) != head:
+            found.append("(head)")
+        self._listed(0, self._end)
+        for number in range(self.count):
+            try:
+                self.raw(number)
+            except DataError:
+                found.append(self.name(number))
+            place, size = self._entry(number)[:2]
+            expected = place + size + -size % _ALIGN
+            if any(self._payload[place + size : expected]):
+                found.append(f"(filling after {self.name(number)})")
+        return found
 
     def sections(self) -> dict[str, NDArray[Any]]:
-        """Return all sections."""
-        return {name: self[name] for name in self.names}
+        """Return all sections by name."""
+        return {name: self.at(number) for number, name in enumerate(self.names)}

@@ -153,7 +153,7 @@ class LshTable:
         Returns:
             The table.
         """
-        bands, count = keys.shape
+        count = keys.shape[1]
         found, members, ends = [], [], [0]
         for band in keys:
             order = np.argsort(band, kind="stable").astype(np.uint32)

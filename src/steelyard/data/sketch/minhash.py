@@ -39,15 +39,13 @@ def _least_of_sets(
             g, h = np.uint32(hashes[item + 6]), np.uint32(hashes[item + 7])
             for place in range(places):
                 factor, shift = factors[place], shifts[place]
-                left = min(
-                    min(np.uint32(a * factor + shift), np.uint32(b * factor + shift)),
-                    min(np.uint32(c * factor + shift), np.uint32(d * factor + shift)),
-                )
-                right = min(
-                    min(np.uint32(e * factor + shift), np.uint32(f * factor + shift)),
-                    min(np.uint32(g * factor + shift), np.uint32(h * factor + shift)),
-                )
-                own[place] = min(own[place], min(left, right))
+                ab = min(np.uint32(a * factor + shift), np.uint32(b * factor + shift))
+                cd = min(np.uint32(c * factor + shift), np.uint32(d * factor + shift))
+                ef = min(np.uint32(e * factor + shift), np.uint32(f * factor + shift))
+                gh = min(np.uint32(g * factor + shift), np.uint32(h * factor + shift))
+                abcd, efgh = min(ab, cd), min(ef, gh)
+                eight = min(abcd, efgh)
+                own[place] = min(own[place], eight)
             item += 8
         while item < end:
             a = np.uint32(hashes[item])

@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from steelyard.data.sketch.minhash import MinHasher
-from steelyard.data.sketch.near_duplicates import duplicate_roots, text_signatures
 from steelyard.data.shard_documents import DocumentSpans, document_spans, document_texts
 from steelyard.data.shards import TokenShards
+from steelyard.data.sketch.minhash import MinHasher
+from steelyard.data.sketch.near_duplicates import duplicate_roots, text_signatures
 from steelyard.errors import ConfigError
 from steelyard.train.measure.example_norms import ExampleNorms
 from steelyard.train.measure.noise_estimate import unbiased_parts
