@@ -1,5 +1,6 @@
 """One 64-bit hash per value of a column: equal values hash alike, whatever their width."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from steelyard.jit import njit
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["NULL_HASH", "hash_column", "mix64"]
+__all__ = ["NULL_HASH", "hash_column", "hash_integers", "hash_texts", "mix64"]
 
 NULL_HASH = np.uint64(0x5851F42D4C957F2D)
 """Hash of a missing value."""
@@ -86,6 +87,36 @@ def _hash_bytes(payload: np.ndarray, offsets: np.ndarray, found: np.ndarray) -> 
         found[row] = mix64((code ^ word) * _PRIME)
 
 
+def hash_integers(values: NDArray[np.integer]) -> NDArray[np.uint64]:
+    """Hash whole numbers as `hash_column` does; different ones never hash alike.
+
+    Args:
+        values: [rows]; those beyond int64 wrap.
+
+    Returns:
+        Hashes, [rows].
+    """
+    found = np.empty(len(values), np.uint64)
+    _hash_integers(np.ascontiguousarray(values).astype(np.int64, copy=False), found)
+    return found
+
+
+def hash_texts(texts: Sequence[str]) -> NDArray[np.uint64]:
+    """Hash texts as `hash_column` does.
+
+    Args:
+        texts: any.
+
+    Returns:
+        Hashes, [texts].
+    """
+    raw = [text.encode() for text in texts]
+    found = np.empty(len(raw), np.uint64)
+    ends = np.cumsum([0, *map(len, raw)], dtype=np.int64)
+    _hash_bytes(np.frombuffer(b"".join(raw) or b"\0", np.uint8), ends, found)
+    return found
+
+
 def hash_column(column: "pa.Array") -> NDArray[np.uint64]:
     """Hash each value of an Arrow array.
 
@@ -153,6 +184,4 @@ def _of_integers(column: "pa.Array") -> NDArray[np.uint64]:
         return _of_bytes(
             pa.array([str(item) for item in column.to_pylist()], pa.large_string()), np.int64
         )
-    found = np.empty(len(column), np.uint64)
-    _hash_integers(compute().fill_null(whole, 0).to_numpy(zero_copy_only=False), found)
-    return found
+    return hash_integers(compute().fill_null(whole, 0).to_numpy(zero_copy_only=False))
