@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from steelyard.data.graph.csr import CSRGraph
 from steelyard.data.graph.edges import EdgeBatch, EdgeSource
+from steelyard.data.graph.joining import add_joined
 from steelyard.data.graph.node_ids import NodeIds
-from steelyard.data.pack import Pack, PackWriter, write_pack, writing_pack
+from steelyard.data.pack import Pack, write_pack, writing_pack
 from steelyard.data.stages import StageFolder, hash_of
 from steelyard.errors import ConfigError, DataError
 from steelyard.files import exclusive
@@ -213,29 +214,16 @@ class _Build:
             degrees = np.concatenate([pack["degrees"] for pack in rows])
             writer.add("offsets", np.concatenate(([0], np.cumsum(degrees))).astype(np.int64))
             del degrees
-            self._join(writer, "targets", targets, "targets", np.uint32)
-            self._join(writer, "hashes", rows, "hashes", np.uint64)
+            scratch = self.stages.directory / "joined.bin"
+            add_joined(writer, "targets", targets, "targets", scratch)
+            add_joined(writer, "hashes", rows, "hashes", scratch)
             if columns:
-                self._join(writer, "column_hashes", columns, "distinct", np.uint64)
+                add_joined(writer, "column_hashes", columns, "distinct", scratch)
             names = NodeIds.joined([_ids_of(pack) for pack in rows if len(pack["hashes"])])
             for name, values in names.sections().items():
                 writer.add(f"ids/{name}", values)
             writer.add("skipped", np.array([skipped]))
         self.done("write", 1.0)
-
-    def _join(
-        self, writer: PackWriter, name: str, packs: list[Pack], section: str, dtype: Any
-    ) -> None:
-        """Write one section of all ranges, through a mapped file instead of memory."""
-        path = self.stages.directory / "joined.bin"
-        with path.open("wb") as file:
-            for pack in packs:
-                file.write(pack[section].data)
-        if path.stat().st_size:
-            writer.add(name, np.memmap(path, dtype, "r"))
-        else:
-            writer.add(name, np.zeros(0, dtype))
-        path.unlink()
 
 
 def _grouped(batches: Iterator[EdgeBatch], most: int) -> Iterator[list[EdgeBatch]]:

@@ -17,7 +17,7 @@ def _keys_of_bands(signed: np.ndarray, bands: int, rows: int, keys: np.ndarray) 
     """Hash each band of each signature into one number."""
     for number in range(len(signed)):
         for band in range(bands):
-            code = np.uint64(band)
+            code = np.uint64(0)
             for place in range(band * rows, (band + 1) * rows):
                 code = mix64(code ^ np.uint64(signed[number, place]))
             keys[band, number] = np.uint32(code >> np.uint64(32))
