@@ -69,6 +69,13 @@ class IndexSettings:
         """Places of a band."""
         return self.num_hashes // self.bands
 
+    def index_bytes(self, accounts: int) -> int:
+        """Return the most bytes that an index of so many accounts takes, its graph left out."""
+        ranked = self.num_hashes * self.bits // 8 if self.bits < BITS[-1] else 0
+        entries = self.bands + min(_WIDE_BANDS, self.num_hashes)
+        # A key and a member in each band, unless it stands there alone; its row and degree.
+        return accounts * (4 * self.num_hashes + ranked + 8 * entries + 16)
+
 
 def build_index(
     edges: EdgeSource,

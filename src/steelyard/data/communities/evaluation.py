@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.data.communities.index import CommunityIndex, Method
+from steelyard.data.communities.index import CommunityIndex
+from steelyard.data.communities.results import Method
 from steelyard.errors import ConfigError
 
 __all__ = ["RecallAreas", "recall_areas"]

@@ -2,9 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,77 +16,21 @@ from steelyard.data.communities.ranking import (
     rank_pagerank,
     similarity_matrix,
 )
+from steelyard.data.communities.results import Community, Explanation, Method
 from steelyard.data.graph.csr import CSRGraph
 from steelyard.data.graph.edges import EdgeSource
+from steelyard.data.graph.walktrap import walktrap
 from steelyard.data.pack import Pack
 from steelyard.data.sketch.lsh import LshTable
 from steelyard.errors import ConfigError, DataError
 
-__all__ = ["Community", "CommunityIndex", "Explanation", "Method"]
+__all__ = ["CommunityIndex"]
 
-Method = Literal["auto", "average", "agglomerative", "pagerank"]
 _BUCKET = 2048
 _POOL = 2000
 _MATRIX = 1500
 _SECOND_HOP_SEEDS = 10
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Community:
-    """Accounts around seeds, the nearest first.
-
-    Attributes:
-        seeds: names of the seeds.
-        members: names of the members that were found, without the seeds, [n].
-        scores: score of each by the method; higher is nearer.
-        similarity: mean Jaccard similarity of each to the seeds, estimated.
-        containment: share of the neighbours of each that the nearest seed in this sense has too,
-            estimated: of a small account beside giants it is large where the similarity is small.
-        degrees: neighbours of each.
-        method: how they were ranked.
-        candidates: accounts that shared a band with a seed, or were found later.
-        widened: "" or by what candidates were added, as there were too few: "single places", then
-            "second hop".
-        cut_buckets: buckets of which only the first members were looked at.
-        seconds: time of the query.
-    """
-
-    seeds: tuple[int | str, ...]
-    members: tuple[int | str, ...]
-    scores: NDArray[np.float64]
-    similarity: NDArray[np.float64]
-    containment: NDArray[np.float64]
-    degrees: NDArray[np.int64]
-    method: str
-    candidates: int
-    widened: str
-    cut_buckets: int
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
-    """What an index knows of an account.
-
-    Attributes:
-        account: its name.
-        degree: its neighbours.
-        candidates: accounts that share a band with it.
-        nearest: names of those most like it.
-        similarity: their estimated Jaccard similarities, [n].
-        error: standard error of each, [n].
-        exact: Jaccard similarities from the graph itself, [n].
-        shared: neighbours that they share, [n].
-    """
-
-    account: int | str
-    degree: int
-    candidates: int
-    nearest: tuple[int | str, ...]
-    similarity: NDArray[np.float64]
-    error: NDArray[np.float64]
-    exact: NDArray[np.float64]
-    shared: NDArray[np.int64]
 
 
 class CommunityIndex:
@@ -188,9 +130,10 @@ class CommunityIndex:
         for name, row in zip(names, rows, strict=True):
             if row < 0:
                 near = self.graph.ids.near(name)
+                some = f"accounts are named such as {self.graph.ids[0]}"
                 raise DataError(
                     f"no account {str(name)!r}",
-                    hint=f"near names: {', '.join(near)}" if near else "look at its spelling",
+                    hint=f"near names: {', '.join(near)}" if near else some,
                 )
         places = np.minimum(np.searchsorted(self.rows, rows), len(self) - 1)
         for name, row, place in zip(names, rows, places, strict=True):
@@ -406,3 +349,24 @@ class CommunityIndex:
         boundary = sum(rank_average(self.ranked, outside, members) * len(members))
         inside = similarity_matrix(self.ranked, members)
         return measure(inside, float(boundary), np.random.default_rng(seed))
+
+    def parts(
+        self, names: Sequence[int | str]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Split a community into its parts, by walktrap on the graph of similarities.
+
+        Args:
+            names: of the members.
+
+        Returns:
+            Part of each, from 0 on, the largest first, [n]; and their similarities, [n, n].
+
+        Raises:
+            ConfigError: no member.
+            DataError: an account is not there, or has too few neighbours.
+            CapacityError: more than 5,000 members.
+        """
+        alike = similarity_matrix(self.ranked, self.find(names))
+        one, other = np.nonzero(np.triu(alike))
+        graph = CSRGraph.of_edges(one, other, alike[one, other], len(alike))
+        return walktrap(graph), alike

@@ -114,15 +114,16 @@ class NodeIds:
             count: names at most.
 
         Returns:
-            Names of a letter or two more or less, or that begin with it.
+            Names that share most of their letters and are of about the same length; the nearest
+            numbers where nodes are named by those.
         """
         wanted = str(name)
         if self.numbers is not None:
             if not _is_whole(wanted):
                 return []
             distance = np.abs(self.numbers.astype(np.float64) - int(wanted))
-            nearest = np.argsort(distance, kind="stable")[: 50 * count]
-            return _closest(wanted, [str(value) for value in self.numbers[nearest]], count)
+            nearest = [str(self.numbers[row]) for row in np.argsort(distance, kind="stable")[:50]]
+            return list(dict.fromkeys([*_closest(wanted, nearest, count), *nearest]))[:count]
         size = len(wanted.encode())
         lengths = np.diff(self.offsets)
         alike = np.flatnonzero(np.abs(lengths - size) <= 2)
