@@ -23,7 +23,7 @@ def network(
 
     Args:
         nodes: columns "x" and "y" (0 to 1), "name", "label" (written beside the node, may be
-            empty), "group", "size" (of its area) and "shape", one value per node.
+            empty), "group", "size" (of its area) and "shape" (of four kinds at most), one value per node.
         ties: numbers of two nodes and a weight from 0 to 1, which makes a line stronger.
         title: heading of the chart.
         subtitle: second line.
@@ -49,8 +49,9 @@ def network(
     scale = alt.Scale(domain=[-0.03, 1.08], nice=False)
     x, y = (alt.X("x:Q", axis=None, scale=scale), alt.Y("y:Q", axis=None, scale=scale))
     base = alt.Chart(layers.values(rows)).encode(x=x, y=y)
-    groups = list(dict.fromkeys(row["group"] for row in rows))
+    groups = sorted({row["group"] for row in rows})
     shapes = list(dict.fromkeys(row["shape"] for row in rows))
+    forms = ["diamond", "circle", "square", "cross"][: len(shapes)]
     drawn = [
         alt.Chart(layers.values(lines))
         .mark_rule(color=LIGHT["ink"])
@@ -64,7 +65,9 @@ def network(
         base.mark_point(filled=True, opacity=1, stroke=LIGHT["card"], strokeWidth=1).encode(
             size=alt.Size("size:Q", legend=None, scale=alt.Scale(range=[50, 420])),
             color=alt.Color("group:N", title=None, sort=groups, scale=alt.Scale(domain=groups)),
-            shape=alt.Shape("shape:N", title=None, sort=shapes, scale=alt.Scale(domain=shapes)),
+            shape=alt.Shape(
+                "shape:N", title=None, sort=shapes, scale=alt.Scale(domain=shapes, range=forms)
+            ),
             tooltip=[alt.Tooltip("name:N"), alt.Tooltip("group:N")],
         ),
         base.mark_text(align="left", dx=9, fontSize=11).encode(text="label:N"),

@@ -323,5 +323,3 @@ def _edges(sources: tuple[str, ...], rows: str, columns: str, types: str) -> "Ta
     from steelyard.data.graph import TableEdges
 
     return TableEdges(table, rows or names[1], columns or names[0])
-
-

@@ -33,7 +33,7 @@ __all__ = [
     "write_network",
 ]
 
-_DRAWN, _NAMED, _TIES = 150, 30, 600
+_DRAWN, _NAMED, _TIES = 150, 12, 4
 
 
 def index_values(index: "CommunityIndex", folder: Path) -> dict[str, Any]:
@@ -170,19 +170,22 @@ def _picture(found: "Community", parts: NDArray[np.int64], alike: NDArray[np.flo
     begins = len(found.seeds)
     near = alike[: len(names), : len(names)]
     spots = placed(near)
-    one, other = np.nonzero(np.triu(near))
-    strongest = np.argsort(-near[one, other], kind="stable")[: min(_TIES, 6 * len(names))]
     top = float(near.max()) or 1.0
-    ties = [
-        (int(one[tie]), int(other[tie]), float(near[one[tie], other[tie]]) / top)
-        for tie in strongest
-    ]
+    # The strongest ties of each node: those of all would be the ties of one dense part.
+    nearest = np.argsort(-near, axis=1, kind="stable")[:, :_TIES]
+    pairs = {
+        (min(one, other), max(one, other))
+        for one, row in enumerate(nearest.tolist())
+        for other in row
+        if near[one, other] > 0
+    }
+    ties = [(one, other, float(near[one, other]) / top) for one, other in sorted(pairs)]
     sizes = np.concatenate((np.full(begins, found.degrees.max(initial=1)), found.degrees))
     nodes = {
         "x": spots[:, 0].tolist(),
         "y": spots[:, 1].tolist(),
         "name": [str(name) for name in names],
-        "label": [str(name) if place < _NAMED else "" for place, name in enumerate(names)],
+        "label": [str(name) if place < begins + _NAMED else "" for place, name in enumerate(names)],
         "group": [f"part {parts[place] + 1}" for place in range(len(names))],
         "size": np.sqrt(sizes[: len(names)]).tolist(),
         "shape": ["seed" if place < begins else "member" for place in range(len(names))],

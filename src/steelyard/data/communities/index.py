@@ -32,7 +32,6 @@ _MATRIX = 1500
 _SECOND_HOP_SEEDS = 10
 
 
-
 class CommunityIndex:
     """Signatures and tables of a network, mapped from files.
 
@@ -350,9 +349,7 @@ class CommunityIndex:
         inside = similarity_matrix(self.ranked, members)
         return measure(inside, float(boundary), np.random.default_rng(seed))
 
-    def parts(
-        self, names: Sequence[int | str]
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    def parts(self, names: Sequence[int | str]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Split a community into its parts, by walktrap on the graph of similarities.
 
         Args:

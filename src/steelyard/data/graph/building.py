@@ -50,7 +50,9 @@ def _sort_rows(rows: np.ndarray, columns: np.ndarray) -> int:
 
 
 @njit()
-def _numbers_of(hashes: np.ndarray, starts: np.ndarray, shift: np.uint64, found: np.ndarray) -> None:
+def _numbers_of(
+    hashes: np.ndarray, starts: np.ndarray, shift: np.uint64, found: np.ndarray
+) -> None:
     """Replace hashes in `found` by their places in ascending `hashes`."""
     for item in range(len(found)):
         place = starts[found[item] >> shift]

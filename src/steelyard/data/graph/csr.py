@@ -67,7 +67,11 @@ class CSRGraph:
 
     @classmethod
     def of_edges(
-        cls, sources: ArrayLike, targets: ArrayLike, weights: ArrayLike | None = None, count: int = 0
+        cls,
+        sources: ArrayLike,
+        targets: ArrayLike,
+        weights: ArrayLike | None = None,
+        count: int = 0,
     ) -> "CSRGraph":
         """Return the undirected graph of edges in memory.
 

@@ -95,7 +95,11 @@ class ArrayEdges:
         Raises:
             ConfigError: the arrays differ in length or hold no whole numbers.
         """
-        if len(rows) != len(columns) or rows.dtype.kind not in "iu" or columns.dtype.kind not in "iu":
+        if (
+            len(rows) != len(columns)
+            or rows.dtype.kind not in "iu"
+            or columns.dtype.kind not in "iu"
+        ):
             raise ConfigError(
                 f"edges of {len(rows)} {rows.dtype} rows and {len(columns)} {columns.dtype} columns",
                 hint="give two arrays of whole numbers of one length",
@@ -145,7 +149,9 @@ class TableEdges:
             ConfigError: a column is not there, or both are the same.
         """
         if rows == columns:
-            raise ConfigError(f"both ends of an edge are in column {rows!r}", hint="name two columns")
+            raise ConfigError(
+                f"both ends of an edge are in column {rows!r}", hint="name two columns"
+            )
         self._table, self._names = table.select([rows, columns]), (rows, columns)
         self._groups: list[list[Any]] = []
         held = part_bytes

@@ -31,5 +31,7 @@ def add_joined(
             rows += len(values)
             file.write(np.ascontiguousarray(values).data)
     whole: Any = (rows, *shape[1:])
-    writer.add(name, np.memmap(scratch, dtype, "r", shape=whole) if rows else np.zeros(whole, dtype))
+    writer.add(
+        name, np.memmap(scratch, dtype, "r", shape=whole) if rows else np.zeros(whole, dtype)
+    )
     scratch.unlink()

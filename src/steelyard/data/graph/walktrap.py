@@ -34,9 +34,7 @@ def _nearest(gaps: np.ndarray, row: int) -> int:
 
 
 @njit()
-def _merge_all(
-    walks: np.ndarray, ties: np.ndarray, shares: np.ndarray, merges: np.ndarray
-) -> int:
+def _merge_all(walks: np.ndarray, ties: np.ndarray, shares: np.ndarray, merges: np.ndarray) -> int:
     """Merge the two neighbouring communities of the smallest gap; return the best level.
 
     `ties` are shares of all weight between communities, `shares` those of their ends.
