@@ -167,7 +167,7 @@ class CommunityIndex:
             near = np.argsort(-hits, kind="stable")
             near = near[hits[near] > 0]
             near = near[~np.isin(near, seeds)][:_SECOND_HOP_SEEDS]
-            more, more_cut = self._hits(self._lsh, near)
+            more, more_cut = self._hits(self._wide, near)
             hits, cut = hits + more, cut + more_cut
             widened.append("second hop")
         hits[seeds] = 0

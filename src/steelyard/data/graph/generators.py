@@ -138,7 +138,8 @@ def planted_graph(
     Args:
         nodes: number of nodes, at least 50.
         mean_degree: about the mean number of neighbours.
-        mixing: share of a node's edges that leave its community, 0 to 1.
+        mixing: share of the ends of edges that are matched over all nodes, 0 to 1; the others are
+            within their community.
         seed: seed.
 
     Returns:
