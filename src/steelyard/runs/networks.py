@@ -23,7 +23,8 @@ def network(
 
     Args:
         nodes: columns "x" and "y" (0 to 1), "name", "label" (written beside the node, may be
-            empty), "group", "size" (of its area) and "shape" (of four kinds at most), one value per node.
+            empty), "group", "size" (of its area) and "shape" (of four kinds at most), one value
+            per node.
         ties: numbers of two nodes and a weight from 0 to 1, which makes a line stronger.
         title: heading of the chart.
         subtitle: second line.

@@ -1,6 +1,6 @@
 """Where edges come from: parts that can be read again, each a stream of rows and columns."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol

@@ -60,30 +60,42 @@ def _hash_floats(values: np.ndarray, bits: np.ndarray, found: np.ndarray) -> Non
 
 
 @njit()
+def _word(payload: np.ndarray, place: int) -> Any:
+    """Return eight bytes as a number, the first the lowest."""
+    return (
+        np.uint64(payload[place])
+        | (np.uint64(payload[place + 1]) << np.uint64(8))
+        | (np.uint64(payload[place + 2]) << np.uint64(16))
+        | (np.uint64(payload[place + 3]) << np.uint64(24))
+        | (np.uint64(payload[place + 4]) << np.uint64(32))
+        | (np.uint64(payload[place + 5]) << np.uint64(40))
+        | (np.uint64(payload[place + 6]) << np.uint64(48))
+        | (np.uint64(payload[place + 7]) << np.uint64(56))
+    )
+
+
+@njit()
 def _hash_bytes(payload: np.ndarray, offsets: np.ndarray, found: np.ndarray) -> None:
     """Hash strings of bytes, eight bytes at a time."""
     for row in range(len(found)):
         place, end = np.int64(offsets[row]), np.int64(offsets[row + 1])
         code = _BYTES_SEED ^ (np.uint64(end - place) * _PRIME)
         while place + 8 <= end:
-            word = (
-                np.uint64(payload[place])
-                | (np.uint64(payload[place + 1]) << np.uint64(8))
-                | (np.uint64(payload[place + 2]) << np.uint64(16))
-                | (np.uint64(payload[place + 3]) << np.uint64(24))
-                | (np.uint64(payload[place + 4]) << np.uint64(32))
-                | (np.uint64(payload[place + 5]) << np.uint64(40))
-                | (np.uint64(payload[place + 6]) << np.uint64(48))
-                | (np.uint64(payload[place + 7]) << np.uint64(56))
-            )
+            word = _word(payload, place)
             # The shift brings the product's high bits down: its low ones depend on low ones alone.
             code = (code ^ word) * _PRIME
             code ^= code >> np.uint64(32)
             place += 8
         word = np.uint64(0)
-        while end > place:
-            end -= 1
-            word = (word << np.uint64(8)) | np.uint64(payload[end])
+        if place + 8 <= len(payload):
+            # One load of eight bytes, those of the next value cut off, instead of one by one.
+            if end > place:
+                word = _word(payload, place)
+                word &= ~np.uint64(0) >> np.uint64(8 * (8 - (end - place)))
+        else:
+            while end > place:
+                end -= 1
+                word = (word << np.uint64(8)) | np.uint64(payload[end])
         found[row] = mix64((code ^ word) * _PRIME)
 
 
