@@ -101,7 +101,7 @@ class ArrayEdges:
             or columns.dtype.kind not in "iu"
         ):
             raise ConfigError(
-                f"edges of {len(rows)} {rows.dtype} rows and {len(columns)} {columns.dtype} columns",
+                f"edges of {len(rows)} {rows.dtype} rows, {len(columns)} {columns.dtype} columns",
                 hint="give two arrays of whole numbers of one length",
             )
         self.rows, self.columns, self._part_edges = rows, columns, part_edges
