@@ -11,18 +11,13 @@ import json
 import os
 import sys
 import time
+import tracemalloc
 from importlib.metadata import version
 from pathlib import Path
 
 channel = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 PEER = json.loads(sys.argv[1])["peer"]
-
-
-def resident_bytes():
-    """Return the memory of this process that is no file's."""
-    with Path("/proc/self/status").open() as file:
-        return next(int(line.split()[1]) << 10 for line in file if line.startswith("RssAnon"))
 
 
 def rensa_answer(sets, given):
@@ -52,16 +47,18 @@ def datasketch_answer(sets, given):
     seconds = time.perf_counter() - begin
     alike = [made[one].jaccard(made[other]) for one, other in given["pairs"]]
     gc.collect()
-    before = resident_bytes()
+    tracemalloc.start()
     shape = (given["bands"], given["rows"])
     index = MinHashLSH(num_perm=given["num_perm"], params=shape)
     for number, one in enumerate(made):
         index.insert(number, one)
     gc.collect()
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
     return {
         "seconds": seconds,
         "similarity": alike,
-        "index_bytes": resident_bytes() - before,
+        "index_bytes": held,
         "keys": len(index.keys),
     }
 

@@ -160,7 +160,8 @@ def _scale(folder: Path, quick: bool) -> list[Check]:
     print(
         f"{told['edges']:,} edges, {told['accounts']:,} stars: {told['seconds']:.0f} s, "
         f"{told['own_bytes'] / 1e9:.2f} GB of its own memory, "
-        f"{told['resident_bytes'] / 1e9:.2f} GB with pages of mapped files, index {told['index_bytes'] / 1e9:.2f} GB; stages began at "
+        f"{told['resident_bytes'] / 1e9:.2f} GB with pages of mapped files, "
+        f"index {told['index_bytes'] / 1e9:.2f} GB; stages began at "
         + ", ".join(f"{name} {when:.0f}" for name, when in told["stages"].items())
     )
     # The bar is 12 minutes for 50 million edges: a rate of edges over that rate.
