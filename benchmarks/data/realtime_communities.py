@@ -26,6 +26,7 @@ from benchmarks.data._sketch_rivals import estimator_checks, rival_checks
 from benchmarks.serve._json_process import peer_environment
 
 from steelyard.data.communities import CommunityIndex, IndexSettings, recall_areas
+from steelyard.data.communities.results import Method
 from steelyard.data.graph import ArrayEdges, CSRGraph, PlantedFans
 from steelyard.data.graph.leiden import leiden, modularity
 from steelyard.data.graph.walktrap import walktrap
@@ -33,7 +34,7 @@ from steelyard.errors import BackendError
 
 PAPER = ["82-realtime-communities"]
 _DATA = Path(__file__).parents[3] / "shared" / "data"
-_ANCHORS = {
+_ANCHORS: dict[tuple[int, int], dict[Method, float]] = {
     (100, 50): {"average": 0.361, "agglomerative": 0.333, "pagerank": 0.241},
     (1000, 500): {"average": 0.375, "agglomerative": 0.340, "pagerank": 0.198},
 }
@@ -97,7 +98,8 @@ def _mail(folder: Path) -> list[Check]:
             )
             gap = abs(found.mean - anchor)
             checks.append(Check(f"2 gap to the anchor, K {hashes}, {method}", gap, 0.02, "lower"))
-    for method in ("average", "agglomerative"):
+    methods: tuple[Method, ...] = ("average", "agglomerative")
+    for method in methods:
         exact = _exact_area(index, labels, method)
         share = areas[1000, method] / exact
         print(f"mail, exact similarities, {method}: area {exact:.3f}")
@@ -142,7 +144,7 @@ class _Found:
         self.members = members
 
 
-def _exact_area(index: CommunityIndex, labels, method: str) -> float:
+def _exact_area(index: CommunityIndex, labels, method: Method) -> float:
     """Return the area with exact similarities and without a table."""
     return recall_areas(_ExactIndex(index, method), labels, method).mean
 

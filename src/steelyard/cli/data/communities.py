@@ -35,6 +35,7 @@ def index(
     min_degree: int = 1,
     num_hashes: int = 1000,
     bands: int = 500,
+    threshold: float = 0.0,
     bits: Literal[8, 16, 32] = 8,
     scheme: Literal["k-permutation", "one-permutation"] = "k-permutation",
     memory: str = "1 GB",
@@ -55,6 +56,7 @@ def index(
         min_degree: accounts with fewer followers are not searched.
         num_hashes: numbers in the signature of an account.
         bands: bands of the table that finds candidates; more find less similar accounts.
+        threshold: in place of bands: similarity of which 95 in 100 pairs are found, 0 to 1.
         bits: bits of each number that ranking compares.
         scheme: k-permutation, or one-permutation where all accounts have thousands of followers.
         memory: memory for sorting edges, such as "512 MB".
@@ -65,7 +67,12 @@ def index(
 
     edges = _edges(sources, account, follower, types)
     from steelyard.data.communities import CommunityIndex, IndexSettings
+    from steelyard.data.sketch.lsh import choose_bands
 
+    if not 0 <= threshold <= 1:
+        raise ConfigError(f"--threshold is {threshold}, but must be from 0 to 1")
+    if threshold:
+        bands, _ = choose_bands(num_hashes, threshold)
     settings = IndexSettings(
         num_hashes=num_hashes, bands=bands, min_degree=min_degree, bits=bits, scheme=scheme
     )

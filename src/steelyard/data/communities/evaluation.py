@@ -37,7 +37,7 @@ class RecallAreas:
 
 def recall_areas(
     index: CommunityIndex,
-    labels: Mapping[int | str, int | str],
+    labels: Mapping[int, int | str] | Mapping[str, int | str],
     method: Method,
     *,
     num_seeds: int = 5,

@@ -1,5 +1,6 @@
 """A graph as compressed sparse rows, in memory or mapped from a pack."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ class CSRGraph:
         rows = np.concatenate((one[keep], other[keep]))
         columns = np.concatenate((other[keep], one[keep]))
         codes, inverse = np.unique(rows * nodes + columns, return_inverse=True)
-        summed = None
+        summed: Any = None
         if weights is not None:
             given = np.asarray(weights, np.float64)[keep]
             summed = np.bincount(inverse, np.concatenate((given, given)), len(codes))
@@ -130,7 +131,7 @@ class CSRGraph:
             column_hashes=columns,
         )
 
-    def find(self, names: list[int | str]) -> NDArray[np.int64]:
+    def find(self, names: Sequence[int | str]) -> NDArray[np.int64]:
         """Return the rows of nodes by their names, -1 where there is none.
 
         Args:

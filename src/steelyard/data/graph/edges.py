@@ -54,14 +54,7 @@ class EdgeSource(Protocol):
         ...
 
     def read(self, part: int) -> Iterator[EdgeBatch]:
-        """Read a part.
-
-        Args:
-            part: its number, from 0.
-
-        Yields:
-            Batches of some thousand edges up to millions.
-        """
+        """Return the batches of a part by its number, each of thousands of edges to millions."""
         ...
 
 

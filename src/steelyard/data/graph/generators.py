@@ -59,7 +59,9 @@ class PlantedFans:
         Raises:
             ConfigError: fewer than two stars a community, or no fan.
         """
-        sizes = _zipf_sizes(stars, communities, exponent) if communities > 0 else np.zeros(1)
+        sizes = (
+            _zipf_sizes(stars, communities, exponent) if communities > 0 else np.zeros(1, np.int64)
+        )
         if sizes[0] < sizes[-1] or sizes[-1] < 2 or fans < 1 or follows < 1 or noise < 0:
             raise ConfigError(
                 f"{stars} stars in {communities} communities with {fans} fans",

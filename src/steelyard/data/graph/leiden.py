@@ -258,7 +258,7 @@ def _one_round(
         upper = labels[first]
         rows = np.repeat(parts, np.diff(offsets))
         codes, inverse = np.unique(rows * len(first) + parts[targets], return_inverse=True)
-        weights = np.bincount(inverse, weights, len(codes))
+        weights = np.bincount(inverse, weights, len(codes)).astype(np.float64)
         offsets = np.searchsorted(codes // len(first), np.arange(len(first) + 1))
         targets = codes % len(first)
         strength = np.bincount(parts, strength)
