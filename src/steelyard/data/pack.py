@@ -26,10 +26,11 @@ _VERSION = 2
 _ALIGN = 64
 _PAGE_BYTES = 4096
 _KINDS = "biufSUM"
-_ENTRY = struct.Struct("<QQQIHH")
-"""Of a section: first byte, bytes, number of its first checksum, place of its texts, their bytes.
+_ENTRY, _NUMBER = struct.Struct("<QQQIHH"), struct.Struct("<I")
+"""Of a section: first byte, bytes, place of its texts, a checksum, bytes of the two texts.
 
-The texts are its name, then its dtype and shape.
+A section of one block has its checksum here, a longer one the number of its first; the texts are
+its name, then its dtype and shape.
 """
 _TAIL = struct.Struct("<QQQQIII8s")
 """Place of the directory, sections, checksums, bytes of text, pages, version, checksum, magic."""
@@ -39,9 +40,9 @@ def _hash(name: bytes) -> int:
     return int.from_bytes(blake2b(name, digest_size=8).digest(), "little")
 
 
-def _buckets(count: int) -> int:
-    """Return how many buckets names of a directory fall in: about one each, a power of two."""
-    return 1 << max(count - 1, 0).bit_length()
+def _slots(count: int) -> int:
+    """Return the slots for names: at least twice as many, so that most are found at once."""
+    return 2 << max(count - 1, 0).bit_length()
 
 
 class PackWriter:
@@ -101,11 +102,14 @@ class PackWriter:
         self._names[text] = None
         told = ",".join([array.dtype.str, *map(str, array.shape)]).encode()
         raw = memoryview(array.reshape(-1).view(np.uint8)) if array.size else memoryview(b"")
-        entry = (self.place, raw.nbytes, len(self._checksums), len(self._texts))
+        checksum = zlib.crc32(raw)
+        if raw.nbytes > BLOCK_BYTES:
+            checksum = len(self._checksums)
+            blocks = range(0, raw.nbytes, BLOCK_BYTES)
+            self._checksums += [zlib.crc32(raw[at : at + BLOCK_BYTES]) for at in blocks]
+        entry = (self.place, raw.nbytes, len(self._texts), checksum)
         self._entries.append((*entry, len(text), len(told)))
         self._texts += text + told
-        for first in range(0, raw.nbytes, BLOCK_BYTES):
-            self._checksums.append(zlib.crc32(raw[first : first + BLOCK_BYTES]))
         self._put(raw)
 
     def finish(self) -> None:
@@ -119,14 +123,17 @@ class PackWriter:
         self._file.write(raw + zlib.crc32(raw).to_bytes(4, "little") + _MAGIC)
 
     def _directory(self) -> bytes:
-        """Return entries, buckets of names, their order, checksums and texts."""
-        hashes = np.array([_hash(name) for name in self._names], np.uint64)
-        mask = np.uint64(_buckets(self.count) - 1)
-        order = np.argsort(hashes & mask, kind="stable")
-        starts = np.searchsorted((hashes & mask)[order], np.arange(int(mask) + 2, dtype=np.uint64))
+        """Return entries, slots by the hash of a name, checksums and texts."""
+        slots = np.zeros(_slots(self.count), "<u4")
+        last = len(slots) - 1
+        for number, name in enumerate(self._names):
+            slot = _hash(name) & last
+            while slots[slot]:
+                slot = (slot + 1) & last
+            slots[slot] = number + 1
         entries = b"".join(_ENTRY.pack(*entry) for entry in self._entries)
-        parts = [starts.astype("<u4"), order.astype("<u4"), np.array(self._checksums, "<u4")]
-        return entries + b"".join(part.tobytes() for part in parts) + bytes(self._texts)
+        checksums = np.array(self._checksums, "<u4").tobytes()
+        return entries + slots.tobytes() + checksums + bytes(self._texts)
 
 
 def pack_bytes(sections: Mapping[str, NDArray[Any]]) -> bytes:
@@ -247,9 +254,8 @@ class Pack:
             )
         raw = self._payload[max(size - _TAIL.size - 4 * pages, 0) : size - 12]
         entries = _ENTRY.size * self.count
-        self._starts = entries
-        self._order = self._starts + 4 * (_buckets(self.count) + 1)
-        self._sums = self._order + 4 * self.count
+        self._slots = entries
+        self._sums = self._slots + 4 * _slots(self.count)
         self._texts = self._sums + 4 * sums
         self._end = self._texts + texts
         whole = self._place + self._end + 4 * pages + _TAIL.size == size
@@ -274,7 +280,7 @@ class Pack:
 
     def name(self, number: int) -> str:
         """Return the name of a section by its number, in the order they were written."""
-        *_, text, length, _ = self._entry(number)
+        _, _, text, _, length, _ = self._entry(number)
         return bytes(self._listed(self._texts + text, length)).decode()
 
     @cached_property
@@ -287,13 +293,17 @@ class Pack:
         if not self.count:
             return None
         text = name.encode()
-        bucket = _hash(text) & (_buckets(self.count) - 1)
-        first, last = struct.unpack("<II", self._listed(self._starts + 4 * bucket, 8))
-        for slot in range(first, last):
-            (number,) = struct.unpack("<I", self._listed(self._order + 4 * slot, 4))
-            *_, place, length, _ = self._entry(number)
-            if bytes(self._listed(self._texts + place, length)) == text:
-                return number
+        last = _slots(self.count) - 1
+        slot = _hash(text) & last
+        # Half of the slots are empty, but a damaged directory must not be searched for ever.
+        for _ in range(last + 1):
+            (number,) = _NUMBER.unpack(self._listed(self._slots + 4 * slot, 4))
+            if not number:
+                return None
+            _, _, place, _, length, _ = self._entry(number - 1)
+            if self._listed(self._texts + place, length) == text:
+                return number - 1
+            slot = (slot + 1) & last
         return None
 
     def size(self, number: int) -> int:
@@ -318,29 +328,31 @@ class Pack:
         Raises:
             DataError: a byte of the range is damaged.
         """
-        place, size, checksum, *_ = self._entry(number)
+        place, size, _, checksum, *_ = self._entry(number)
         last = size if last is None else min(last, size)
-        if last > first:
-            self._check(number, (place, size, checksum), first // BLOCK_BYTES, last - 1)
+        if last <= first:
+            pass
+        elif size <= BLOCK_BYTES:
+            self._check(number, place, size, checksum)
+        else:
+            for block in range(first // BLOCK_BYTES, (last - 1) // BLOCK_BYTES + 1):
+                begins = place + block * BLOCK_BYTES
+                if begins not in self._checked_blocks:
+                    listed = self._listed(self._sums + 4 * (checksum + block), 4)
+                    length = min(BLOCK_BYTES, place + size - begins)
+                    self._check(number, begins, length, _NUMBER.unpack(listed)[0])
         return np.frombuffer(self._payload, np.uint8, size, place)
 
-    def _check(self, number: int, entry: tuple[int, ...], block: int, last: int) -> None:
-        """Check the blocks of a section that hold bytes up to the last."""
-        place, size, checksum = entry
-        while block * BLOCK_BYTES <= last:
-            if checksum + block not in self._checked_blocks:
-                raw = self._payload[
-                    place + block * BLOCK_BYTES : place + min((block + 1) * BLOCK_BYTES, size)
-                ]
-                listed = self._listed(self._sums + 4 * (checksum + block), 4)
-                if zlib.crc32(raw) != int.from_bytes(listed, "little"):
-                    raise DataError(
-                        f"section {self.name(number)!r} of {self.where} is damaged",
-                        hint="write it again",
-                    )
-                self._checked_blocks.add(checksum + block)
-                self.checked_bytes += len(raw)
-            block += 1
+    def _check(self, number: int, begins: int, length: int, checksum: int) -> None:
+        """Check bytes of a section, once."""
+        if begins in self._checked_blocks:
+            return
+        if zlib.crc32(self._payload[begins : begins + length]) != checksum:
+            raise DataError(
+                f"section {self.name(number)!r} of {self.where} is damaged", hint="write it again"
+            )
+        self._checked_blocks.add(begins)
+        self.checked_bytes += length
 
     def at(self, number: int) -> NDArray[Any]:
         """Return a section by its number, as `[name]` does.
@@ -354,7 +366,7 @@ class Pack:
         Raises:
             DataError: its bytes are damaged.
         """
-        *_, place, length, told = self._entry(number)
+        _, _, place, _, length, told = self._entry(number)
         described = bytes(self._listed(self._texts + place + length, told)).decode()
         dtype, *shape = described.split(",")
         return self.raw(number).view(np.dtype(dtype)).reshape([int(size) for size in shape])

@@ -80,7 +80,7 @@ class Chunk:
         """
         self._at = _Place(pack, number)
         raw = pack.raw(number, 0, _HEAD.size)
-        head = _HEAD.unpack(raw[: _HEAD.size].tobytes())
+        head = _HEAD.unpack_from(raw)
         code, self.validity, self._count, self.parameter, self.rows, self.nulls = head
         if code >= len(ENCODINGS):
             raise DataError(
@@ -93,7 +93,7 @@ class Chunk:
     def _buffer(self, index: int) -> tuple[int, int]:
         first = _HEAD.size + _PLACE.size * index
         raw = self._at.pack.raw(self._at.number, first, first + _PLACE.size)
-        return _PLACE.unpack(raw[first : first + _PLACE.size].tobytes())
+        return _PLACE.unpack_from(raw, first)
 
     def raw(self, index: int, first: int = 0, last: int | None = None) -> NDArray[np.uint8]:
         """Return a buffer of which a range of bytes is checked.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.data.formats.bits import copy_texts
+from steelyard.data.formats.bits import copy_texts, text_offsets
 from steelyard.data.formats.buffers import Chunk, join_buffers
 from steelyard.data.formats.numbers import Numbers, encode_numbers
 from steelyard.data.formats.physical import (
@@ -306,13 +306,16 @@ class ColumnChunk:
             return Texts(self._chunk, 0).take(rows)
         if self._chunk.encoding == "constant":
             return self._copied(np.zeros(len(rows), np.int32))
-        return self._copied(self._chunk.stream(0).take(rows))
+        return self._copied(self._chunk.stream(0).take(rows).astype(np.int32))
 
     def _copied(self, codes: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
         """Return texts of a dictionary behind each other."""
         ends, heap = self._dictionary()
-        offsets = np.zeros(len(codes) + 1, np.int64)
-        np.cumsum((ends[1:] - ends[:-1]).take(codes), out=offsets[1:])
+        # Offsets of 32 bits are those of most texts; longer ones need more than two billion bytes.
+        longest = int(np.diff(ends).max(initial=0))
+        is_short = longest * len(codes) < 1 << 31
+        offsets = np.empty(len(codes) + 1, np.int32 if is_short else np.int64)
+        text_offsets(ends, codes, offsets)
         found = np.empty(int(offsets[-1]) + 16, np.uint8)
         copy_texts(heap, ends, codes, offsets, found)
         return offsets, found

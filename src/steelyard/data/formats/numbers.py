@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from steelyard.data.formats.buffers import Chunk
 from steelyard.data.formats.streams import encode_integers
 
-__all__ = ["Numbers", "encode_numbers"]
+__all__ = ["Numbers", "decimal_digits", "encode_numbers"]
 
 _MOST_DIGITS = 14
 _SAMPLE = 1024
@@ -39,8 +39,15 @@ def _differs(values: NDArray[Any], whole: NDArray[np.int64], digits: int) -> NDA
     return _from_decimals(whole, digits, values.dtype).view(bits) != values.view(bits)
 
 
-def _digits(values: NDArray[Any]) -> int | None:
-    """Return after how many digits nearly all of a sample end, None where they do not."""
+def decimal_digits(values: NDArray[Any]) -> int | None:
+    """Return after how many digits nearly all of a sample end.
+
+    Args:
+        values: float32 or float64, [values].
+
+    Returns:
+        From 0 to 14, None where they do not end.
+    """
     sample = np.ascontiguousarray(values[:: max(1, len(values) // _SAMPLE)])
     for digits in range(_MOST_DIGITS + 1):
         wrong = _differs(sample, _as_decimals(sample.astype(np.float64), digits), digits)
@@ -74,7 +81,7 @@ def encode_numbers(values: NDArray[Any]) -> tuple[str, int, list[Any]]:
 
 
 def _decimal_buffers(values: NDArray[Any]) -> tuple[int, list[Any]] | None:
-    digits = _digits(values)
+    digits = decimal_digits(values)
     if digits is None:
         return None
     whole = _as_decimals(values.astype(np.float64), digits)

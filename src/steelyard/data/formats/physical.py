@@ -1,5 +1,6 @@
 """How Arrow's types are kept: as numbers of one width, as texts, as vectors, or as Arrow wrote."""
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,6 +40,7 @@ def stored_type(type: "pa.DataType") -> "pa.DataType":
     return pa.binary() if pa.types.is_binary_view(type) else type
 
 
+@cache
 def kind_of(type: "pa.DataType") -> str:
     """Return "number", "flag", "text", "vector", "arrow" or "null": how a type is kept.
 
@@ -64,6 +66,7 @@ def kind_of(type: "pa.DataType") -> str:
     return "number" if dtype_of(type) is not None else "arrow"
 
 
+@cache
 def dtype_of(type: "pa.DataType") -> "np.dtype[Any] | None":
     """Return NumPy's type of the values of a type, None for those that are not of one width.
 

@@ -104,8 +104,16 @@ class Steelpack:
         fields = [self._field(place, name) for place, name in enumerate(self.names)]
         return pa.schema(fields, self._types.metadata)
 
+    @cached_property
+    def _kinds(self) -> "list[tuple[pa.DataType, pa.DataType, pa.Field]]":
+        """Types of columns as given and as kept, and fields that lack a name."""
+        return [(item.type, stored_type(item.type), item) for item in self._types]
+
+    def _kind(self, place: int) -> "tuple[pa.DataType, pa.DataType, pa.Field]":
+        return self._kinds[self._fields[place]]
+
     def _field(self, place: int, name: str) -> "pa.Field":
-        return self._types.field(int(self._fields[place])).with_name(name)
+        return self._kind(place)[2].with_name(name)
 
     def _places(self, columns: Sequence[str] | None) -> list[tuple[int, str]]:
         """Return places and names of columns, all when there are none."""
@@ -124,8 +132,9 @@ class Steelpack:
         """Return a column of a row group; its sections stand in the order of the columns."""
         if (group, place) not in self._chunks:
             number = group * (self.width + 1) + place
-            kept = stored_type(self._types.field(int(self._fields[place])).type)
-            self._chunks[group, place] = ColumnChunk(self._located(group, number), kept)
+            self._chunks[group, place] = ColumnChunk(
+                self._located(group, number), self._kind(place)[1]
+            )
         return self._chunks[group, place]
 
     def _located(self, group: int, number: int) -> Chunk:
@@ -184,7 +193,7 @@ class Steelpack:
         """Return a column in the type in which it was written."""
         import pyarrow as pa
 
-        wanted = self._types.field(int(self._fields[place])).type
+        wanted = self._kind(place)[0]
         if array.type == wanted:
             return array
         return (array.dictionary_encode() if pa.types.is_dictionary(wanted) else array).cast(wanted)
@@ -329,7 +338,7 @@ class Steelpack:
         import pyarrow as pa
 
         conditions = [
-            (place, self._types.field(int(self._fields[place])).type, between[name])
+            (place, self._kind(place)[1], between[name])
             for place, name in self._places(list(between))
         ]
         kept: list[NDArray[np.int64]] = []
@@ -339,7 +348,7 @@ class Steelpack:
             for place, kind, (low, high) in conditions:
                 listed = self.pack.at(self._first_zone + place)
                 listed = listed[zone : zone + len(zones)] if len(listed) else listed
-                zones &= may_hold(listed, stored_type(kind), low, high, rows)
+                zones &= may_hold(listed, kind, low, high, rows)
             for number in np.flatnonzero(zones).tolist():
                 first = number * ZONE_ROWS
                 last = min(first + ZONE_ROWS, rows)
@@ -358,11 +367,10 @@ class Steelpack:
 
         pc, mask = compute(), np.ones(last - first, bool)
         for place, kind, (low, high) in conditions:
-            kept = stored_type(kind)
             values = self._chunk(group, place).decode(first, last)
             for bound, holds in ((low, pc.greater_equal), (high, pc.less_equal)):
                 if bound is not None:
-                    held = pc.fill_null(holds(values, pa.scalar(bound, kept)), fill_value=False)
+                    held = pc.fill_null(holds(values, pa.scalar(bound, kind)), fill_value=False)
                     mask &= held.to_numpy(zero_copy_only=False)
         return mask
 

@@ -149,7 +149,7 @@ class Texts:
         sizes = self._chunk.raw(self._first + 1).view("<u4")
         if not len(sizes):
             raw = self._chunk.raw(self._first + 2)
-            copy_texts(raw, ends, rows, offsets, heap)
+            copy_texts(raw, ends, rows.astype(np.int32), offsets, heap)
             return offsets, heap
         opened: dict[int, NDArray[np.uint8]] = {}
         for place, row in enumerate(rows.tolist()):

@@ -13,7 +13,7 @@ from steelyard.jit import njit
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ZONE_ROWS", "may_hold", "zones_of"]
+__all__ = ["ZONE_ROWS", "may_hold", "ordered_values", "zones_of"]
 
 ZONE_ROWS = 8192
 """Rows of a zone."""
@@ -33,8 +33,15 @@ def _prefixes(heap: np.ndarray, lengths: np.ndarray, found: np.ndarray) -> None:
         place += lengths[row]
 
 
-def _ordered(array: "pa.Array") -> NDArray[Any] | None:
-    """Return numbers in the order of the values, None for types without one."""
+def ordered_values(array: "pa.Array") -> NDArray[Any] | None:
+    """Return numbers in the order of the values.
+
+    Args:
+        array: of any type; missing values are as they lie.
+
+    Returns:
+        int64 or float64, of texts their first eight bytes, [rows]; None for a type without order.
+    """
     kind = kind_of(array.type)
     if kind == "text":
         lengths, heap = text_parts(array)
@@ -63,7 +70,7 @@ def zones_of(array: "pa.Array") -> NDArray[np.int64]:
         Bits of int64 or, for floating point numbers, float64; NaN do not count, and of texts the
         first eight bytes do, [zones, 3]; no zones for a type without an order.
     """
-    values = _ordered(array) if len(array) else None
+    values = ordered_values(array) if len(array) else None
     if values is None:
         return np.zeros((0, 3), np.int64)
     starts = np.arange(0, len(array), ZONE_ROWS)
@@ -78,7 +85,7 @@ def zones_of(array: "pa.Array") -> NDArray[np.int64]:
     return np.stack([least.view(np.int64), most.view(np.int64), nulls], axis=1)
 
 
-def _bound(type: "pa.DataType", value: Any, *, is_upper: bool) -> Any:
+def _bound(type: "pa.DataType", value: Any) -> Any:
     """Return a bound as a number of the order of the zones."""
     import pyarrow as pa
 
@@ -86,12 +93,11 @@ def _bound(type: "pa.DataType", value: Any, *, is_upper: bool) -> Any:
         array = pa.array([value], type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise ConfigError(f"{value!r} is no bound of a column of {type}: {error}") from error
-    found = _ordered(array)
+    found = ordered_values(array)
     if found is None:
         raise ConfigError(
             f"a column of {type} has no order to select by", hint="read it and filter the rows"
         )
-    del is_upper
     return found[0]
 
 
@@ -117,10 +123,7 @@ def may_hold(
     dtype = dtype_of(type)
     is_float = dtype is not None and dtype.kind == "f"
     found = np.ones(count, bool)
-    bounds = [
-        None if bound is None else _bound(type, bound, is_upper=bound is high)
-        for bound in (low, high)
-    ]
+    bounds = [None if bound is None else _bound(type, bound) for bound in (low, high)]
     if len(zones) != count:
         return found
     least, most = (zones[:, side].copy().view(np.float64 if is_float else np.int64) for side in (0, 1))
