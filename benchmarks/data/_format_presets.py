@@ -38,7 +38,7 @@ def columns_of(folder: Path, patterns: tuple[str, ...]) -> list[ColumnProperties
         owner = path.name.split(".")[0]
         for item in folded.results["properties"]:
             if item.rows >= LEAST_ROWS and item.kind != "other" and item.null_ratio < 1:
-                found.append(replace(item, name=f"{owner}.{item.name}"))
+                found.append(replace(item, name=f"{owner} {item.name}"))
     return found
 
 

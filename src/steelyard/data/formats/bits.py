@@ -17,7 +17,9 @@ __all__ = [
     "copy_texts",
     "decode_prefix",
     "encode_prefix",
+    "load8",
     "pack_blocks",
+    "store8",
     "take_prefix",
     "take_running",
     "take_widths",
@@ -35,7 +37,7 @@ _SPARE = 16
 
 
 @intrinsic
-def _load8(typingctx: Any, array: Any, place: Any) -> Any:
+def load8(typingctx: Any, array: Any, place: Any) -> Any:
     """Load eight bytes of a uint8 array from any place."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -49,7 +51,7 @@ def _load8(typingctx: Any, array: Any, place: Any) -> Any:
 
 
 @intrinsic
-def _store8(typingctx: Any, array: Any, place: Any, value: Any) -> Any:
+def store8(typingctx: Any, array: Any, place: Any, value: Any) -> Any:
     """Store eight bytes to a uint8 array at any place."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -66,7 +68,7 @@ def _store8(typingctx: Any, array: Any, place: Any, value: Any) -> Any:
 def _put(raw: np.ndarray, bit: int, value: Any, width: int) -> None:
     """Or a value of up to 64 bits into zeroed bytes at a bit."""
     place, shift = bit >> 3, np.uint64(bit & 7)
-    _store8(raw, place, _load8(raw, place) | (value << shift))
+    store8(raw, place, load8(raw, place) | (value << shift))
     if width + (bit & 7) > 64:
         raw[place + 8] |= np.uint8(value >> (np.uint64(64) - shift))
 
@@ -75,7 +77,7 @@ def _put(raw: np.ndarray, bit: int, value: Any, width: int) -> None:
 def _get(raw: np.ndarray, bit: int, width: int) -> Any:
     """Return up to 64 bits from a bit on."""
     place, shift = bit >> 3, np.uint64(bit & 7)
-    value = _load8(raw, place) >> shift
+    value = load8(raw, place) >> shift
     if width + (bit & 7) > 64:
         value |= np.uint64(raw[place + 8]) << (np.uint64(64) - shift)
     if width == 64:
@@ -137,7 +139,7 @@ def unpack_blocks(
             mask = (np.uint64(1) << np.uint64(width)) - np.uint64(1)
             for row in range(end - begin):
                 at = bit + row * width
-                value = (_load8(raw, at >> 3) >> np.uint64(at & 7)) & mask
+                value = (load8(raw, at >> 3) >> np.uint64(at & 7)) & mask
                 found[begin + row] = np.int64(value) + base
         else:
             for row in range(end - begin):
@@ -306,7 +308,7 @@ def decode_prefix(
 @njit()
 def _next(raw: np.ndarray, table: np.ndarray, bit: int) -> tuple[int, int]:
     """Return the code at a bit, and the bit after it."""
-    word = _load8(raw, bit >> 3) >> np.uint64(bit & 7)
+    word = load8(raw, bit >> 3) >> np.uint64(bit & 7)
     entry = np.int64(table[np.int64(word & np.uint64((1 << _LOOKUP) - 1))])
     length, extra = entry & 15, (entry >> 4) & 15
     rest = (word >> np.uint64(length)) & ((np.uint64(1) << np.uint64(extra)) - np.uint64(1))
@@ -367,7 +369,7 @@ def copy_texts(
         size = np.int64(offsets[row + 1]) - to
         # Sixteen bytes at once run over the end; the next text overwrites what is too many. Most
         # texts are that short, and a branch on the length of each would be guessed wrong often.
-        _store8(found, to, _load8(heap, place))
-        _store8(found, to + 8, _load8(heap, place + 8))
+        store8(found, to, load8(heap, place))
+        store8(found, to + 8, load8(heap, place + 8))
         for at in range(16, size, 8):
-            _store8(found, to + at, _load8(heap, place + at))
+            store8(found, to + at, load8(heap, place + at))

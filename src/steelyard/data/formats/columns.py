@@ -18,7 +18,7 @@ from steelyard.data.formats.physical import (
     text_parts,
 )
 from steelyard.data.formats.streams import encode_integers
-from steelyard.data.formats.texts import TEXT_BUFFERS, Texts, encode_texts
+from steelyard.data.formats.texts import Texts, encode_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,7 +27,7 @@ __all__ = ["COMPRESSIONS", "ColumnChunk", "encode_column"]
 
 COMPRESSIONS = ("auto", "never", "always")
 """Whether texts are compressed: where it saves a fifth of them, never, always."""
-_SAMPLE = 16_384
+_SAMPLE, _SAMPLE_BLOCK = 16_384, 1024
 _MOST_DISTINCT = 0.7
 """Share of distinct values in a sample beyond which no dictionary is tried."""
 _NUMBERS = {"plain": 0, "integers": 1, "decimal": 2}
@@ -90,8 +90,13 @@ def _validity(array: "pa.Array") -> tuple[int, Any]:
 
 def _is_worth_trying(array: "pa.Array") -> bool:
     """Return whether a sample repeats values."""
-    step = max(1, len(array) // _SAMPLE)
-    sample = array.take(np.arange(0, len(array), step)) if step > 1 else array
+    import pyarrow as pa
+
+    sample = array
+    if len(array) > _SAMPLE:
+        # Neighbours, not every n-th row: values that stand in runs repeat among neighbours alone.
+        starts = np.linspace(0, len(array) - _SAMPLE_BLOCK, _SAMPLE // _SAMPLE_BLOCK).astype(int)
+        sample = pa.concat_arrays([array.slice(at, _SAMPLE_BLOCK) for at in starts.tolist()])
     distinct = len(sample.dictionary_encode().dictionary)
     return distinct <= _MOST_DISTINCT * len(sample)
 

@@ -8,14 +8,13 @@ from numpy.typing import NDArray
 from steelyard.data.formats.bits import copy_texts
 from steelyard.data.formats.buffers import Chunk
 from steelyard.data.formats.streams import encode_integers
+from steelyard.data.formats.symbols import SymbolTable, compress_texts, expand_texts, trained
 from steelyard.errors import BackendError
 
-__all__ = ["FRAME_ROWS", "TEXT_BUFFERS", "Texts", "encode_texts"]
+__all__ = ["FRAME_ROWS", "Texts", "encode_texts"]
 
 FRAME_ROWS = 1024
 """Texts in one compressed frame."""
-TEXT_BUFFERS = 3
-"""Buffers that texts take: lengths, sizes of frames, bytes."""
 _SPARE = 16
 _SAVES = 0.8
 """Share of the bytes from which compressing them is worth the time."""
@@ -42,29 +41,38 @@ def encode_texts(
     Args:
         lengths: bytes of each, [texts].
         heap: their bytes, [bytes].
-        compress: "auto" where that saves a fifth, "always" or "never".
-        whole: keep all in one frame, as a dictionary that is read at once.
+        compress: "auto" by frequent pieces, and a dictionary by zstd, where that saves a fifth;
+            "always" by zstd, or "never".
+        whole: they are a dictionary, which is read at once.
 
     Returns:
-        Lengths, sizes of compressed frames (none where they are not), bytes.
+        Lengths, sizes of zstd's frames (none where there are none), pieces (likewise), bytes.
     """
     if compress == "never" or (compress == "auto" and len(heap) < _LEAST_BYTES):
-        return [encode_integers(lengths), b"", _spared(heap)]
-    ends = np.concatenate([[0], np.cumsum(lengths)])
+        return [encode_integers(lengths), b"", b"", _spared(heap)]
+    if compress == "auto" and not whole:
+        return _by_pieces(lengths, heap)
     step = max(len(lengths), 1) if whole else FRAME_ROWS
+    ends = np.concatenate([[0], np.cumsum(lengths)])
     cuts = [*ends[::step].tolist(), int(ends[-1])]
     codec = _codec()
-    sampled = range(0, len(cuts) - 1, max(1, len(cuts) // 16))
-    before = sum(cuts[place + 1] - cuts[place] for place in sampled)
-    after = sum(len(codec.compress(heap[cuts[at] : cuts[at + 1]])) for at in sampled)
-    if compress == "auto" and after > _SAVES * before:
-        return [encode_integers(lengths), b"", _spared(heap)]
     frames = [
         codec.compress(heap[first:last], asbytes=True)
         for first, last in zip(cuts[:-1], cuts[1:], strict=True)
     ]
+    if compress == "auto" and sum(map(len, frames)) > _SAVES * len(heap):
+        return [encode_integers(lengths), b"", b"", _spared(heap)]
     sizes = np.array([len(frame) for frame in frames], "<u4")
-    return [encode_integers(lengths), sizes, b"".join(frames)]
+    return [encode_integers(lengths), sizes, b"", b"".join(frames)]
+
+
+def _by_pieces(lengths: NDArray[np.int64], heap: NDArray[np.uint8]) -> list[Any]:
+    """Return texts by frequent pieces, or as they are where that saves little."""
+    words, sizes = trained(lengths, heap)
+    codes, raw = compress_texts(lengths, heap, (words, sizes))
+    if len(raw) > _SAVES * len(heap):
+        return [encode_integers(lengths), b"", b"", _spared(heap)]
+    return [encode_integers(codes), b"", words.tobytes() + sizes.tobytes(), raw]
 
 
 def _spared(heap: NDArray[np.uint8]) -> bytes:
@@ -73,7 +81,7 @@ def _spared(heap: NDArray[np.uint8]) -> bytes:
 
 
 class Texts:
-    """Texts in three buffers of a chunk, from one of them on."""
+    """Texts in four buffers of a chunk, from one of them on."""
 
     def __init__(self, chunk: Chunk, first: int, *, whole: bool = False) -> None:
         """Point to the buffers.
@@ -92,6 +100,12 @@ class Texts:
         np.cumsum(lengths.decode(0, lengths.count), out=ends[1:])
         return ends
 
+    def _pieces(self) -> SymbolTable | None:
+        """Return frequent pieces, None where there are none."""
+        raw = self._chunk.raw(self._first + 2)
+        count = len(raw) // 9
+        return (raw[: 8 * count].view("<u8"), raw[8 * count :]) if count else None
+
     def decode(self, first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
         """Return neighbouring texts.
 
@@ -106,8 +120,12 @@ class Texts:
         ends = self._ends()
         begin, end = int(ends[first]), int(ends[last])
         sizes = self._chunk.raw(self._first + 1).view("<u4")
+        pieces = self._pieces()
+        if pieces is not None:
+            raw = self._chunk.raw(self._first + 3, begin, end)
+            return expand_texts(raw, ends, np.arange(first, last, dtype=np.int32), pieces)
         if not len(sizes):
-            heap = self._chunk.raw(self._first + 2, begin, end + _SPARE)
+            heap = self._chunk.raw(self._first + 3, begin, end + _SPARE)
             return ends[first : last + 1] - begin, heap[begin : end + _SPARE]
         step = max(len(ends) - 1, 1) if self._whole else FRAME_ROWS
         frames = range(first // step, -(-last // step))
@@ -126,7 +144,7 @@ class Texts:
         found = []
         for frame in frames:
             first, last = int(places[frame]), int(places[frame + 1])
-            raw = self._chunk.raw(self._first + 2, first, last)[first:last]
+            raw = self._chunk.raw(self._first + 3, first, last)[first:last]
             stop = min((frame + 1) * step, len(ends) - 1)
             size = int(ends[stop] - ends[frame * step])
             found.append(np.frombuffer(codec.decompress(raw, size), np.uint8))
@@ -142,13 +160,16 @@ class Texts:
             Where each begins and the end of the last, from 0, [rows + 1]; their bytes with some
             behind.
         """
-        ends = self._ends()
+        ends, pieces = self._ends(), self._pieces()
+        if pieces is not None:
+            raw = self._chunk.raw(self._first + 3)
+            return expand_texts(raw, ends, rows.astype(np.int32), pieces)
         lengths = (ends[1:] - ends[:-1])[rows]
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         heap = np.empty(int(offsets[-1]) + _SPARE, np.uint8)
         sizes = self._chunk.raw(self._first + 1).view("<u4")
         if not len(sizes):
-            raw = self._chunk.raw(self._first + 2)
+            raw = self._chunk.raw(self._first + 3)
             copy_texts(raw, ends, rows.astype(np.int32), offsets, heap)
             return offsets, heap
         opened: dict[int, NDArray[np.uint8]] = {}

@@ -21,7 +21,7 @@ __all__ = ["END", "FACTS", "GROUP_BYTES", "GROUP_ROWS", "VERSION", "write_steelp
 
 VERSION = 1
 """Version of the format; another one is refused."""
-GROUP_ROWS, GROUP_BYTES = 1 << 20, 128 << 20
+GROUP_ROWS, GROUP_BYTES = 1 << 20, 256 << 20
 """Most rows of a row group, and about the most bytes in memory."""
 END = struct.Struct("<8sQQQQI")
 """Mark after each row group: name, number, rows before and in it, first byte, checksum of these."""
@@ -44,7 +44,7 @@ def write_steelpack(
         path: the file, by custom with the end .steelpack; an older one stays until all is written.
         schema: columns; those of the first batch when it is left out.
         compress: texts by zstd: "auto" where that saves a fifth, "never" or "always".
-        group_rows: rows of a row group, a multiple of 8,192; 0 for up to 1,048,576 in 128 MiB.
+        group_rows: rows of a row group, a multiple of 8,192; 0 for up to 1,048,576 in 256 MiB.
 
     Returns:
         Rows written.
