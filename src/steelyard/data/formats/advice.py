@@ -1,5 +1,6 @@
 """Which way to write a table is smallest and fastest: predicted from a sample and a calibration."""
 
+import platform
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -14,12 +15,14 @@ from steelyard.data.formats.generator import generate
 from steelyard.data.formats.options import OPTIONS, WriteOption, read_as, write_as
 from steelyard.data.formats.physical import kind_of, stored_type
 from steelyard.data.formats.writer import GROUP_ROWS
+from steelyard.data.stages import hash_of
 from steelyard.errors import ConfigError
+from steelyard.files import read_json, writable_user_dir, write_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Advice", "FormatCosts", "advise", "calibrate"]
+__all__ = ["Advice", "FormatCosts", "advise", "calibrate", "known_costs"]
 
 _SAMPLES = (16_384, 65_536)
 """Rows of the two samples from which sizes are extrapolated."""
@@ -27,6 +30,8 @@ _BLOCK_ROWS = 4096
 _DICTIONARY_BYTES = 1 << 20
 """Size at which Parquet's writer gives a dictionary up."""
 _KINDS = ("number", "flag", "text", "other")
+_FEATURES = 2
+"""Version of the features, so that costs of other ones are measured again."""
 _CALIBRATION_ROWS = 262_144
 _CALIBRATION_ROUNDS = 3
 
@@ -97,10 +102,34 @@ def calibrate(folder: Path | None = None) -> FormatCosts:
             features, measured = np.array(rows), np.array(seconds)
             # Relative errors count: a column that takes long must not outvote the others.
             weights = 1 / np.maximum(measured, 1e-4)
-            fitted[chosen.name] = tuple(
-                nnls(features * weights[:, None], measured * weights)[0].tolist()
-            )
+            found, _ = nnls(features * weights[:, None], measured * weights)
+            # All columns at once need memory that is not yet there, which single ones do not.
+            write_as(table, path, chosen)
+            factor = _fastest(path, chosen) / float(features[::2].sum(axis=0) @ found)
+            fitted[chosen.name] = tuple((found * factor).tolist())
     return FormatCosts(fitted)
+
+
+def known_costs() -> FormatCosts:
+    """Return the costs of this machine, measured the first time and kept in the user's folder.
+
+    Returns:
+        The costs.
+    """
+    path = writable_user_dir() / f"format-costs-{_stamp()}.json"
+    if path.is_file():
+        kept = read_json(path)
+        return FormatCosts({name: tuple(found) for name, found in kept.items()})
+    found = calibrate()
+    write_json(path, dict(found.seconds))
+    return found
+
+
+def _stamp() -> str:
+    """Return what costs depend on: the machine, and what decodes."""
+    import pyarrow as pa
+
+    return hash_of(platform.node(), platform.machine(), pa.__version__, _FEATURES)[:12]
 
 
 def _fastest(path: Path, chosen: WriteOption) -> float:

@@ -7,6 +7,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+from numpy.typing import NDArray
 
 from steelyard.jit import njit
 
@@ -16,7 +17,9 @@ __all__ = [
     "add_up",
     "copy_texts",
     "decode_prefix",
+    "empty",
     "encode_prefix",
+    "gather",
     "load8",
     "pack_blocks",
     "store8",
@@ -34,6 +37,27 @@ CODE_BLOCK = 128
 _LOOKUP = 12
 _SPARE = 16
 """Bytes after each packed buffer, so that a load of eight bytes stays inside."""
+
+
+_LEAST_HUGE, _HUGE = 1 << 20, 4 << 20
+
+
+def empty(count: int, dtype: Any) -> NDArray[Any]:
+    """Return an array that is not filled, in few and large pages.
+
+    Args:
+        count: of values.
+        dtype: of them.
+
+    Returns:
+        The array, [count].
+    """
+    size = count * np.dtype(dtype).itemsize
+    if size < _LEAST_HUGE:
+        return np.empty(count, dtype)
+    # NumPy asks for large pages from 4 MiB on; a page fault for each 4 KiB took a fifth of a scan.
+    whole = max(size, _HUGE)
+    return np.empty(whole, np.uint8)[:size].view(dtype)
 
 
 @intrinsic
@@ -333,6 +357,19 @@ def take_prefix(
         for _ in range(rows[place] % CODE_BLOCK + 1):
             value, bit = _next(raw, table, bit)
         found[place] = value
+
+
+@njit()
+def gather(kept: np.ndarray, codes: np.ndarray, found: np.ndarray) -> None:
+    """Fill in values of a dictionary.
+
+    Args:
+        kept: the values, [values].
+        codes: which, [rows].
+        found: filled, [rows].
+    """
+    for row in range(len(codes)):
+        found[row] = kept[codes[row]]
 
 
 @njit()

@@ -89,6 +89,7 @@ class Chunk:
                 hint="read it with the Steelyard that wrote it, or a later one",
             )
         self.encoding, self.size = ENCODINGS[code], len(raw)
+        self._streams: dict[int, Stream] = {}
 
     def _buffer(self, index: int) -> tuple[int, int]:
         first = _HEAD.size + _PLACE.size * index
@@ -115,11 +116,15 @@ class Chunk:
         return whole[place : place + size]
 
     def stream(self, index: int) -> Stream:
-        """Return the integers of a buffer."""
+        """Return the integers of a buffer, of which the head is read once."""
+        if index in self._streams:
+            return self._streams[index]
         place, size = self._buffer(index % self._count)
         pack, number = self._at.pack, self._at.number
         raw = pack.raw(number, 0, 0)[place : place + size]
-        return Stream(raw, lambda first, last: _checked(pack, number, place + first, place + last))
+        made = Stream(raw, lambda first, last: _checked(pack, number, place + first, place + last))
+        self._streams[index] = made
+        return made
 
     def is_valid(self, first: int, last: int) -> NDArray[np.bool_] | None:
         """Return which rows of a range have a value, None for all of them.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.data.formats.bits import copy_texts, text_offsets
+from steelyard.data.formats.bits import copy_texts, empty, gather, text_offsets
 from steelyard.data.formats.buffers import Chunk, join_buffers
 from steelyard.data.formats.numbers import Numbers, encode_numbers
 from steelyard.data.formats.physical import (
@@ -17,7 +17,7 @@ from steelyard.data.formats.physical import (
     numbers_of,
     text_parts,
 )
-from steelyard.data.formats.streams import encode_integers
+from steelyard.data.formats.streams import Stream, encode_integers
 from steelyard.data.formats.texts import Texts, encode_texts
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ __all__ = ["COMPRESSIONS", "ColumnChunk", "encode_column"]
 COMPRESSIONS = ("auto", "never", "always")
 """Whether texts are compressed: where it saves a fifth of them, never, always."""
 _SAMPLE, _SAMPLE_BLOCK = 16_384, 1024
+_AT_ONCE = 1 << 16
 _MOST_DISTINCT = 0.7
 """Share of distinct values in a sample beyond which no dictionary is tried."""
 _NUMBERS = {"plain": 0, "integers": 1, "decimal": 2}
@@ -278,9 +279,21 @@ class ColumnChunk:
         if chunk.encoding == "constant":
             return np.repeat(self._numbers(0).decode(0, 1), last - first)
         if chunk.encoding == "dictionary":
-            codes = chunk.stream(0).decode(first, last, np.int32)
-            return self._distinct().take(codes)
+            return self._looked_up(chunk.stream(0), first, last)
         return self._numbers(0).decode(first, last)
+
+    def _looked_up(self, codes: Stream, first: int, last: int) -> NDArray[Any]:
+        """Return numbers of a dictionary, so many at once that their codes stay in the cache."""
+        kept = self._distinct()
+        bits = f"u{kept.dtype.itemsize}"
+        if kept.dtype.kind == "V" or kept.dtype.itemsize < 4:
+            return kept.take(codes.decode(first, last, np.int32))
+        found = empty(last - first, bits)
+        for begin in range(first, last, _AT_ONCE):
+            end = min(begin + _AT_ONCE, last)
+            part = codes.decode(begin, end, np.int32)
+            gather(kept.view(bits), part, found[begin - first : end - first])
+        return found.view(kept.dtype)
 
     def _taken_numbers(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         chunk = self._chunk
@@ -319,9 +332,9 @@ class ColumnChunk:
         # Offsets of 32 bits are those of most texts; longer ones need more than two billion bytes.
         longest = int(np.diff(ends).max(initial=0))
         is_short = longest * len(codes) < 1 << 31
-        offsets = np.empty(len(codes) + 1, np.int32 if is_short else np.int64)
+        offsets = empty(len(codes) + 1, np.int32 if is_short else np.int64)
         text_offsets(ends, codes, offsets)
-        found = np.empty(int(offsets[-1]) + 16, np.uint8)
+        found = empty(int(offsets[-1]) + 16, np.uint8)
         copy_texts(heap, ends, codes, offsets, found)
         return offsets, found
 

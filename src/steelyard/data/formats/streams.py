@@ -13,6 +13,7 @@ from steelyard.data.formats.bits import (
     CODE_BLOCK,
     add_up,
     decode_prefix,
+    empty,
     encode_prefix,
     pack_blocks,
     take_prefix,
@@ -331,7 +332,7 @@ class Stream:
         Returns:
             The values, [last - first].
         """
-        found = np.empty(last - first, dtype)
+        found = empty(last - first, dtype)
         if not len(found):
             return found
         self._used(first, last)

@@ -1,11 +1,12 @@
 """Texts by a table of frequent pieces: each text is compressed by itself, and can be read alone."""
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.data.formats.bits import load8, store8
+from steelyard.data.formats.bits import empty, load8, store8
 from steelyard.jit import njit
 
 __all__ = ["SymbolTable", "compress_texts", "expand_texts", "trained"]
@@ -156,13 +157,13 @@ def _expand(
 
 def expand_texts(
     raw: NDArray[np.uint8], ends: NDArray[np.int64], rows: NDArray[np.int32], table: SymbolTable
-) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+) -> tuple[NDArray[Any], NDArray[np.uint8]]:
     """Return texts from codes of pieces.
 
     Args:
         raw: codes, [bytes].
         ends: where each text's codes begin, and the end of the last, [texts + 1].
-        rows: which texts, [rows].
+        rows: which texts, rising, [rows].
         table: pieces.
 
     Returns:
@@ -171,13 +172,17 @@ def expand_texts(
     words = np.zeros(256, np.uint64)
     sizes = np.zeros(256, np.uint8)
     words[: len(table[0])], sizes[: len(table[1])] = table
-    offsets = np.empty(len(rows) + 1, np.int64)
-    codes = int((ends[rows + 1] - ends[rows]).sum()) if len(rows) else 0
-    longest = int((ends[rows + 1] - ends[rows]).max(initial=0))
+    first, last = (rows[0], rows[-1]) if len(rows) else (0, -1)
+    lengths = ends[first + 1 : last + 2] - ends[first : last + 1]
+    if last - first + 1 != len(rows):
+        lengths = ends[rows + 1] - ends[rows]
+    longest = int(lengths.max(initial=0))
     # Most texts grow two or three times; one that grows more makes the room grow.
-    room = 3 * codes + 8 * longest + 2 * _SPARE
+    room = 3 * int(lengths.sum()) + 8 * longest + 2 * _SPARE
+    offsets = empty(len(rows) + 1, np.int32 if room < 1 << 31 else np.int64)
     while True:
-        found = np.empty(room, np.uint8)
+        found = empty(room, np.uint8)
         if _expand(raw, ends, rows, words, sizes, offsets, found) == len(rows):
             return offsets, found
         room *= 2
+        offsets = empty(len(rows) + 1, np.int32 if room < 1 << 31 else np.int64)

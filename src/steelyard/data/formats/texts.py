@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.data.formats.bits import copy_texts
+from steelyard.data.formats.bits import copy_texts, empty
 from steelyard.data.formats.buffers import Chunk
 from steelyard.data.formats.streams import encode_integers
 from steelyard.data.formats.symbols import SymbolTable, compress_texts, expand_texts, trained
@@ -96,7 +96,8 @@ class Texts:
     def _ends(self) -> NDArray[np.int64]:
         """Return where texts begin, and the end of the last."""
         lengths = self._chunk.stream(self._first)
-        ends = np.zeros(lengths.count + 1, np.int64)
+        ends = empty(lengths.count + 1, np.int64)
+        ends[0] = 0
         np.cumsum(lengths.decode(0, lengths.count), out=ends[1:])
         return ends
 
@@ -129,7 +130,7 @@ class Texts:
             return ends[first : last + 1] - begin, heap[begin : end + _SPARE]
         step = max(len(ends) - 1, 1) if self._whole else FRAME_ROWS
         frames = range(first // step, -(-last // step))
-        heap = np.empty(end - begin + _SPARE, np.uint8)
+        heap = empty(end - begin + _SPARE, np.uint8)
         for frame, raw in zip(frames, self._frames(frames, sizes, ends, step), strict=True):
             at = int(ends[frame * step]) - begin
             size = min(len(raw), end - begin - at)
