@@ -24,7 +24,7 @@ BLOCK_BYTES = 1 << 16
 _MAGIC = b"STLYPACK"
 _VERSION = 2
 _ALIGN = 64
-_PAGE_BYTES = 4096
+_PAGE_BYTES = 1024
 _KINDS = "biufSUM"
 _ENTRY, _NUMBER = struct.Struct("<QQQIHH"), struct.Struct("<I")
 """Of a section: first byte, bytes, place of its texts, a checksum, bytes of the two texts.

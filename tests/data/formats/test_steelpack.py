@@ -233,7 +233,7 @@ def test_foreign_packs_and_versions_are_refused(tmp_path):
     with pytest.raises(DataError, match="holds no table"):
         Steelpack.open(path)
     facts = np.array([9, 0, 0, 0, 8192, 0])
-    write_pack(path, {"steelpack": facts, "rows": np.zeros(0, int)})
+    write_pack(path, {"steelpack": facts})
     with pytest.raises(DataError, match="version 9"):
         Steelpack.open(path)
 

@@ -2,14 +2,13 @@
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.data.formats.streams import Stream
-from steelyard.data.pack import Pack
+from steelyard.data.pack import BLOCK_BYTES, Pack
 from steelyard.errors import DataError
 
 if TYPE_CHECKING:
@@ -48,14 +47,6 @@ def join_buffers(encoding: str, facts: Sequence[int], buffers: Sequence[Any]) ->
     return np.frombuffer(b"".join([*parts, *filled]), np.uint8)
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a chunk is."""
-
-    pack: Pack
-    number: int
-
-
 class Chunk:
     """A chunk in a pack; bytes are checked when they are used.
 
@@ -78,23 +69,29 @@ class Chunk:
         Raises:
             DataError: the head is damaged, or the encoding is unknown.
         """
-        self._at = _Place(pack, number)
-        raw = pack.raw(number, 0, _HEAD.size)
-        head = _HEAD.unpack_from(raw)
+        self._pack, self._number = pack, number
+        self._whole = pack.raw(number, 0, _HEAD.size)
+        head = _HEAD.unpack_from(self._whole)
         code, self.validity, self._count, self.parameter, self.rows, self.nulls = head
+        # A chunk of one block was checked whole just now.
+        self._is_checked = len(self._whole) <= BLOCK_BYTES
         if code >= len(ENCODINGS):
             raise DataError(
                 f"section {pack.name(number)!r} of {pack.where} has an encoding of number {code}, "
                 f"and {len(ENCODINGS)} are known",
                 hint="read it with the Steelyard that wrote it, or a later one",
             )
-        self.encoding, self.size = ENCODINGS[code], len(raw)
+        self.encoding, self.size = ENCODINGS[code], len(self._whole)
         self._streams: dict[int, Stream] = {}
 
+    def _check(self, first: int, last: int) -> None:
+        if not self._is_checked:
+            self._pack.raw(self._number, first, last)
+
     def _buffer(self, index: int) -> tuple[int, int]:
-        first = _HEAD.size + _PLACE.size * index
-        raw = self._at.pack.raw(self._at.number, first, first + _PLACE.size)
-        return _PLACE.unpack_from(raw, first)
+        first = _HEAD.size + _PLACE.size * (index % self._count)
+        self._check(first, first + _PLACE.size)
+        return _PLACE.unpack_from(self._whole, first)
 
     def raw(self, index: int, first: int = 0, last: int | None = None) -> NDArray[np.uint8]:
         """Return a buffer of which a range of bytes is checked.
@@ -110,19 +107,18 @@ class Chunk:
         Raises:
             DataError: the range is damaged.
         """
-        place, size = self._buffer(index % self._count)
+        place, size = self._buffer(index)
         last = size if last is None else min(last, size)
-        whole = self._at.pack.raw(self._at.number, place + first, place + last)
-        return whole[place : place + size]
+        self._check(place + first, place + last)
+        return self._whole[place : place + size]
 
     def stream(self, index: int) -> Stream:
         """Return the integers of a buffer, of which the head is read once."""
         if index in self._streams:
             return self._streams[index]
-        place, size = self._buffer(index % self._count)
-        pack, number = self._at.pack, self._at.number
-        raw = pack.raw(number, 0, 0)[place : place + size]
-        made = Stream(raw, lambda first, last: _checked(pack, number, place + first, place + last))
+        place, size = self._buffer(index)
+        raw = self._whole[place : place + size]
+        made = Stream(raw, lambda first, last: self._check(place + first, place + last))
         self._streams[index] = made
         return made
 
@@ -159,6 +155,3 @@ class Chunk:
         valid = self.is_valid(first, last)
         return None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
 
-
-def _checked(pack: Pack, number: int, first: int, last: int) -> None:
-    pack.raw(number, first, last)

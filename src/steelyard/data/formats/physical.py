@@ -171,5 +171,7 @@ def array_of(type: "pa.DataType", values: NDArray[Any], bitmap: "pa.Buffer | Non
     if pa.types.is_boolean(type):
         buffer = pa.py_buffer(np.packbits(values.astype(bool), bitorder="little"))
     else:
-        buffer = pa.py_buffer(np.ascontiguousarray(values).view(np.uint8))
+        # Void values have no form that Arrow's buffers know.
+        kept = np.ascontiguousarray(values)
+        buffer = pa.py_buffer(kept.view(np.uint8) if kept.dtype.kind == "V" else kept)
     return pa.Array.from_buffers(type, len(values), [bitmap, buffer])

@@ -47,9 +47,10 @@ class Steelpack:
             DataError: it holds no table, or one of another version.
         """
         self.pack = pack
-        if pack.find("steelpack") is None:
+        if not pack.count or pack.name(pack.count - 1) != "steelpack":
             raise DataError(f"{pack.where} is a pack, but holds no table")
-        facts = dict(zip(FACTS, pack["steelpack"].tolist(), strict=False))
+        listed = pack.at(pack.count - 1).tolist()
+        facts = dict(zip(FACTS, listed, strict=False))
         if facts["version"] != VERSION or facts["zone rows"] != ZONE_ROWS:
             raise DataError(
                 f"{pack.where} is a table of version {facts['version']}, and {VERSION} is read",
@@ -57,7 +58,7 @@ class Steelpack:
             )
         self.rows, self.width = facts["rows"], facts["columns"]
         self.groups, self._first_zone = facts["groups"], facts["first zone section"]
-        self._group_rows = pack["rows"].tolist()
+        self._group_rows = listed[len(FACTS) :]
         self._chunks: dict[tuple[int, int], ColumnChunk] = {}
 
     @classmethod
@@ -85,11 +86,13 @@ class Steelpack:
     def _types(self) -> "pa.Schema":
         import pyarrow as pa
 
-        return pa.ipc.read_schema(pa.py_buffer(self.pack["types"]))
+        return pa.ipc.read_schema(pa.py_buffer(self.pack.at(self.pack.count - 3)))
 
     @cached_property
-    def _fields(self) -> NDArray[np.uint32]:
-        return self.pack["fields"]
+    def _fields(self) -> NDArray[np.uint32] | None:
+        """Number of the type of each column, None where all have the same."""
+        found = self.pack.at(self.pack.count - 2)
+        return found if len(found) else None
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -110,7 +113,7 @@ class Steelpack:
         return [(item.type, stored_type(item.type), item) for item in self._types]
 
     def _kind(self, place: int) -> "tuple[pa.DataType, pa.DataType, pa.Field]":
-        return self._kinds[self._fields[place]]
+        return self._kinds[0 if self._fields is None else self._fields[place]]
 
     def _field(self, place: int, name: str) -> "pa.Field":
         return self._kind(place)[2].with_name(name)

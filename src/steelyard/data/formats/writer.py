@@ -17,7 +17,7 @@ from steelyard.errors import ConfigError, DataError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["END", "FACTS", "GROUP_BYTES", "GROUP_ROWS", "VERSION", "write_steelpack"]
+__all__ = ["END", "END_NAME", "FACTS", "GROUP_ROWS", "VERSION", "write_steelpack"]
 
 VERSION = 1
 """Version of the format; another one is refused."""
@@ -27,6 +27,7 @@ END = struct.Struct("<8sQQQQI")
 """Mark after each row group: name, number, rows before and in it, first byte, checksum of these."""
 END_NAME = b"STLYGRUP"
 FACTS = ("version", "rows", "columns", "groups", "zone rows", "first zone section")
+"""What the last section holds; rows of each group follow."""
 
 
 def write_steelpack(
@@ -159,10 +160,10 @@ class _Table:
             fields[place] = kinds.setdefault(key, len(kinds))
         types = pa.schema(distinct, self._schema.metadata).serialize()
         self._pack.add("types", np.frombuffer(types, np.uint8))
-        self._pack.add("fields", fields)
-        self._pack.add("rows", np.array(self._rows))
+        # Columns that are all of one type need no list of their types.
+        self._pack.add("fields", fields if len(kinds) > 1 else fields[:0])
         counts = (VERSION, sum(self._rows), len(fields), len(self._rows), ZONE_ROWS, first_zone)
-        self._pack.add("steelpack", np.array(counts))
+        self._pack.add("steelpack", np.array([*counts, *self._rows]))
         return sum(self._rows)
 
 
