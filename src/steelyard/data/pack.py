@@ -14,13 +14,12 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from steelyard.data.checksums import BLOCK_BYTES, block_sums, first_damaged
 from steelyard.errors import DataError
 from steelyard.files import atomic_path
 
-__all__ = ["BLOCK_BYTES", "Pack", "PackWriter", "pack_bytes", "write_pack", "writing_pack"]
+__all__ = ["Pack", "PackWriter", "pack_bytes", "write_pack", "writing_pack"]
 
-BLOCK_BYTES = 1 << 16
-"""Bytes under one checksum, so that a part of a large section can be read by itself."""
 _MAGIC = b"STLYPACK"
 _VERSION = 2
 _ALIGN = 64
@@ -29,8 +28,8 @@ _KINDS = "biufSUM"
 _ENTRY, _NUMBER = struct.Struct("<QQQIHH"), struct.Struct("<I")
 """Of a section: first byte, bytes, place of its texts, a checksum, bytes of the two texts.
 
-A section of one block has its checksum here, a longer one the number of its first; the texts are
-its name, then its dtype and shape.
+A section of one block has its CRC-32 here, a longer one the number of its first checksum, so that
+a part of it can be read by itself; the texts are its name, then its dtype and shape.
 """
 _TAIL = struct.Struct("<QQQQIII8s")
 """Place of the directory, sections, checksums, bytes of text, pages, version, checksum, magic."""
@@ -50,7 +49,6 @@ class PackWriter:
 
     Attributes:
         place: bytes written so far.
-        count: sections written so far.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -105,8 +103,7 @@ class PackWriter:
         checksum = zlib.crc32(raw)
         if raw.nbytes > BLOCK_BYTES:
             checksum = len(self._checksums)
-            blocks = range(0, raw.nbytes, BLOCK_BYTES)
-            self._checksums += [zlib.crc32(raw[at : at + BLOCK_BYTES]) for at in blocks]
+            self._checksums += block_sums(np.frombuffer(raw, np.uint8)).tolist()
         entry = (self.place, raw.nbytes, len(self._texts), checksum)
         self._entries.append((*entry, len(text), len(told)))
         self._texts += text + told
@@ -217,7 +214,8 @@ class Pack:
         self.where, self._payload = where, memoryview(payload)
         self.checked_bytes = 0
         self._checked_pages: set[int] = set()
-        self._checked_blocks: set[int] = set()
+        self._checked: set[int] = set()
+        self._checked_blocks: dict[int, NDArray[np.uint8]] = {}
         self._read_tail()
 
     @classmethod
@@ -330,29 +328,35 @@ class Pack:
         """
         place, size, _, checksum, *_ = self._entry(number)
         last = size if last is None else min(last, size)
-        if last <= first:
-            pass
-        elif size <= BLOCK_BYTES:
-            self._check(number, place, size, checksum)
-        else:
-            for block in range(first // BLOCK_BYTES, (last - 1) // BLOCK_BYTES + 1):
-                begins = place + block * BLOCK_BYTES
-                if begins not in self._checked_blocks:
-                    listed = self._listed(self._sums + 4 * (checksum + block), 4)
-                    length = min(BLOCK_BYTES, place + size - begins)
-                    self._check(number, begins, length, _NUMBER.unpack(listed)[0])
-        return np.frombuffer(self._payload, np.uint8, size, place)
+        raw = np.frombuffer(self._payload, np.uint8, size, place)
+        if last > first and size > BLOCK_BYTES:
+            blocks = (first // BLOCK_BYTES, (last - 1) // BLOCK_BYTES + 1)
+            self._check_blocks(number, raw, checksum, blocks)
+        elif last > first and number not in self._checked:
+            if zlib.crc32(raw) != checksum:
+                raise self._damaged(number)
+            self._checked.add(number)
+            self.checked_bytes += size
+        return raw
 
-    def _check(self, number: int, begins: int, length: int, checksum: int) -> None:
-        """Check bytes of a section, once."""
-        if begins in self._checked_blocks:
-            return
-        if zlib.crc32(self._payload[begins : begins + length]) != checksum:
-            raise DataError(
-                f"section {self.name(number)!r} of {self.where} is damaged", hint="write it again"
-            )
-        self._checked_blocks.add(begins)
-        self.checked_bytes += length
+    def _check_blocks(
+        self, number: int, raw: NDArray[np.uint8], checksum: int, blocks: tuple[int, int]
+    ) -> None:
+        """Check blocks of a section, each once."""
+        count = -(-len(raw) // BLOCK_BYTES)
+        done = self._checked_blocks.setdefault(number, np.zeros(count, np.uint8))
+        first, last = blocks
+        missing = int((done[first:last] == 0).sum())
+        if missing:
+            listed = self._listed(self._sums + 4 * checksum, 4 * count)
+            if first_damaged(raw, np.frombuffer(listed, "<u4"), done, first, last) >= 0:
+                raise self._damaged(number)
+            self.checked_bytes += min(missing * BLOCK_BYTES, len(raw))
+
+    def _damaged(self, number: int) -> DataError:
+        return DataError(
+            f"section {self.name(number)!r} of {self.where} is damaged", hint="write it again"
+        )
 
     def at(self, number: int) -> NDArray[Any]:
         """Return a section by its number, as `[name]` does.

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from steelyard.data.checksums import BLOCK_BYTES
 from steelyard.data.formats.streams import Stream
-from steelyard.data.pack import BLOCK_BYTES, Pack
+from steelyard.data.pack import Pack
 from steelyard.errors import DataError
 
 if TYPE_CHECKING:
