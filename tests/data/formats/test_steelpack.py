@@ -288,3 +288,29 @@ def test_rows_are_written_as_they_come(tmp_path):
     pack = Steelpack.open(path)
     assert pack.groups == 20
     np.testing.assert_array_equal(pack.numpy()["id"], np.arange(40 * 4096))
+
+
+def test_tables_are_scanned_and_written_as_steelpack(tmp_path):
+    from steelyard.data.table import DataTable
+
+    table = table_of_types(30_000).select(["id", "zipf", "word", "key", "price"])
+    path = written(tmp_path, table, group_rows=8192)
+    scanned = DataTable.scan(path)
+    assert len(scanned.partitions) == 4
+    assert [part.first_row for part in scanned.partitions] == [1, 8193, 16_385, 24_577]
+    found, quarantine = scanned.collect()
+    assert not quarantine.total
+    assert_same(found, table)
+    assert_same(scanned.select(["word"]).collect()[0], table.select(["word"]))
+    out = tmp_path / "copy.steelpack"
+    assert scanned.write(out)[0] == 30_000
+    assert_same(Steelpack.open(out).read(), table)
+
+
+def test_batches_may_be_smaller_than_row_groups(tmp_path):
+    table = table_of_types(30_000)
+    pack = Steelpack.open(written(tmp_path, table, group_rows=16_384))
+    batches = list(pack.batches(batch_rows=8192))
+    assert [len(batch) for batch in batches] == [8192, 8192, 8192, 5424]
+    assert_same(pa.Table.from_batches(batches), table)
+    assert len(list(pack.batches(["id"], groups=[1]))) == 1

@@ -176,6 +176,7 @@ class ColumnChunk:
         """
         self._chunk, self._type, self._kind = chunk, type, kind_of(type)
         self._kept: Any = None
+        self._own_texts = Texts(chunk, 0)
 
     def decode(self, first: int, last: int) -> "pa.Array":
         """Return neighbouring rows.
@@ -314,14 +315,14 @@ class ColumnChunk:
 
     def _decoded_texts(self, first: int, last: int) -> tuple[NDArray[Any], NDArray[np.uint8]]:
         if self._chunk.encoding == "text":
-            return Texts(self._chunk, 0).decode(first, last)
+            return self._own_texts.decode(first, last)
         if self._chunk.encoding == "constant":
             return self._copied(np.zeros(last - first, np.int32))
         return self._copied(self._chunk.stream(0).decode(first, last, np.int32))
 
     def _taken_texts(self, rows: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.uint8]]:
         if self._chunk.encoding == "text":
-            return Texts(self._chunk, 0).take(rows)
+            return self._own_texts.take(rows)
         if self._chunk.encoding == "constant":
             return self._copied(np.zeros(len(rows), np.int32))
         return self._copied(self._chunk.stream(0).take(rows).astype(np.int32))

@@ -33,6 +33,7 @@ class Steelpack:
         rows: number of rows.
         width: number of columns.
         groups: number of row groups.
+        group_rows: rows of each.
 
     Source: Zeng et al. 2023, arXiv 2304.05028, section 7 (what a format should keep and leave).
     """
@@ -58,7 +59,7 @@ class Steelpack:
             )
         self.rows, self.width = facts["rows"], facts["columns"]
         self.groups, self._first_zone = facts["groups"], facts["first zone section"]
-        self._group_rows = listed[len(FACTS) :]
+        self.group_rows = listed[len(FACTS) :]
         self._chunks: dict[tuple[int, int], ColumnChunk] = {}
 
     @classmethod
@@ -164,14 +165,28 @@ class Steelpack:
                     return group - 1
         return self.groups - 1
 
-    def batches(self, columns: Sequence[str] | None = None) -> "Iterator[pa.RecordBatch]":
+    def group_bytes(self, group: int) -> int:
+        """Return the bytes that the columns of a row group take."""
+        first = group * (self.width + 1)
+        end = self.pack.place(first + self.width)
+        return end - self.pack.place(first) if self.width else 0
+
+    def batches(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        groups: Sequence[int] | None = None,
+        batch_rows: int = 0,
+    ) -> "Iterator[pa.RecordBatch]":
         """Read row group by row group.
 
         Args:
             columns: names; all when they are left out.
+            groups: which row groups; all when they are left out.
+            batch_rows: most rows of a batch, a multiple of 8,192; 0 for whole row groups.
 
         Yields:
-            One batch per row group.
+            Batches; what was decoded of a row group is forgotten after its last.
 
         Raises:
             ConfigError: there is no such column.
@@ -181,9 +196,16 @@ class Steelpack:
 
         places = self._places(columns)
         schema = pa.schema([self._field(*place) for place in places], self._types.metadata)
-        for group, rows in enumerate(self._group_rows):
-            arrays = [self._decoded(group, place, 0, rows) for place, _ in places]
-            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        for group in range(self.groups) if groups is None else groups:
+            rows = self.group_rows[group]
+            step = batch_rows or max(rows, 1)
+            for first in range(0, max(rows, 1), step):
+                last = min(first + step, rows)
+                arrays = [self._decoded(group, place, first, last) for place, _ in places]
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+            if len(self.group_rows) > 1:
+                for place, _ in places:
+                    self._chunks.pop((group, place), None)
 
     def _decoded(self, group: int, place: int, first: int, last: int) -> "pa.Array":
         try:
@@ -300,11 +322,11 @@ class Steelpack:
         schema = pa.schema([self._field(*place) for place in places], self._types.metadata)
         order = np.argsort(wanted, kind="stable")
         sorted_rows = wanted[order]
-        ends = np.cumsum(self._group_rows)
+        ends = np.cumsum(self.group_rows)
         cuts = np.searchsorted(sorted_rows, np.concatenate([[0], ends]))
         batches = []
         for group in range(self.groups):
-            inside = sorted_rows[cuts[group] : cuts[group + 1]] - (ends[group] - self._group_rows[group])
+            inside = sorted_rows[cuts[group] : cuts[group + 1]] - (ends[group] - self.group_rows[group])
             if len(inside):
                 arrays = [self._taken(group, place, inside) for place, _ in places]
                 batches.append(pa.RecordBatch.from_arrays(arrays, schema=schema))
@@ -346,7 +368,7 @@ class Steelpack:
         ]
         kept: list[NDArray[np.int64]] = []
         begins, zone = 0, 0
-        for group, rows in enumerate(self._group_rows):
+        for group, rows in enumerate(self.group_rows):
             zones = np.ones(-(-rows // ZONE_ROWS), bool)
             for place, kind, (low, high) in conditions:
                 listed = self.pack.at(self._first_zone + place)

@@ -1,5 +1,6 @@
 """Texts as buffers: their lengths, and their bytes behind each other, compressed where it pays."""
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,7 @@ class Texts:
         """
         self._chunk, self._first, self._whole = chunk, first, whole
 
+    @cached_property
     def _ends(self) -> NDArray[np.int64]:
         """Return where texts begin, and the end of the last."""
         lengths = self._chunk.stream(self._first)
@@ -118,7 +120,7 @@ class Texts:
             Where each begins and the end of the last, from 0, [last - first + 1]; their bytes with
             some behind.
         """
-        ends = self._ends()
+        ends = self._ends
         begin, end = int(ends[first]), int(ends[last])
         sizes = self._chunk.raw(self._first + 1).view("<u4")
         pieces = self._pieces()
@@ -161,7 +163,7 @@ class Texts:
             Where each begins and the end of the last, from 0, [rows + 1]; their bytes with some
             behind.
         """
-        ends, pieces = self._ends(), self._pieces()
+        ends, pieces = self._ends, self._pieces()
         if pieces is not None:
             raw = self._chunk.raw(self._first + 3)
             return expand_texts(raw, ends, rows.astype(np.int32), pieces)
