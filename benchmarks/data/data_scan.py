@@ -3,7 +3,8 @@
 1 divides the time of a pass that profiles every column (five sketches each) by that of a pass that
 only reads and counts. 2 folds with one and two workers. 3 times sketches beside `datasketches` in
 turn, in the same run. 4 reads one large row group of Parquet, beside the whole group at once.
-5 counts rows and rows set aside of files with planted faults.
+5 counts rows and rows set aside of files with planted faults. 6 to 8 compare forecasts of bytes, time
+and memory with what passes over a table of many rows and one of many columns take.
 """
 
 import subprocess
@@ -16,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from benchmarks import peers
 from benchmarks.common import Check, alternate, median_spread, ratio
+from benchmarks.data._scan_forecasts import forecast_checks
 from benchmarks.serve._json_process import JsonProcess, peer_environment
 
 from steelyard.data.sketch import HyperLogLog, KllQuantiles, hash_column
@@ -57,6 +59,7 @@ def run(quick: bool) -> list[Check]:
             *_workers(table),
             *_sketches(Path(folder), 500_000 if quick else 5_000_000, 3 if quick else 7),
             *_row_group(Path(folder), 2_000_000 if quick else 20_000_000),
+            *forecast_checks(Path(folder), quick),
         ]
     return checks
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from steelyard.data.encoding import CachedEncoder
 from steelyard.data.manifest import MANIFEST, Manifest, ShardFile
-from steelyard.data.packing import split_heldout
 from steelyard.data.shards import TokenShards
+from steelyard.data.token_packing import split_heldout
 from steelyard.data.tokenizer import END_OF_TEXT, load_tokenizer, train_tokenizer
 from steelyard.files import write_bytes, write_json
 

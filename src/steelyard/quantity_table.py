@@ -296,6 +296,15 @@ _ROWS: tuple[tuple[str, str, Literal["lower", "higher", "neither"], str], ...] =
         "neither",
         "Mean load of a service in one step, in the unit of its record.",
     ),
+    ("scan.bytes_read", "byte", "lower", "Bytes that one pass over a table reads from storage."),
+    ("scan.duration", "s", "lower", "Wall time of one pass over a table."),
+    (
+        "scan.peak_memory",
+        "byte",
+        "lower",
+        "Most memory that one pass over a table adds to what the process held before.",
+    ),
+    ("scan.cost", "USD", "lower", "Price of the requests and bytes of one pass over a table."),
     ("data.documents", "count", "neither", "Documents kept after cleaning and deduplication."),
     ("data.tokens", "token", "neither", "Tokens in the training shards."),
     (

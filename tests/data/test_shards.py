@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from steelyard.data import encoding
 from steelyard.data.encoding import CachedEncoder
 from steelyard.data.manifest import Manifest, ShardFile
-from steelyard.data.packing import pack, split_heldout
 from steelyard.data.shards import TokenShards
+from steelyard.data.token_packing import pack, split_heldout
 from steelyard.data.tokenizer import END_OF_TEXT, train_tokenizer
 from steelyard.errors import ConfigError, DataError
 from steelyard.files import sha256_file, write_json

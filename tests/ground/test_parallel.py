@@ -1,15 +1,17 @@
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from steelyard.errors import BackendError, ConfigError
-from steelyard.parallel import parallel_map, spawn_seeds
+from steelyard.errors import BackendError, CapacityError, ConfigError
+from steelyard.parallel import parallel_map, spawn_seeds, stream_map
 
 
 def test_results_keep_the_order_of_the_items():
@@ -56,6 +58,60 @@ def test_a_cluster_without_ray_says_how_to_install_it(monkeypatch):
     with pytest.raises(BackendError) as caught:
         parallel_map(abs, [1], cluster="auto")
     assert "steelyard[ray]" in caught.value.hint
+
+
+def test_items_are_read_only_as_results_are_taken():
+    read = []
+
+    def items():
+        for item in range(10**9):
+            read.append(item)
+            yield item
+
+    results = stream_map(abs, items(), workers=2, in_flight=3)
+    assert [next(results) for _ in range(5)] == [0, 1, 2, 3, 4]
+    assert len(read) == 7
+    results.close()
+    alone = stream_map(abs, items(), workers=1)
+    assert next(alone) == 0
+    assert len(read) == 8
+
+
+def test_no_calls_in_flight_are_refused():
+    with pytest.raises(ConfigError, match="in_flight: 0"):
+        list(stream_map(abs, [1], workers=1, in_flight=0))
+
+
+def killed_once(item, folder):
+    """Kill the worker of some item at its first call."""
+    mark = Path(folder, str(item))
+    if item == 3 and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return item * item
+
+
+def test_the_items_of_a_worker_that_dies_are_done_again(tmp_path):
+    work = partial(killed_once, folder=str(tmp_path))
+    assert list(stream_map(work, range(8), workers=2)) == [item * item for item in range(8)]
+    assert [path.name for path in tmp_path.iterdir()] == ["3"]
+
+
+def killed_always(item):
+    if item == 2:
+        held = bytearray(120_000_000)
+        held[::4096] = b"x" * len(held[::4096])
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return item
+
+
+def test_an_item_that_kills_twice_is_refused_by_name_with_its_memory():
+    with pytest.raises(CapacityError, match="the worker of item 2 died") as caught:
+        list(stream_map(killed_always, range(4), workers=2, name=lambda item: f"item {item}"))
+    assert "SIGKILL" in str(caught.value)
+    held = float(re.search(r"it held ([\d.]+) MB", str(caught.value))[1])
+    assert 120 <= held < 900
 
 
 SLEEPER = """

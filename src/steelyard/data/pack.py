@@ -14,22 +14,22 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from steelyard.data.checksums import BLOCK_BYTES, block_sums, first_damaged
 from steelyard.errors import DataError
 from steelyard.files import atomic_path
 
-__all__ = ["BLOCK_BYTES", "Pack", "PackWriter", "pack_bytes", "write_pack", "writing_pack"]
+__all__ = ["Pack", "PackWriter", "pack_bytes", "write_pack", "writing_pack"]
 
-BLOCK_BYTES = 1 << 16
-"""Bytes under one checksum, so that a part of a large section can be read by itself."""
 _MAGIC = b"STLYPACK"
 _VERSION = 2
 _ALIGN = 64
-_PAGE_BYTES = 4096
+_PAGE_BYTES = 1024
 _KINDS = "biufSUM"
-_ENTRY = struct.Struct("<QQQIHH")
-"""Of a section: first byte, bytes, number of its first checksum, place of its texts, their bytes.
+_ENTRY, _NUMBER = struct.Struct("<QQQIHH"), struct.Struct("<I")
+"""Of a section: first byte, bytes, place of its texts, a checksum, bytes of the two texts.
 
-The texts are its name, then its dtype and shape.
+A section of one block has its CRC-32 here, a longer one the number of its first checksum, so that
+a part of it can be read by itself; the texts are its name, then its dtype and shape.
 """
 _TAIL = struct.Struct("<QQQQIII8s")
 """Place of the directory, sections, checksums, bytes of text, pages, version, checksum, magic."""
@@ -39,9 +39,9 @@ def _hash(name: bytes) -> int:
     return int.from_bytes(blake2b(name, digest_size=8).digest(), "little")
 
 
-def _buckets(count: int) -> int:
-    """Return how many buckets names of a directory fall in: about one each, a power of two."""
-    return 1 << max(count - 1, 0).bit_length()
+def _slots(count: int) -> int:
+    """Return the slots for names: at least twice as many, so that most are found at once."""
+    return 2 << max(count - 1, 0).bit_length()
 
 
 class PackWriter:
@@ -49,7 +49,6 @@ class PackWriter:
 
     Attributes:
         place: bytes written so far.
-        count: sections written so far.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -101,11 +100,13 @@ class PackWriter:
         self._names[text] = None
         told = ",".join([array.dtype.str, *map(str, array.shape)]).encode()
         raw = memoryview(array.reshape(-1).view(np.uint8)) if array.size else memoryview(b"")
-        entry = (self.place, raw.nbytes, len(self._checksums), len(self._texts))
+        checksum = zlib.crc32(raw)
+        if raw.nbytes > BLOCK_BYTES:
+            checksum = len(self._checksums)
+            self._checksums += block_sums(np.frombuffer(raw, np.uint8)).tolist()
+        entry = (self.place, raw.nbytes, len(self._texts), checksum)
         self._entries.append((*entry, len(text), len(told)))
         self._texts += text + told
-        for first in range(0, raw.nbytes, BLOCK_BYTES):
-            self._checksums.append(zlib.crc32(raw[first : first + BLOCK_BYTES]))
         self._put(raw)
 
     def finish(self) -> None:
@@ -119,14 +120,17 @@ class PackWriter:
         self._file.write(raw + zlib.crc32(raw).to_bytes(4, "little") + _MAGIC)
 
     def _directory(self) -> bytes:
-        """Return entries, buckets of names, their order, checksums and texts."""
-        hashes = np.array([_hash(name) for name in self._names], np.uint64)
-        mask = np.uint64(_buckets(self.count) - 1)
-        order = np.argsort(hashes & mask, kind="stable")
-        starts = np.searchsorted((hashes & mask)[order], np.arange(int(mask) + 2, dtype=np.uint64))
+        """Return entries, slots by the hash of a name, checksums and texts."""
+        slots = np.zeros(_slots(self.count), "<u4")
+        last = len(slots) - 1
+        for number, name in enumerate(self._names):
+            slot = _hash(name) & last
+            while slots[slot]:
+                slot = (slot + 1) & last
+            slots[slot] = number + 1
         entries = b"".join(_ENTRY.pack(*entry) for entry in self._entries)
-        parts = [starts.astype("<u4"), order.astype("<u4"), np.array(self._checksums, "<u4")]
-        return entries + b"".join(part.tobytes() for part in parts) + bytes(self._texts)
+        checksums = np.array(self._checksums, "<u4").tobytes()
+        return entries + slots.tobytes() + checksums + bytes(self._texts)
 
 
 def pack_bytes(sections: Mapping[str, NDArray[Any]]) -> bytes:
@@ -210,7 +214,8 @@ class Pack:
         self.where, self._payload = where, memoryview(payload)
         self.checked_bytes = 0
         self._checked_pages: set[int] = set()
-        self._checked_blocks: set[int] = set()
+        self._checked: set[int] = set()
+        self._checked_blocks: dict[int, NDArray[np.uint8]] = {}
         self._read_tail()
 
     @classmethod
@@ -247,9 +252,8 @@ class Pack:
             )
         raw = self._payload[max(size - _TAIL.size - 4 * pages, 0) : size - 12]
         entries = _ENTRY.size * self.count
-        self._starts = entries
-        self._order = self._starts + 4 * (_buckets(self.count) + 1)
-        self._sums = self._order + 4 * self.count
+        self._slots = entries
+        self._sums = self._slots + 4 * _slots(self.count)
         self._texts = self._sums + 4 * sums
         self._end = self._texts + texts
         whole = self._place + self._end + 4 * pages + _TAIL.size == size
@@ -274,7 +278,7 @@ class Pack:
 
     def name(self, number: int) -> str:
         """Return the name of a section by its number, in the order they were written."""
-        *_, text, length, _ = self._entry(number)
+        _, _, text, _, length, _ = self._entry(number)
         return bytes(self._listed(self._texts + text, length)).decode()
 
     @cached_property
@@ -287,13 +291,17 @@ class Pack:
         if not self.count:
             return None
         text = name.encode()
-        bucket = _hash(text) & (_buckets(self.count) - 1)
-        first, last = struct.unpack("<II", self._listed(self._starts + 4 * bucket, 8))
-        for slot in range(first, last):
-            (number,) = struct.unpack("<I", self._listed(self._order + 4 * slot, 4))
-            *_, place, length, _ = self._entry(number)
-            if bytes(self._listed(self._texts + place, length)) == text:
-                return number
+        last = _slots(self.count) - 1
+        slot = _hash(text) & last
+        # Half of the slots are empty, but a damaged directory must not be searched for ever.
+        for _ in range(last + 1):
+            (number,) = _NUMBER.unpack(self._listed(self._slots + 4 * slot, 4))
+            if not number:
+                return None
+            _, _, place, _, length, _ = self._entry(number - 1)
+            if self._listed(self._texts + place, length) == text:
+                return number - 1
+            slot = (slot + 1) & last
         return None
 
     def size(self, number: int) -> int:
@@ -318,29 +326,37 @@ class Pack:
         Raises:
             DataError: a byte of the range is damaged.
         """
-        place, size, checksum, *_ = self._entry(number)
+        place, size, _, checksum, *_ = self._entry(number)
         last = size if last is None else min(last, size)
-        if last > first:
-            self._check(number, (place, size, checksum), first // BLOCK_BYTES, last - 1)
-        return np.frombuffer(self._payload, np.uint8, size, place)
+        raw = np.frombuffer(self._payload, np.uint8, size, place)
+        if last > first and size > BLOCK_BYTES:
+            blocks = (first // BLOCK_BYTES, (last - 1) // BLOCK_BYTES + 1)
+            self._check_blocks(number, raw, checksum, blocks)
+        elif last > first and number not in self._checked:
+            if zlib.crc32(raw) != checksum:
+                raise self._damaged(number)
+            self._checked.add(number)
+            self.checked_bytes += size
+        return raw
 
-    def _check(self, number: int, entry: tuple[int, ...], block: int, last: int) -> None:
-        """Check the blocks of a section that hold bytes up to the last."""
-        place, size, checksum = entry
-        while block * BLOCK_BYTES <= last:
-            if checksum + block not in self._checked_blocks:
-                raw = self._payload[
-                    place + block * BLOCK_BYTES : place + min((block + 1) * BLOCK_BYTES, size)
-                ]
-                listed = self._listed(self._sums + 4 * (checksum + block), 4)
-                if zlib.crc32(raw) != int.from_bytes(listed, "little"):
-                    raise DataError(
-                        f"section {self.name(number)!r} of {self.where} is damaged",
-                        hint="write it again",
-                    )
-                self._checked_blocks.add(checksum + block)
-                self.checked_bytes += len(raw)
-            block += 1
+    def _check_blocks(
+        self, number: int, raw: NDArray[np.uint8], checksum: int, blocks: tuple[int, int]
+    ) -> None:
+        """Check blocks of a section, each once."""
+        count = -(-len(raw) // BLOCK_BYTES)
+        done = self._checked_blocks.setdefault(number, np.zeros(count, np.uint8))
+        first, last = blocks
+        missing = int((done[first:last] == 0).sum())
+        if missing:
+            listed = self._listed(self._sums + 4 * checksum, 4 * count)
+            if first_damaged(raw, np.frombuffer(listed, "<u4"), done, first, last) >= 0:
+                raise self._damaged(number)
+            self.checked_bytes += min(missing * BLOCK_BYTES, len(raw))
+
+    def _damaged(self, number: int) -> DataError:
+        return DataError(
+            f"section {self.name(number)!r} of {self.where} is damaged", hint="write it again"
+        )
 
     def at(self, number: int) -> NDArray[Any]:
         """Return a section by its number, as `[name]` does.
@@ -354,7 +370,7 @@ class Pack:
         Raises:
             DataError: its bytes are damaged.
         """
-        *_, place, length, told = self._entry(number)
+        _, _, place, _, length, told = self._entry(number)
         described = bytes(self._listed(self._texts + place + length, told)).decode()
         dtype, *shape = described.split(",")
         return self.raw(number).view(np.dtype(dtype)).reshape([int(size) for size in shape])

@@ -11,11 +11,11 @@ from msgspec import convert
 from steelyard.config import to_plain
 from steelyard.data.documents import Documents, write_documents
 from steelyard.data.manifest import MANIFEST, Manifest, missing, read_manifest, verify
-from steelyard.data.packing import pack, split_heldout, token_dtype
 from steelyard.data.sketch.minhash import MinHasher
 from steelyard.data.sketch.near_duplicates import duplicate_roots, text_signatures
 from steelyard.data.sources import TextFile, default_sources, list_files
 from steelyard.data.stages import StageFolder, hash_of
+from steelyard.data.token_packing import pack, split_heldout, token_dtype
 from steelyard.data.tokenizer import END_OF_TEXT, MIN_VOCABULARY, load_tokenizer, train_tokenizer
 from steelyard.errors import CapacityError, ConfigError, DataError
 from steelyard.files import atomic_path, sha256_file, write_json

@@ -16,15 +16,19 @@ blocks is used.
 import contextlib
 import ctypes
 import gc
-import sys
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 
+from steelyard.resident import (
+    anonymous_bytes,
+    anonymous_peak_bytes,
+    peak_resident_bytes,
+    reset_peak,
+)
+
 __all__ = ["PeakMemory", "peak_resident_bytes", "warm_libraries"]
 
-_STATUS = Path("/proc/self/status")
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -3, -4
 _MAPPINGS = 1 << 16
 """Blocks that may have a mapping of their own: the library's default."""
@@ -49,9 +53,8 @@ class PeakMemory:
             self._baseline = torch.cuda.memory_allocated(self._cuda) - held_bytes
             return
         _keep_freed_blocks(False)
-        with contextlib.suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5")
-        self._baseline = _anonymous_now() - held_bytes
+        reset_peak()
+        self._baseline = anonymous_bytes() - held_bytes
 
     def settle(self) -> None:
         """End the strict phase.
@@ -76,7 +79,7 @@ class PeakMemory:
         """Return the most bytes held beyond the baseline, kept free blocks included."""
         if self._cuda:
             return max(0, torch.cuda.max_memory_allocated(self._cuda) - self._baseline)
-        return max(0, _anonymous_peak() - self._baseline)
+        return max(0, anonymous_peak_bytes() - self._baseline)
 
 
 def warm_libraries(device: str) -> None:
@@ -96,46 +99,6 @@ def warm_libraries(device: str) -> None:
     F.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.int64, device=device)).backward()
     torch.nn.utils.clip_grad_norm_([weight], 1.0)
     optimizer.step()
-
-
-def peak_resident_bytes() -> int:
-    """Return the most memory this process held at once, libraries and mapped files included."""
-    return _fields().get("VmHWM") or _peak_rss_portable()
-
-
-def _fields() -> dict[str, int]:
-    """Read the memory lines of /proc/self/status, in bytes; empty where there are none."""
-    try:
-        lines = _STATUS.read_text().splitlines()
-    except OSError:
-        return {}
-    pairs = (line.split(":", 1) for line in lines if line.endswith(" kB"))
-    return {name: int(text.split()[0]) * 1024 for name, text in pairs}
-
-
-def _anonymous_now() -> int:
-    """Return the anonymous resident bytes of this process, or its peak where only that is known."""
-    return _fields().get("RssAnon") or _peak_rss_portable()
-
-
-def _anonymous_peak() -> int:
-    """Return the peak of anonymous resident bytes since the last reset."""
-    # The kernel keeps a high-water mark of all pages only. The file pages of now are taken off:
-    # they may have been fewer at the peak, so the peak is never overstated by them.
-    fields = _fields()
-    if "VmHWM" not in fields:
-        return _peak_rss_portable()
-    return fields["VmHWM"] - fields.get("RssFile", 0) - fields.get("RssShmem", 0)
-
-
-def _peak_rss_portable() -> int:
-    """Return the peak resident bytes of the process since it began, for other systems."""
-    try:
-        import resource
-    except ImportError:
-        return 0
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _keep_freed_blocks(keep: bool) -> None:

@@ -4,10 +4,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from steelyard.catalog.hardware import Accelerator, Site
 from steelyard.cost.bill import bill
+from steelyard.cost.past_errors import past_width
 from steelyard.quantity import Check, Forecast
 from steelyard.train.config import TrainConfig
 from steelyard.train.pace import TIMED_STEPS, RunPace
@@ -17,17 +16,7 @@ __all__ = ["FORECASTER", "RunPrice", "price_run"]
 FORECASTER = "train.price"
 """Name of these forecasts in the ledger."""
 
-_PAST = 10
-"""Checked forecasts that count; older ones tell of another load of the machine."""
-
-_ENOUGH = 8
-
 _ASSUMED_SPREAD = 0.08
-_ASSUMED_SCORES = (0.25, 0.67, 1.15, 1.96)
-"""Absolute deviations at the 20, 50, 75 and 95 % of a normal distribution: they stand in for four
-checked forecasts before there are any."""
-
-_LEVEL = 0.8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,7 +80,7 @@ def price_run(
         The price.
     """
     duration_s = pace.seconds(config)
-    width = math.expm1(_log_width(past))
+    width = math.expm1(past_width(past, assumed_spread=_ASSUMED_SPREAD))
     said = f"{TIMED_STEPS} timed steps, a checkpoint and an evaluation"
     duration = Forecast.about(
         "run.duration", duration_s, relative=width, provenance="derived", source=said
@@ -121,16 +110,3 @@ def price_run(
         power_w=by_name["run.energy"].value / duration_s,
         is_rented=hour is not None and hour.method == "rented",
     )
-
-
-def _log_width(past: Sequence[Check]) -> float:
-    """Return the half-width of an 80 % interval of the logarithm of a duration."""
-    errors = [
-        abs(math.log(item.measurement.value / item.forecast.value))
-        for item in past[-_PAST:]
-        if item.measurement.value > 0 and item.forecast.value > 0
-    ]
-    if len(errors) < _ENOUGH:
-        errors += [_ASSUMED_SPREAD * score for score in _ASSUMED_SCORES]
-    # The next error is one more draw: of n values below it, the quantile is taken of n + 1.
-    return float(np.quantile(errors, _LEVEL, method="weibull"))

@@ -1,18 +1,23 @@
 """Folds: the same result by any number of workers and after any kill; the profile they make."""
 
+import contextlib
+import io
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
 
 from steelyard.cli.main import main
 from steelyard.data.pack import Pack
-from steelyard.data.table import DataTable, ProfileFold
-from steelyard.errors import ConfigError, StoreError
+from steelyard.data.table import DataTable, ProfileFold, Quarantine
+from steelyard.data.table.budget import FoldBudget
+from steelyard.errors import CapacityError, ConfigError, StoreError
 from steelyard.files import exclusive
 
 pa = pytest.importorskip("pyarrow")
@@ -134,13 +139,139 @@ def test_a_killed_pass_goes_on_where_it_was(folder, tmp_path):
     assert not list(journal.glob("*.pack"))
 
 
+class DeadlyFold(CountFold):
+    """Counts, and kills the worker that folds some rows, as often as there are marks."""
+
+    def __init__(self, marks):
+        self.marks = str(marks)
+
+    def update(self, state, batch):
+        marks = sorted(pathlib.Path(self.marks).iterdir())
+        if marks and batch.column(0)[0].as_py() >= 1000:
+            marks[0].unlink(missing_ok=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().update(state, batch)
+
+
+def test_a_worker_that_is_killed_in_a_fold_is_replaced(folder, tmp_path):
+    (tmp_path / "kill").touch()
+    table = DataTable.scan(folder)
+    found = table.fold(DeadlyFold(tmp_path), ProfileFold(), workers=2)
+    assert found.results["count"] == 7 * 499
+    assert not list(tmp_path.iterdir())
+    alone = table.fold(ProfileFold()).results["profile"]
+    assert repr(found.results["profile"]) == repr(alone)
+
+
+def test_a_part_that_kills_every_worker_is_named_with_its_memory(folder, tmp_path):
+    for name in range(50):
+        (tmp_path / f"kill{name}").touch()
+    with pytest.raises(CapacityError, match=r"the part of .*2\.csv from row 1 died.* it held \d"):
+        DataTable.scan(folder).fold(DeadlyFold(tmp_path), workers=2)
+
+
+KILLED_ANYWHERE = """
+import json, sys
+from pathlib import Path
+from steelyard.data.table import DataTable, ProfileFold, folds
+from steelyard.data.table.row_folds import RowHashFold
+print("ready", flush=True)
+table = DataTable.scan(sys.argv[1])
+given = [ProfileFold(), RowHashFold(), folds.moments(), folds.quantiles()]
+found = table.fold(*given, journal=Path(sys.argv[2]), done=lambda _: print("part", flush=True))
+bits = [repr(found.results["profile"]), found.results["row hashes"]]
+bits += [repr(sorted((name, {k: v.tolist() for k, v in sketch.sections().items()}.items())
+         for name, sketch in found.results[fold.name].items())) for fold in given[2:]]
+print(json.dumps([*bits, found.rows, sorted(map(list, found.quarantine.counts.items()))]))
+"""
+
+
+def run_here(folder, journal):
+    """Run the same script in this process; return what it printed last."""
+    printed = io.StringIO()
+    before, sys.argv = sys.argv, ["", str(folder), str(journal)]
+    try:
+        with contextlib.redirect_stdout(printed):
+            exec(KILLED_ANYWHERE, {})
+    finally:
+        sys.argv = before
+    return printed.getvalue().splitlines()[-1]
+
+
+def kill_at_random(folder, journal, rng):
+    """Kill a scan at a moment that does not depend on the machine's speed."""
+    command = [sys.executable, "-c", KILLED_ANYWHERE, str(folder), str(journal)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        # After some part or right away, and some moment later.
+        for _ in range(int(rng.integers(0, 3))):
+            if not process.stdout.readline().startswith("part"):
+                break
+        time.sleep(rng.uniform(0, 0.03))
+        process.kill()
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
+def test_a_scan_killed_at_random_ends_as_one_that_was_not(folder, tmp_path, kills):
+    expected = run_here(folder, tmp_path / "undisturbed")
+    rng = np.random.default_rng(1)
+    for _ in range(kills):
+        kill_at_random(folder, tmp_path / "journal", rng)
+    assert run_here(folder, tmp_path / "journal") == expected
+    assert not list((tmp_path / "journal").glob("*.pack"))
+
+
+def test_a_budget_changes_nothing_but_rounding(folder, tmp_path):
+    table = DataTable.scan(folder)
+    given = [ProfileFold(), CountFold()]
+    free, bounded = (table.fold(*given, memory=memory) for memory in (None, "60MB"))
+    assert bounded.results["count"] == free.results["count"]
+    pairs = zip(bounded.results["profile"].columns, free.results["profile"].columns, strict=True)
+    for mine, theirs in pairs:
+        assert mine.quantiles == theirs.quantiles
+        assert mine.mean == pytest.approx(theirs.mean, nan_ok=True)
+    two = table.fold(*given, memory="60MB", workers=2)
+    assert repr(two.results["profile"]) == repr(bounded.results["profile"])
+
+
+def test_a_budget_that_holds_no_part_is_refused_with_one_that_does(folder, tmp_path):
+    from pyarrow import parquet
+
+    wide = {f"v{place}": np.arange(20_000) * place for place in range(60)}
+    parquet.write_table(pa.table(wide), tmp_path / "wide.parquet")
+    for table in (DataTable.scan(folder), DataTable.scan(tmp_path / "wide.parquet")):
+        with pytest.raises(CapacityError, match="memory: 1 MB do not hold") as caught:
+            table.fold(ProfileFold(), memory="1MB")
+        least = caught.value.hint.removeprefix("give ").partition(" or more")[0]
+        assert table.fold(ProfileFold(), memory=least).rows in (7 * 499, 20_000)
+    assert "60 columns" in str(caught.value)
+    with pytest.raises(ConfigError):
+        table.fold(CountFold(), memory="much")
+
+
+def test_batches_stay_within_what_a_budget_allows(folder, tmp_path):
+    from pyarrow import parquet
+
+    wide = {f"v{place}": np.random.default_rng(place).random(50_000) for place in range(40)}
+    parquet.write_table(pa.table(wide), tmp_path / "wide.parquet")
+    table = DataTable.scan(tmp_path)
+    given = [CountFold()]
+    small, large = (FoldBudget.of(table, given, memory) for memory in (90e6, 900e6))
+    assert small.limits.batch_rows < large.limits.batch_rows <= 65_536
+    assert small.read_bytes < large.read_bytes
+    bounded = table.with_limits(small.limits)
+    batches = bounded.read(table.partitions[0], Quarantine())
+    assert max(len(batch) for batch in batches) <= small.limits.batch_rows
+
+
 def test_a_part_that_is_damaged_or_of_other_files_is_read_again(folder, tmp_path):
     journal = tmp_path / "journal"
     table = DataTable.scan(folder)
-    from steelyard.data.table.folding import _fold_part, _Journal
+    from steelyard.data.table.folding import _fold_part
+    from steelyard.data.table.journal import FoldJournal
 
-    kept = _Journal(journal, table, ["count"])
-    kept.write(0, _fold_part(table, [CountFold()], table.partitions[0]))
+    kept = FoldJournal(journal, table, ["count"])
+    kept.write(0, _fold_part(table, [CountFold()], False, table.partitions[0]))
     path = next(journal.glob("*.pack"))
     damaged = bytearray(path.read_bytes())
     damaged[70] ^= 1
@@ -212,3 +343,13 @@ def test_a_state_that_is_read_back_is_the_same(folder):
 
     again = fold.of(table.schema, Pack(pack_bytes(fold.sections(state))).sections())
     assert repr(fold.finish(again)) == repr(fold.finish(state))
+
+
+def test_times_beyond_python_s_are_profiled():
+    pa = pytest.importorskip("pyarrow")
+    rows = {
+        "day": pa.array([10**9, 3, 3], pa.int32()).cast(pa.date32()),
+        "at": pa.array([1, 2, 2], pa.timestamp("ns")),
+    }
+    found = DataTable.scan(pa.table(rows)).fold(ProfileFold()).results["profile"]
+    assert [item.distinct for item in found.columns] == pytest.approx([2, 2], abs=0.1)

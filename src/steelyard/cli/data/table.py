@@ -1,31 +1,32 @@
-"""`steelyard data table`: what tables in files hold, in one pass."""
+"""`steelyard data table`: what tables in files hold, what looking costs, clean copies, and SQL."""
 
-import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import cyclopts
-import numpy as np
 
-from steelyard.cli.output import Switch, print_report
+from steelyard.cli.output import Switch, print_json, print_report
 from steelyard.errors import BackendError, ConfigError
 from steelyard.runs.progress import progress
 from steelyard.runs.report import Cell, Column, Facts, Report, Section, Table, Text
-from steelyard.units import pretty
+from steelyard.units import parse, pretty
 
 if TYPE_CHECKING:
-    from steelyard.data.table import ColumnProfile, DataTable, Folded, Quarantine, TableProfile
+    from steelyard.data.table import DataTable, Folded, Quarantine
+    from steelyard.data.table.sql import SqlAnswer
 
 __all__ = ["app"]
 
 app = cyclopts.App(name="table", help="Look at tables in files: CSV, JSON lines, Parquet, Arrow.")
 _Sources = Annotated[
     str,
-    cyclopts.Parameter(help="Files, patterns such as 'sales/*.csv', and folders."),
+    cyclopts.Parameter(help="Files, patterns such as 'sales/*.csv', folders, and addresses."),
 ]
 """The help of arguments that may be many stands here: it is not read from a docstring."""
-_SHOWN_BAD = 10
+
+
+app.command("steelyard.cli.data.drift:drift", name="drift")
 
 
 @app.command
@@ -34,7 +35,14 @@ def profile(
     types: str = "",
     workers: int = 1,
     journal: Path | None = None,
+    memory: str = "",
+    cluster: str = "",
     quarantine: Path | None = None,
+    sketch: Path | None = None,
+    dry_run: Switch = False,
+    storage: str = "",
+    outside: Switch = False,
+    no_keep: Switch = False,
     json: Switch = False,
     report: Path | None = None,
 ) -> None:
@@ -42,34 +50,252 @@ def profile(
 
     Example: steelyard data table profile 'sales/*.csv' --report profile.html
 
+    Bytes, time, memory and dollars are forecast before the pass and checked after it. The first
+    call measures for some seconds how fast this machine reads tables.
+
     Args:
-        *sources: files, patterns such as 'sales/*.csv', and folders.
+        *sources: files, patterns such as 'sales/*.csv', folders, and addresses.
         types: kinds of columns of text files, in place of what their values look like, such as
             "id=text, price=number".
         workers: processes that read parts of the files.
         journal: folder that keeps finished parts; after a kill the same line goes on there.
+        memory: most bytes that rows and sketches may take, such as 200MB; refused where one part
+            of the table does not fit.
+        cluster: Ray address that parts are read on, such as auto; files must be found there too.
         quarantine: CSV file for the rows that were set aside, the first thousand of them.
+        sketch: file that keeps what was found, which `steelyard data table drift` compares later
+            without reading the table.
+        dry_run: stop after the forecast; no rows are read, but for the first.
+        storage: storage tier that the files are priced and timed in, such as s3-standard; where
+            they lie when it is left out.
+        outside: count the bytes as leaving the network of the storage's vendor.
+        no_keep: enter nothing in the ledger.
         json: print JSON instead of tables.
         report: HTML file for the page.
     """
+    from steelyard.cli.data import scanning
+
+    table = _scanned("profile", sources, _kinds(types), workers)
+    works, said = scanning.forecast_pass(table, storage, workers, leaves=outside, quiet=json)
+    if dry_run:
+        _print_forecast(table, works, said, json=json, report=report)
+        return
+    is_whole = not (journal and any(journal.glob("*.pack")))
+    # Libraries are loaded before memory is measured: they are no part of the pass.
+    from steelyard.cli.data.profile_page import profile_page, profile_values
+
+    meter = scanning.PassMeter()
+    began_s = time.perf_counter()
+    passing = {"workers": workers, "journal": journal, "cluster": cluster}
+    folded = _folded(table, passing | {"memory": memory or None}, quiet=json)
+    took_s = time.perf_counter() - began_s
+    read_bytes = folded.quarantine.reads.num_bytes
+    checks = meter.checks(said, read_bytes, workers=workers, is_whole=is_whole)
+    # Forecasts for storage elsewhere are of no pass that was made here.
+    if storage:
+        checks = [item for item in checks if item.forecast.quantity == "scan.bytes_read"]
+    if is_whole and not no_keep:
+        scanning.keep_checks(checks, workers)
+    if quarantine is not None:
+        _write_bad(quarantine, folded.quarantine)
+    if sketch is not None:
+        from steelyard.data.table.sketch_file import TableSketch
+
+        TableSketch.of(table, folded).write(sketch)
+    page = profile_page(table, folded, took_s, scanning.cost_sections(table, works, said, checks))
+    values = profile_values(table, folded, took_s) | {
+        "forecasts": scanning.plain_forecasts(said),
+        "bytes_read": read_bytes,
+    }
+    print_report(page, json=json, html=report, values=values)
+
+
+def _print_forecast(
+    table: "DataTable", works: Any, said: Any, *, json: bool, report: Path | None
+) -> None:
+    """Print what a pass would take."""
+    from steelyard.cli.data import scanning
+    from steelyard.cli.data.profile_page import told_files
+
+    rows = sum(work.rows for work in works)
+    facts = [
+        ("files", f"{len(table.files):,}, {pretty(table.num_bytes, 'byte')}", ""),
+        ("rows", f"about {rows:,.0f}", ""),
+        ("columns", f"{len(table.schema):,}", ""),
+    ]
+    problems = [f"{path} was left out: {why}" for path, why in table.unreadable.items()]
+    lines = [Text(line) for line in (*problems, *table.drift)]
+    page = Report(
+        "Forecast of a profile",
+        told_files(table) + ", rows not read but for the first",
+        [Section("Table", [Facts(facts), *lines]), *scanning.cost_sections(table, works, said)],
+    )
+    values = {
+        "rows": rows,
+        "num_bytes": table.num_bytes,
+        "drift": list(table.drift),
+        "forecasts": scanning.plain_forecasts(said),
+    }
+    print_report(page, json=json, html=report, values=values)
+
+
+@app.command
+def clean(
+    *sources: _Sources,
+    out: Path,
+    types: str = "",
+    missing: str = "",
+    drop_duplicates: Switch = False,
+    json: Switch = False,
+) -> None:
+    """Write the good rows to one file, and those set aside to a second beside it.
+
+    Example: steelyard data table clean 'sales/*.csv' --out clean.parquet
+
+    Texts lose blanks around them, and words for a missing value become missing. Rows written, left
+    out and set aside add up to those of the files.
+
+    Args:
+        *sources: files, patterns such as 'sales/*.csv', folders, and addresses.
+        out: file of the good rows: .parquet, .arrow, .csv, .tsv or .jsonl, text also with .gz; rows
+            set aside stand beside it in NAME.quarantine.csv.
+        types: kinds of columns of text files, in place of what their values look like, such as
+            "id=text, price=number".
+        missing: more words for a missing value, between commas, such as "-, unknown".
+        drop_duplicates: leave out rows that equal an earlier one in every column.
+        json: print JSON instead of tables.
+    """
+    from dataclasses import asdict
+
+    from steelyard.data.table.cleaning import clean as write_clean
+    from steelyard.data.table.cleaning import quarantine_path
+
+    table = _scanned("clean", sources, _kinds(types), 1)
+    words = [word.strip() for word in missing.split(",") if word.strip()]
+    with progress("clean", quiet=json):
+        found = write_clean(table, out, drop_duplicates=drop_duplicates, missing=words)
+    values = asdict(found) | {"out": str(out), "quarantine": str(quarantine_path(out))}
+    values["set_aside"] = found.quarantine.total
+    if json:
+        print_json(values)
+        return
+    from steelyard.cli.data.profile_page import quarantine_table, told_files
+
+    names = ("read", "written", "set_aside", "duplicates", "trimmed", "emptied")
+    heads = ("rows read", "written", "set aside", "duplicates left out", "texts trimmed")
+    heads += ("texts that stood for nothing",)
+    facts = [(head, f"{values[name]:,}", "") for head, name in zip(heads, names, strict=True)]
+    sections = [Section("Rows", [Facts(facts), *map(Text, table.drift)])]
+    if found.quarantine.total:
+        sections.append(Section("Rows set aside", [quarantine_table(found.quarantine)]))
+    Report(f"Clean copy in {out}", told_files(table), sections).print()
+
+
+@app.command
+def sql(
+    query: str,
+    *sources: _Sources,
+    out: Path | None = None,
+    rows: int = 50,
+    types: str = "",
+    memory: str = "1 GB",
+    threads: int = 1,
+    timeout_s: float = 600.0,
+    json: Switch = False,
+) -> None:
+    """Answer one SELECT over tables with DuckDB, which can read those tables and nothing else.
+
+    Example: steelyard data table sql "select shop, sum(price) from sales group by shop" sales.csv
+
+    A table is named as its file or folder; NAME=FILE names it otherwise.
+
+    Args:
+        query: one SELECT statement.
+        *sources: files, patterns, folders and addresses, each a table; NAME=FILE gives a name.
+        out: file for all rows of the answer, in the format of its name's end.
+        rows: most rows that are printed.
+        types: kinds of columns of text files, in place of what their values look like, such as
+            "id=text, price=number".
+        memory: most memory of DuckDB, such as "500 MB".
+        threads: threads of DuckDB.
+        timeout_s: seconds after which the query is stopped.
+        json: print rows as JSON, one object each.
+    """
+    from steelyard.data.table.sql import query as answered
+
+    if rows < 1 or threads < 1 or timeout_s <= 0:
+        raise ConfigError("--rows and --threads must be 1 or more, --timeout-s above 0")
+    tables = _views(sources, _kinds(types))
+    settings = {"memory_bytes": parse(memory, "byte", where="--memory"), "threads": threads}
+    with answered(query, tables, timeout_s=timeout_s, **settings) as answer:
+        if out is not None:
+            from steelyard.data.table.writing import write_file
+
+            written = write_file(out, answer.schema, answer)
+            print_json(
+                {"rows": written, "out": str(out), "set_aside": answer.set_aside}
+            ) if json else print(f"{written:,} rows in {out}")
+            return
+        _print_answer(answer, rows, json=json)
+
+
+def _views(sources: tuple[str, ...], kinds: dict[str, str]) -> "dict[str, DataTable]":
+    """Look at each source as a table of its own."""
+    from steelyard.data.table.sql import view_name
+
+    found: dict[str, DataTable] = {}
+    for source in sources:
+        name, is_named, path = source.partition("=")
+        # A path may hold such a sign; a name of SQL is a word.
+        if not (is_named and name.isidentifier()):
+            name, path = view_name(source), source
+        if name in found:
+            raise ConfigError(f"two tables are named {name!r}", hint=f"name one, as other={path}")
+        found[name] = _scanned("sql", (path,), {}, 1)
+    for name, table in found.items():
+        own = {column: kind for column, kind in kinds.items() if column in table.kinds}
+        if own:
+            found[name] = _scanned("sql", tuple(item.path for item in table.files), own, 1)
+    known = {column for table in found.values() for column in table.kinds}
+    if unknown := [column for column in kinds if column not in known]:
+        raise ConfigError(f"--types names {unknown[0]!r}, which no table of text has")
+    return found
+
+
+def _print_answer(answer: "SqlAnswer", most: int, *, json: bool) -> None:
+    """Print the first rows of an answer."""
+    shown: list[dict[str, Any]] = []
+    is_cut = False
+    for batch in answer:
+        shown += batch.slice(0, most + 1 - len(shown)).to_pylist()
+        if is_cut := len(shown) > most:
+            break
+    shown = shown[:most]
+    if json:
+        print_json({"rows": shown, "is_cut": is_cut, "set_aside": answer.set_aside})
+        return
+    names = answer.schema.names
+    # A result may have two columns of one name, of which a row as a dict keeps the last.
+    cells: list[list[Cell]] = [
+        ["" if row[name] is None else str(row[name]) for name in names] for row in shown
+    ]
+    notes = [f"the first {most:,} rows; --rows shows more, --out writes all"] if is_cut else []
+    if answer.set_aside:
+        notes.append(f"{answer.set_aside:,} rows of the files are set aside and in no answer")
+    blocks = [Table([Column(name) for name in names], cells), *map(Text, notes)]
+    Report("Answer", f"{len(shown):,} rows", [Section("Rows", blocks)]).print()
+
+
+def _scanned(
+    verb: str, sources: tuple[str, ...], kinds: dict[str, str], workers: int
+) -> "DataTable":
+    """Look at the files; the libraries that read them are an extra."""
     if not sources:
         raise ConfigError(
-            "data table profile needs files", hint="steelyard data table profile 'sales/*.csv'"
+            f"data table {verb} needs files", hint=f"steelyard data table {verb} 'sales/*.csv'"
         )
     if workers < 1:
         raise ConfigError(f"--workers is {workers}, but must be 1 or more")
-    table = _scanned(sources, _kinds(types))
-    began_s = time.perf_counter()
-    folded = _folded(table, workers, journal, quiet=json)
-    took_s = time.perf_counter() - began_s
-    if quarantine is not None:
-        _write_bad(quarantine, folded.quarantine)
-    page = _page(table, folded, took_s)
-    print_report(page, json=json, html=report, values=_values(table, folded, took_s))
-
-
-def _scanned(sources: tuple[str, ...], kinds: dict[str, str]) -> "DataTable":
-    """Look at the files; the libraries that read them are an extra."""
     try:
         from steelyard.data.table import DataTable
     except ImportError as error:
@@ -101,8 +327,8 @@ def _kinds(given: str) -> dict[str, str]:
     return found
 
 
-def _folded(table: "DataTable", workers: int, journal: Path | None, *, quiet: bool) -> "Folded":
-    """Profile the table with a bar of the bytes read."""
+def _folded(table: "DataTable", passing: dict[str, Any], *, quiet: bool) -> "Folded":
+    """Profile the table with a bar of the bytes read; `passing` is what else `fold` is told."""
     from steelyard.data.table import ProfileFold
 
     total = float(sum(part.num_bytes for part in table.partitions)) or 1.0
@@ -114,7 +340,7 @@ def _folded(table: "DataTable", workers: int, journal: Path | None, *, quiet: bo
             read += num_bytes
             advance(float(read), f"{pretty(read, 'byte')} of {pretty(total, 'byte')}")
 
-        return table.fold(ProfileFold(), workers=workers, journal=journal, done=done)
+        return table.fold(ProfileFold(), done=done, **passing)
 
 
 def _write_bad(path: Path, quarantine: "Quarantine") -> None:
@@ -127,129 +353,3 @@ def _write_bad(path: Path, quarantine: "Quarantine") -> None:
         writer = csv.writer(file)
         writer.writerow(["file", "row", "field", "value", "reason"])
         writer.writerows(quarantine.rows)
-
-
-def _page(table: "DataTable", folded: "Folded", took_s: float) -> Report:
-    """Make the page."""
-    found: TableProfile = folded.results["profile"]
-    quarantine = folded.quarantine
-    facts = Facts(
-        [
-            ("rows", f"{found.rows:,}", ""),
-            ("set aside", f"{quarantine.total:,}", ""),
-            ("distinct rows", f"about {found.distinct_rows:,.0f}", ""),
-            ("files", f"{len(table.files):,}, {pretty(table.num_bytes, 'byte')}", ""),
-            ("rows per second", f"{(found.rows + quarantine.total) / max(took_s, 1e-9):,.0f}", ""),
-        ]
-    )
-    problems = [f"{path} was left out: {why}" for path, why in table.unreadable.items()]
-    problems += found.problems()
-    sections = [
-        Section("Table", [facts]),
-        Section("Columns", [_columns(found)]),
-        Section("Problems", [Text(line) for line in problems] or [Text("none")]),
-    ]
-    if quarantine.total:
-        sections.append(Section("Rows set aside", [_bad(quarantine)]))
-    return Report("Profile", "one pass over " + _told(table), sections)
-
-
-def _told(table: "DataTable") -> str:
-    """Return the files in words."""
-    first = table.files[0].path
-    return first if len(table.files) == 1 else f"{first} and {len(table.files) - 1} more"
-
-
-def _columns(found: "TableProfile") -> Table:
-    """List the columns."""
-    heads = ("missing", "distinct", "least", "5 %", "median", "95 %", "largest", "mean")
-    ranks = (0, 0, 0, 1, 0, 1, 0, 1)
-    columns = [
-        Column(words, align="right", rank=rank) for words, rank in zip(heads, ranks, strict=True)
-    ]
-    rows: list[list[Cell]] = []
-    for item in found.columns:
-        levels = item.quantiles or (math.nan,) * 5
-        numbers = (item.least, levels[0], levels[2], levels[4], item.largest, item.mean)
-        is_time = item.type.startswith(("timestamp", "date"))
-        rows.append(
-            [
-                item.name,
-                item.type,
-                f"{item.missing / max(found.rows, 1):.1%}",
-                f"{item.distinct:,.0f}",
-                *(_number(value, is_time=is_time) for value in numbers),
-                _frequent(item),
-            ]
-        )
-    note = (
-        "distinct values within 1.6 % (standard error), quantiles within 1.65 % of the ranks; of "
-        "text the mean is that of its length"
-    )
-    return Table(
-        [Column("column"), Column("type", rank=1), *columns, Column("most frequent", rank=2)],
-        rows,
-        caption=note,
-    )
-
-
-def _number(value: float, *, is_time: bool) -> str:
-    """Return a number for people, a time as one."""
-    if math.isnan(value):
-        return ""
-    if is_time:
-        shown = str(np.datetime64(round(value), "s")).replace("T", " ")
-        return shown.removesuffix(" 00:00:00")
-    return f"{value:,.0f}" if abs(value) >= 1000 and value == round(value) else f"{value:.4g}"
-
-
-def _frequent(item: "ColumnProfile") -> str:
-    """Return the most frequent values with their counts."""
-    return ", ".join(f"{text} ({count:,})" for text, count in item.frequent[:3])
-
-
-def _bad(quarantine: "Quarantine") -> Table:
-    """List what was set aside, by file, field and reason, with an example of each."""
-    examples = {(row.file, row.field, row.reason): row for row in reversed(quarantine.rows)}
-    rows: list[list[Cell]] = []
-    for key, count in quarantine.counts.most_common(_SHOWN_BAD):
-        example = examples.get(key)
-        told = f"row {example.row:,}: {example.value}" if example else ""
-        rows.append([key[0], key[1] or "(whole row)", key[2], f"{count:,}", told])
-    heads = ("file", "field", "reason")
-    columns = [*map(Column, heads), Column("rows", align="right"), Column("such as")]
-    return Table(columns, rows)
-
-
-def _values(table: "DataTable", folded: "Folded", took_s: float) -> dict[str, Any]:
-    """Return all figures, for programs."""
-    from dataclasses import asdict
-
-    found: TableProfile = folded.results["profile"]
-    counts = folded.quarantine.counts
-    return {
-        "rows": found.rows,
-        "distinct_rows": found.distinct_rows,
-        "files": [item.path for item in table.files],
-        "unreadable": dict(table.unreadable),
-        "num_bytes": table.num_bytes,
-        "seconds": took_s,
-        "columns": [_plain(asdict(item)) for item in found.columns],
-        "problems": found.problems(),
-        "quarantine": {
-            "rows": folded.quarantine.total,
-            "counts": [
-                {"file": file, "field": field, "reason": reason, "rows": count}
-                for (file, field, reason), count in counts.items()
-            ],
-            "examples": [row._asdict() for row in folded.quarantine.rows[:100]],
-        },
-    }
-
-
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """Return values without NaN, which JSON lacks."""
-    return {
-        name: None if isinstance(value, float) and math.isnan(value) else value
-        for name, value in values.items()
-    }

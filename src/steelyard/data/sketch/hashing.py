@@ -12,7 +12,15 @@ from steelyard.jit import njit
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["NULL_HASH", "hash_column", "hash_integers", "hash_texts", "mix64"]
+__all__ = [
+    "NULL_HASH",
+    "add_to_rows",
+    "hash_column",
+    "hash_integers",
+    "hash_texts",
+    "mix64",
+    "scramble",
+]
 
 NULL_HASH = np.uint64(0x5851F42D4C957F2D)
 """Hash of a missing value."""
@@ -130,6 +138,32 @@ def hash_texts(texts: Sequence[str]) -> NDArray[np.uint64]:
     return found
 
 
+@njit()
+def add_to_rows(whole: np.ndarray, hashes: np.ndarray, place: int) -> None:
+    """Add a column's hashes to those of its rows, in place.
+
+    Args:
+        whole: sums so far, uint64 [rows].
+        hashes: of the column, uint64 [rows].
+        place: of the column; equal values of two columns must not cancel.
+    """
+    salt = np.uint64(2 * place + 1)
+    for row in range(len(whole)):
+        whole[row] += mix64(hashes[row] + salt)
+
+
+@njit()
+def scramble(hashes: np.ndarray) -> None:
+    """Scramble sums of hashes in place, uint64 [rows]."""
+    for row in range(len(hashes)):
+        hashes[row] = mix64(hashes[row])
+
+
+def _filled(column: "pa.Array", value: float) -> "pa.Array":
+    """Return a column with a value in its gaps."""
+    return compute().fill_null(column, value) if column.null_count else column
+
+
 def hash_column(column: "pa.Array") -> NDArray[np.uint64]:
     """Hash each value of an Arrow array.
 
@@ -155,7 +189,7 @@ def hash_column(column: "pa.Array") -> NDArray[np.uint64]:
     elif pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
         found = _of_bytes(column, np.int64)
     elif pa.types.is_floating(kind):
-        values = compute().fill_null(column, 0.0).cast(pa.float64()).to_numpy(zero_copy_only=False)
+        values = _filled(column, 0.0).cast(pa.float64()).to_numpy(zero_copy_only=False)
         found = np.empty(len(column), np.uint64)
         _hash_floats(values, values.view(np.uint64), found)
     else:
@@ -197,4 +231,4 @@ def _of_integers(column: "pa.Array") -> NDArray[np.uint64]:
         return _of_bytes(
             pa.array([str(item) for item in column.to_pylist()], pa.large_string()), np.int64
         )
-    return hash_integers(compute().fill_null(whole, 0).to_numpy(zero_copy_only=False))
+    return hash_integers(_filled(whole, 0).to_numpy(zero_copy_only=False))

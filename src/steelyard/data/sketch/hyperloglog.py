@@ -6,26 +6,36 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from steelyard.data.sketch.hashing import NULL_HASH
 from steelyard.errors import ConfigError
 from steelyard.jit import njit
 
-__all__ = ["HyperLogLog"]
+__all__ = ["HyperLogLog", "add_hash"]
+
+
+@njit()
+def add_hash(registers: np.ndarray, value: np.uint64, precision: int) -> None:
+    """Raise a hash's register to the place of its first set bit."""
+    register = value >> np.uint64(64 - precision)
+    value <<= np.uint64(precision)
+    known = np.uint64(registers[register])
+    # Nearly all values leave the register as it is, which one comparison says.
+    if known and value >> (np.uint64(64) - known):
+        return
+    rank, most = np.uint64(1), np.uint64(64 - precision)
+    while value < np.uint64(0x8000000000000000) and rank <= most:
+        value <<= np.uint64(1)
+        rank += np.uint64(1)
+    if rank > known:
+        registers[register] = rank
 
 
 @njit()
 def _add(registers: np.ndarray, hashes: np.ndarray, precision: int) -> None:
-    """Raise each hash's register to the place of its first set bit."""
-    rest = np.uint64(64 - precision)
+    """Raise each hash's register."""
     for row in range(len(hashes)):
-        value = hashes[row]
-        register = value >> rest
-        value <<= np.uint64(precision)
-        rank = np.uint8(1)
-        while value < np.uint64(0x8000000000000000) and rank <= rest:
-            value <<= np.uint64(1)
-            rank += np.uint8(1)
-        if rank > registers[register]:
-            registers[register] = rank
+        if hashes[row] != NULL_HASH:
+            add_hash(registers, hashes[row], precision)
 
 
 class HyperLogLog:
@@ -61,7 +71,7 @@ class HyperLogLog:
         return 1.04 / math.sqrt(len(self.registers))
 
     def update(self, hashes: ArrayLike) -> None:
-        """Add values by their hashes.
+        """Add values by their hashes; those that are missing (`NULL_HASH`) are left out.
 
         Args:
             hashes: uint64, [rows], well mixed as those of `hash_column`.

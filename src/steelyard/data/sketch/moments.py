@@ -37,28 +37,43 @@ def _merge(into: np.ndarray, other: np.ndarray) -> None:
     into[_COUNT] = n
 
 
+@njit(fastmath={"reassoc"})
+def _total(values: np.ndarray) -> float:
+    """Return the sum of values."""
+    total = 0.0
+    for value in values:
+        total += value
+    return total
+
+
+@njit(fastmath={"reassoc"})
+def _powers(values: np.ndarray, mean: float) -> tuple[float, float, float]:
+    """Return the sums of the second to fourth powers about a mean."""
+    second = third = fourth = 0.0
+    for value in values:
+        apart = value - mean
+        square = apart * apart
+        second += square
+        third += square * apart
+        fourth += square * square
+    return second, third, fourth
+
+
 @njit(error_model="numpy")
 def _add(state: np.ndarray, values: np.ndarray) -> None:
     """Add finite values, block by block."""
     part = np.zeros(5)
     for start in range(0, len(values), _BLOCK):
         block = values[start : start + _BLOCK]
-        count, total = 0.0, 0.0
-        for value in block:
-            if np.isfinite(value):
-                count += 1.0
-                total += value
-        mean = total / count if count else 0.0
-        second = third = fourth = 0.0
-        for value in block:
-            if np.isfinite(value):
-                apart = value - mean
-                square = apart * apart
-                second += square
-                third += square * apart
-                fourth += square * square
-        part[0], part[1], part[2], part[3], part[4] = count, mean, second, third, fourth
-        _merge(state, part)
+        total = _total(block)
+        # One value that is not finite makes the sum so; nearly all blocks have none.
+        if not np.isfinite(total):
+            block = block[np.isfinite(block)]
+            total = _total(block)
+        if len(block):
+            part[_COUNT], part[_MEAN] = len(block), total / len(block)
+            part[_SECOND], part[_THIRD], part[_FOURTH] = _powers(block, part[_MEAN])
+            _merge(state, part)
 
 
 class Moments:
@@ -163,11 +178,15 @@ class Covariance:
             rows: float64; a row with a value that is not finite is left out.
         """
         given = np.asarray(rows, np.float64).reshape(-1, self.width)
-        whole = given[np.isfinite(given).all(axis=1)]
-        if len(whole):
-            mean = whole.mean(axis=0)
-            apart = whole - mean
-            self._take(len(whole), mean, apart.T @ apart)
+        # One value that is not finite makes the sum so; nearly all batches have none.
+        total = given.sum(axis=0)
+        if not np.isfinite(total).all():
+            given = given[np.isfinite(given).all(axis=1)]
+            total = given.sum(axis=0)
+        if len(given):
+            mean = total / len(given)
+            apart = given - mean
+            self._take(len(given), mean, apart.T @ apart)
 
     def merge(self, other: "Covariance") -> None:
         """Take in another sketch.

@@ -1,25 +1,25 @@
 """The profile of a table: what each column holds, in one pass and some megabytes."""
 
 import math
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.data.arrow import compute
-from steelyard.data.sketch import FrequentHashes, HyperLogLog, KllQuantiles, Moments, hash_column
-from steelyard.data.sketch.hashing import NULL_HASH, mix64
+from steelyard.data.sketch import HyperLogLog, KllQuantiles, Moments
+from steelyard.data.table.columns import BatchColumns, columns_of, has_numbers, is_text
+from steelyard.data.table.frequent_texts import FrequentTexts
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ColumnProfile", "ProfileFold", "TableProfile"]
+__all__ = ["ColumnProfile", "ColumnSketches", "ProfileFold", "TableProfile", "TableSketches"]
 
 _LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
-_COUNTERS = 256
+_WHOLE = 16_384
 _SHOWN = 5
-_LONGEST = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +58,40 @@ class ColumnProfile:
     count_error: int = 0
 
 
+@dataclass(slots=True)
+class ColumnSketches:
+    """Sketches of one column.
+
+    Attributes:
+        missing: rows without a value.
+        distinct: of values that are there.
+        frequent: the most frequent ones.
+        moments: of numbers, of times in seconds since 1970, of lengths of texts.
+        quantiles: of the same.
+    """
+
+    missing: int = 0
+    distinct: HyperLogLog = field(default_factory=lambda: HyperLogLog(12))
+    frequent: FrequentTexts = field(default_factory=FrequentTexts)
+    moments: Moments = field(default_factory=Moments)
+    quantiles: KllQuantiles = field(default_factory=lambda: KllQuantiles(whole=_WHOLE))
+
+
+@dataclass(slots=True)
+class TableSketches:
+    """Sketches of all columns, and of whole rows.
+
+    Attributes:
+        columns: in the order of the table.
+        rows: rows seen.
+        distinct: of whole rows.
+    """
+
+    columns: list[ColumnSketches]
+    rows: int = 0
+    distinct: HyperLogLog = field(default_factory=HyperLogLog)
+
+
 @dataclass(frozen=True, slots=True)
 class TableProfile:
     """All columns, and the rows.
@@ -66,11 +100,13 @@ class TableProfile:
         rows: their number.
         distinct_rows: estimated number of distinct ones.
         columns: in the order of the table.
+        sketches: what the figures come from.
     """
 
     rows: int
     distinct_rows: float
     columns: tuple[ColumnProfile, ...]
+    sketches: TableSketches = field(repr=False, compare=False)
 
     def problems(self) -> list[str]:
         """Return what a reader should know before the table is used, in words."""
@@ -95,50 +131,25 @@ def _problem(item: ColumnProfile, rows: int) -> str:
     return ""
 
 
-@dataclass(slots=True)
-class _ColumnState:
-    """Sketches of one column."""
-
-    missing: int = 0
-    distinct: HyperLogLog = field(default_factory=lambda: HyperLogLog(12))
-    frequent: FrequentHashes = field(default_factory=lambda: FrequentHashes(_COUNTERS))
-    moments: Moments = field(default_factory=Moments)
-    quantiles: KllQuantiles = field(default_factory=KllQuantiles)
-    texts: dict[int, str] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _TableState:
-    """Sketches of all columns, and of whole rows."""
-
-    columns: list[_ColumnState]
-    rows: int = 0
-    distinct: HyperLogLog = field(default_factory=HyperLogLog)
-
-
 class ProfileFold:
     """A `Fold` that makes a `TableProfile`."""
 
     name = "profile"
 
-    def init(self, schema: "pa.Schema") -> _TableState:
+    def init(self, schema: "pa.Schema") -> TableSketches:
         """Return the state before any row."""
         self._schema = schema
-        return _TableState([_ColumnState() for _ in schema])
+        return TableSketches([ColumnSketches() for _ in schema])
 
-    def update(self, state: _TableState, batch: "pa.RecordBatch") -> None:
+    def update(self, state: TableSketches, batch: "pa.RecordBatch") -> None:
         """Take rows in."""
-        whole = np.zeros(len(batch), np.uint64)
+        columns = columns_of(batch)
         for place, column in enumerate(state.columns):
-            values = batch.column(place)
-            hashes = hash_column(values)
-            # Each column is scrambled in its own way: equal values of two columns must not cancel.
-            whole += mix64(hashes + np.uint64(2 * place + 1))
-            _take(column, values, hashes)
+            _take(column, columns, place)
         state.rows += len(batch)
-        state.distinct.update(mix64(whole))
+        state.distinct.update(columns.row_hashes())
 
-    def merge(self, state: _TableState, later: _TableState) -> None:
+    def merge(self, state: TableSketches, later: TableSketches) -> None:
         """Take in the state of later rows."""
         for column, other in zip(state.columns, later.columns, strict=True):
             column.missing += other.missing
@@ -146,20 +157,19 @@ class ProfileFold:
             column.frequent.merge(other.frequent)
             column.moments.merge(other.moments)
             column.quantiles.merge(other.quantiles)
-            column.texts = _kept(column.frequent, other.texts | column.texts)
         state.rows += later.rows
         state.distinct.merge(later.distinct)
 
-    def finish(self, state: _TableState) -> TableProfile:
+    def finish(self, state: TableSketches) -> TableProfile:
         """Return the profile."""
         columns = [
             _finished(column, item.name, item.type)
             for column, item in zip(state.columns, self._schema, strict=True)
         ]
         distinct = min(state.distinct.estimate(), state.rows)
-        return TableProfile(state.rows, distinct, tuple(columns))
+        return TableProfile(state.rows, distinct, tuple(columns), state)
 
-    def sections(self, state: _TableState) -> dict[str, NDArray[Any]]:
+    def sections(self, state: TableSketches) -> dict[str, NDArray[Any]]:
         """Return a state as arrays by name."""
         found = {"rows": np.array([state.rows]), "distinct": state.distinct.registers}
         for place, column in enumerate(state.columns):
@@ -169,93 +179,56 @@ class ProfileFold:
                 "frequent": column.frequent.sections(),
                 "moments": column.moments.sections(),
                 "quantiles": column.quantiles.sections(),
-                "texts": _text_sections(column.texts),
             }
             for part, arrays in parts.items():
                 found |= {f"{place}.{part}.{name}": item for name, item in arrays.items()}
         return found
 
-    def of(self, schema: "pa.Schema", sections: dict[str, NDArray[Any]]) -> _TableState:
+    def of(self, schema: "pa.Schema", sections: dict[str, NDArray[Any]]) -> TableSketches:
         """Return the state of such arrays."""
         self._schema = schema
 
+        # Sorted out once: looking through all of them for each column is quadratic in columns.
+        parts: dict[tuple[str, str], dict[str, NDArray[Any]]] = defaultdict(dict)
+        for key, values in sections.items():
+            place, _, rest = key.partition(".")
+            name, _, inner = rest.partition(".")
+            parts[place, name][inner] = values
+
         def part(place: int, name: str) -> dict[str, NDArray[Any]]:
-            begins = f"{place}.{name}."
-            return {
-                key.removeprefix(begins): values
-                for key, values in sections.items()
-                if key.startswith(begins)
-            }
+            return parts[str(place), name]
 
         columns = [
-            _ColumnState(
+            ColumnSketches(
                 int(part(place, "missing")["count"][0]),
                 HyperLogLog.of(part(place, "distinct")),
-                FrequentHashes.of(part(place, "frequent")),
+                FrequentTexts.of(part(place, "frequent")),
                 Moments.of(part(place, "moments")),
                 KllQuantiles.of(part(place, "quantiles")),
-                _texts_of(part(place, "texts")),
             )
             for place in range(len(schema))
         ]
         distinct = HyperLogLog.of({"registers": sections["distinct"]})
-        return _TableState(columns, int(sections["rows"][0]), distinct)
+        return TableSketches(columns, int(sections["rows"][0]), distinct)
 
 
-def _take(column: _ColumnState, values: "pa.Array", hashes: NDArray[np.uint64]) -> None:
+def _take(state: ColumnSketches, columns: BatchColumns, place: int) -> None:
     """Feed a column's sketches."""
-    column.missing += values.null_count
-    present = hashes if not values.null_count else hashes[hashes != NULL_HASH]
-    column.distinct.update(present)
-    rows = column.frequent.update(present)
-    fresh = [row for row in rows.tolist() if int(present[row]) not in column.texts]
-    if fresh:
-        shown = values.drop_null() if values.null_count else values
-        known = zip(fresh, shown.take(fresh).to_pylist(), strict=True)
-        column.texts |= {int(present[row]): str(value)[:_LONGEST] for row, value in known}
-    if len(column.texts) > 4 * _COUNTERS:
-        column.texts = _kept(column.frequent, column.texts)
-    numbers = _numbers(values)
-    if numbers is not None:
-        column.moments.update(numbers)
-        column.quantiles.update(numbers)
+    values, hashes = columns.batch.column(place), columns.hashes(place)
+    state.missing += values.null_count
+    state.distinct.update(hashes)
+    state.frequent.update(values, hashes)
+    if has_numbers(values.type):
+        numbers = columns.numbers(place)
+        state.moments.update(numbers)
+        state.quantiles.update(numbers)
 
 
-def _kept(frequent: FrequentHashes, texts: dict[int, str]) -> dict[int, str]:
-    """Return the texts of values that are still counted."""
-    return {key: texts[key] for key in frequent.counters()[0].tolist() if key in texts}
-
-
-def _numbers(values: "pa.Array") -> NDArray[np.float64] | None:
-    """Return a column as floats, NaN where missing: numbers, seconds, or lengths of texts."""
-    import pyarrow as pa
-
-    kind = values.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        values = compute().binary_length(values)
-    elif pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        seconds = values.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
-        return seconds.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False) / 1e6
-    elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
-        return None
-    if pa.types.is_boolean(kind):
-        values = values.cast(pa.int8())
-    return values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-
-
-def _finished(column: _ColumnState, name: str, kind: "pa.DataType") -> ColumnProfile:
+def _finished(column: ColumnSketches, name: str, kind: "pa.DataType") -> ColumnProfile:
     """Return a column's profile."""
-    import pyarrow as pa
-
-    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    keys, counts = column.frequent.counters()
-    pairs = zip(keys.tolist(), counts.tolist(), strict=True)
-    # A count that could as well be another value's says nothing.
-    least = max(column.frequent.error, 1)
-    known = [(column.texts[key], count) for key, count in pairs if key in column.texts]
-    shown = [pair for pair in known if pair[1] > least][:_SHOWN]
-    has_numbers = column.moments.count > 0
-    quantiles = column.quantiles.quantile(_LEVELS).tolist() if has_numbers and not is_text else []
+    is_length = is_text(kind)
+    has_any = column.moments.count > 0 and not is_length
+    quantiles = column.quantiles.quantile(_LEVELS).tolist() if has_any else []
     return ColumnProfile(
         name=name,
         type=str(kind),
@@ -265,28 +238,9 @@ def _finished(column: _ColumnState, name: str, kind: "pa.DataType") -> ColumnPro
         mean=column.moments.mean,
         std=column.moments.std,
         skewness=column.moments.skewness,
-        least=math.nan if is_text else column.quantiles.least,
-        largest=math.nan if is_text else column.quantiles.largest,
+        least=math.nan if is_length else column.quantiles.least,
+        largest=math.nan if is_length else column.quantiles.largest,
         quantiles=tuple(quantiles),
-        frequent=tuple(shown),
+        frequent=tuple(column.frequent.counts(_SHOWN)),
         count_error=column.frequent.error,
     )
-
-
-def _text_sections(texts: dict[int, str]) -> dict[str, NDArray[Any]]:
-    """Return hashes and their texts as arrays."""
-    raw = [text.encode() for text in texts.values()]
-    return {
-        "keys": np.array(list(texts), np.uint64),
-        "lengths": np.array([len(item) for item in raw], np.int64),
-        "bytes": np.frombuffer(b"".join(raw), np.uint8),
-    }
-
-
-def _texts_of(sections: dict[str, NDArray[Any]]) -> dict[int, str]:
-    """Return texts by hash."""
-    raw, place, found = sections["bytes"].tobytes(), 0, {}
-    for key, length in zip(sections["keys"].tolist(), sections["lengths"].tolist(), strict=True):
-        found[key] = raw[place : place + length].decode()
-        place += length
-    return found

@@ -1,8 +1,11 @@
 """Rows that broke a rule: where they stand, what was wrong, and how many there are."""
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from steelyard.data.table.counts import ReadCounts
 
 __all__ = ["BadRow", "Quarantine"]
 
@@ -37,10 +40,14 @@ class Quarantine:
     Attributes:
         rows: the first.
         counts: number by file, field and reason.
+        reads: what was read of the files to find them.
+        sink: is handed each row as it is set aside, with its whole value.
     """
 
     rows: list[BadRow] = field(default_factory=list)
     counts: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    reads: ReadCounts = field(default_factory=ReadCounts)
+    sink: Callable[[BadRow], object] | None = None
 
     @property
     def total(self) -> int:
@@ -50,10 +57,13 @@ class Quarantine:
     def add(self, row: BadRow) -> None:
         """Set a row aside."""
         self.counts[row.file, row.field, row.reason] += 1
+        if self.sink is not None:
+            self.sink(row)
         if len(self.rows) < _KEPT:
             self.rows.append(row._replace(value=row.value[:_LONGEST]))
 
     def merge(self, later: "Quarantine") -> None:
         """Take in the rows of later parts of the table."""
         self.counts.update(later.counts)
+        self.reads.add(later.reads)
         self.rows = (self.rows + later.rows)[:_KEPT]

@@ -3,36 +3,98 @@
 import gzip
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from steelyard.data.table.counts import ReadCounts
 from steelyard.data.table.kinds import as_kind
-from steelyard.data.table.partitions import TablePart
+from steelyard.data.table.partitions import TablePart, is_gzip
 from steelyard.data.table.quarantine import BadRow, Quarantine
+from steelyard.data.table.sources import open_source
+from steelyard.data.table.steelpack_file import steelpack_batches
 from steelyard.errors import DataError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["MISSING", "column_names", "read_partition", "read_texts"]
+__all__ = [
+    "BATCH_ROWS",
+    "BLOCK_BYTES",
+    "MISSING",
+    "ReadLimits",
+    "column_names",
+    "opened_text",
+    "read_partition",
+    "read_texts",
+    "usual_limits",
+]
 
 MISSING = ("", "NA", "N/A", "#N/A", "NULL", "null", "None", "NaN", "nan")
 """Texts that stand for a missing value."""
-_BLOCK_BYTES = 1 << 20
-_BATCH_ROWS = 65_536
+BLOCK_BYTES = 1 << 20
+_COLUMN_BYTES = 16 << 10
+BATCH_ROWS = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadLimits:
+    """How much is read at once.
+
+    Attributes:
+        batch_rows: most rows of a batch of columns or of JSON lines.
+        block_bytes: bytes of text that are split into rows at once.
+        buffer_bytes: what is read ahead of each column of a row group.
+    """
+
+    batch_rows: int = BATCH_ROWS
+    block_bytes: int = BLOCK_BYTES
+    buffer_bytes: int = 1 << 20
+
+
+def usual_limits(columns: int) -> ReadLimits:
+    """Return how much of a table is read at once where nothing bounds it.
+
+    Args:
+        columns: of the table; each costs some microseconds a batch, so that wide ones are read in
+            larger blocks.
+
+    Returns:
+        Limits.
+    """
+    return ReadLimits(block_bytes=max(BLOCK_BYTES, columns * _COLUMN_BYTES))
+
+
+_USUAL = ReadLimits()
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
 
 
-def _opened(partition: TablePart) -> Any:
+def _opened(partition: TablePart, counts: ReadCounts) -> Any:
     """Open the bytes of a part for reading."""
+    file = open_source(partition.path, counts)
+    if is_gzip(partition.path):
+        return _unzipped(file)
+    return file.get_stream(partition.first, partition.last - partition.first)
+
+
+def opened_text(path: str, counts: ReadCounts) -> Any:
+    """Return a file of lines, opened at its beginning, decompressed.
+
+    Args:
+        path: the file.
+        counts: takes in what is read of it, compressed.
+    """
+    file = open_source(path, counts)
+    return _unzipped(file) if is_gzip(path) else file
+
+
+def _unzipped(file: Any) -> Any:
+    """Return the decompressed bytes of a file, which is asked for a block at a time."""
     import pyarrow as pa
 
-    if partition.path.lower().endswith(".gz"):
-        return gzip.open(partition.path)
-    if partition.first == 0 and partition.last == partition.num_bytes:
-        return pa.OSFile(partition.path)
-    return pa.OSFile(partition.path).get_stream(partition.first, partition.last - partition.first)
+    # The decompressor asks for some kilobytes, and remote storage is paid by the request.
+    return gzip.open(pa.BufferedInputStream(file, BLOCK_BYTES))
 
 
 def column_names(path: str, format: str) -> list[str]:
@@ -52,8 +114,8 @@ def column_names(path: str, format: str) -> list[str]:
     from pyarrow import csv
 
     try:
-        with _opened(TablePart(path, format, 0, 0, 1, 0)) as file:
-            block = file.read(_BLOCK_BYTES)
+        with opened_text(path, ReadCounts()) as file:
+            block = file.read(BLOCK_BYTES)
         line = csv.read_csv(
             pa.BufferReader(block.partition(b"\n")[0] + b"\n" if b'"' not in block else block),
             read_options=csv.ReadOptions(use_threads=False),
@@ -72,7 +134,10 @@ def column_names(path: str, format: str) -> list[str]:
 
 
 def read_texts(
-    partition: TablePart, names: list[str], quarantine: Quarantine
+    partition: TablePart,
+    names: list[str],
+    quarantine: Quarantine,
+    limits: ReadLimits = _USUAL,
 ) -> Iterator[tuple["pa.RecordBatch", np.ndarray]]:
     """Read lines as columns of text.
 
@@ -80,6 +145,7 @@ def read_texts(
         partition: part of a file of lines.
         names: columns of the file.
         quarantine: takes lines of another number of values, or that are no JSON objects.
+        limits: how much is read at once.
 
     Yields:
         Columns of text, and the row of the file of each row, [rows].
@@ -91,7 +157,7 @@ def read_texts(
 
     reads = _json_lines if partition.format == "json lines" else _separated
     try:
-        yield from reads(partition, names, quarantine)
+        yield from reads(partition, names, quarantine, limits)
     except (OSError, EOFError, pa.ArrowException, UnicodeDecodeError) as error:
         raise DataError(
             f"cannot read {partition.path} from row {partition.first_row}: {error}",
@@ -100,7 +166,7 @@ def read_texts(
 
 
 def _separated(
-    partition: TablePart, names: list[str], quarantine: Quarantine
+    partition: TablePart, names: list[str], quarantine: Quarantine, limits: ReadLimits
 ) -> Iterator[tuple["pa.RecordBatch", np.ndarray]]:
     """Read separated values."""
     import pyarrow as pa
@@ -116,12 +182,12 @@ def _separated(
         quarantine.add(BadRow(partition.path, bad_rows[-1], "", row.text, reason))
         return "skip"
 
-    with _opened(partition) as file:
+    with _opened(partition, quarantine.reads) as file:
         batches = csv.open_csv(
             file,
             read_options=csv.ReadOptions(
                 use_threads=False,
-                block_size=_BLOCK_BYTES,
+                block_size=limits.block_bytes,
                 column_names=names,
                 skip_rows=1 if partition.first == 0 else 0,
             ),
@@ -155,12 +221,12 @@ def _file_rows(start: int, count: int, bad_rows: np.ndarray, first_row: int) -> 
 
 
 def _json_lines(
-    partition: TablePart, names: list[str], quarantine: Quarantine
+    partition: TablePart, names: list[str], quarantine: Quarantine, limits: ReadLimits
 ) -> Iterator[tuple["pa.RecordBatch", np.ndarray]]:
     """Read JSON objects, one a line."""
     rows: list[list[str | None]] = []
     numbers: list[int] = []
-    with _opened(partition) as file:
+    with _opened(partition, quarantine.reads) as file:
         for place, line in enumerate(cast(IO[bytes], _lines(file)), start=partition.first_row):
             if not line.strip():
                 continue
@@ -171,7 +237,7 @@ def _json_lines(
                 continue
             rows.append([_text(found.get(name)) for name in names])
             numbers.append(place)
-            if len(rows) == _BATCH_ROWS:
+            if len(rows) == limits.batch_rows:
                 yield _text_batch(rows, names), np.array(numbers)
                 rows, numbers = [], []
     if rows:
@@ -181,7 +247,7 @@ def _json_lines(
 def _lines(file: Any) -> Iterator[bytes]:
     """Return the lines of a file, of Arrow's streams too."""
     left = b""
-    while block := file.read(_BLOCK_BYTES):
+    while block := file.read(BLOCK_BYTES):
         *whole, left = (left + block).split(b"\n")
         yield from whole
     if left:
@@ -217,6 +283,7 @@ def read_partition(
     schema: "pa.Schema",
     names: list[str],
     quarantine: Quarantine,
+    limits: ReadLimits = _USUAL,
 ) -> Iterator["pa.RecordBatch"]:
     """Read a part of a file as batches of the table's schema.
 
@@ -226,6 +293,7 @@ def read_partition(
         schema: columns that are wanted, with their types.
         names: columns of the file.
         quarantine: takes rows that do not fit.
+        limits: how much is read at once.
 
     Yields:
         Batches; a column that the file lacks is missing throughout.
@@ -233,10 +301,10 @@ def read_partition(
     Raises:
         DataError: the file cannot be read, or a column cannot be turned into its type.
     """
-    if partition.format in ("parquet", "arrow"):
-        yield from _columnar(partition, schema)
+    if partition.format in ("parquet", "arrow", "steelpack"):
+        yield from _columnar(partition, schema, quarantine.reads, limits)
         return
-    for batch, rows in read_texts(partition, names, quarantine):
+    for batch, rows in read_texts(partition, names, quarantine, limits):
         yield _fitted(batch, rows, (partition.path, kinds, schema), quarantine)
 
 
@@ -268,12 +336,14 @@ def _fitted(
     return made.filter(pa.array(~is_bad)) if is_bad.any() else made
 
 
-def _columnar(partition: TablePart, schema: "pa.Schema") -> Iterator["pa.RecordBatch"]:
-    """Read row groups of Parquet or batches of Arrow files."""
+def _columnar(
+    partition: TablePart, schema: "pa.Schema", counts: ReadCounts, limits: ReadLimits
+) -> Iterator["pa.RecordBatch"]:
+    """Read row groups of Parquet and steelpack files, or batches of Arrow files."""
     import pyarrow as pa
 
     try:
-        for batch in _own_batches(partition, schema.names):
+        for batch in _own_batches(partition, schema.names, counts, limits):
             yield _cast_to(batch, schema, partition.path)
     except (OSError, pa.ArrowException) as error:
         raise DataError(
@@ -281,18 +351,25 @@ def _columnar(partition: TablePart, schema: "pa.Schema") -> Iterator["pa.RecordB
         ) from error
 
 
-def _own_batches(partition: TablePart, names: list[str]) -> Iterator["pa.RecordBatch"]:
+def _own_batches(
+    partition: TablePart, names: list[str], counts: ReadCounts, limits: ReadLimits
+) -> Iterator["pa.RecordBatch"]:
     import pyarrow as pa
     from pyarrow import parquet
 
+    if partition.format == "steelpack":
+        yield from steelpack_batches(partition, names, counts, limits.batch_rows)
+        return
     if partition.format == "parquet":
         # A buffered stream keeps pages, not whole columns of a row group, in memory.
-        with parquet.ParquetFile(partition.path, buffer_size=1 << 20, pre_buffer=False) as file:
+        source = open_source(partition.path, counts)
+        buffer = limits.buffer_bytes
+        with parquet.ParquetFile(source, buffer_size=buffer, pre_buffer=False) as file:
             own = [name for name in names if name in file.schema_arrow.names]
             groups = list(range(partition.first, partition.last))
-            yield from file.iter_batches(_BATCH_ROWS, row_groups=groups, columns=own)
+            yield from file.iter_batches(limits.batch_rows, row_groups=groups, columns=own)
         return
-    with pa.OSFile(partition.path) as source, pa.ipc.open_file(source) as reader:
+    with open_source(partition.path, counts) as source, pa.ipc.open_file(source) as reader:
         for place in range(partition.first, partition.last):
             batch = reader.get_batch(place)
             yield batch.select([name for name in names if name in batch.schema.names])

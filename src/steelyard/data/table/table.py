@@ -1,23 +1,23 @@
 """A table in files: its columns and parts are known, its rows are read when they are needed."""
 
-import contextlib
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from steelyard.data.table.kinds import KINDS, arrow_type, majority_kind
-from steelyard.data.table.partitions import (
-    TableFile,
-    TablePart,
-    format_of,
-    list_files,
-    split_lines,
-)
+from steelyard.data.table.combining import beside, check_zip, rows_before, shares_of
+from steelyard.data.table.frames import FRAME, frame_of, frame_parts, is_frame
+from steelyard.data.table.looking import ColumnProbe, RowBytes, look_at
+from steelyard.data.table.partitions import TableFile, TablePart, list_files
 from steelyard.data.table.quarantine import Quarantine
-from steelyard.data.table.reading import column_names, read_partition, read_texts
-from steelyard.errors import ConfigError, DataError
+from steelyard.data.table.reading import ReadLimits, read_partition, usual_limits
+from steelyard.data.table.selecting import kept_parts
+from steelyard.data.table.sources import Found
+from steelyard.data.table.writing import write_file, write_folder
+from steelyard.errors import ConfigError
+from steelyard.units import parse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     Step = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 __all__ = ["DataTable"]
-
-_PROBE_FILES, _PROBE_ROWS = 16, 4096
-_GROUP_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +40,14 @@ class DataTable:
         partitions: parts that are read at once; they follow files and rows alone.
         kinds: kind of each column of text files.
         unreadable: reason by file that was left out.
+        drift: how files differ from the others in columns and types, in words.
+        probes: first values by column of text files.
+        row_bytes: what a row of a text file takes, by its path, from its first rows.
         steps: what is done to each batch.
+        limits: how much is read at once.
+        frame: rows that are in memory, None for files.
+        beside: table whose columns stand beside those of the files.
+        skipped_row_groups: row groups of Parquet files that hold no row that was chosen.
     """
 
     schema: "pa.Schema"
@@ -51,16 +55,25 @@ class DataTable:
     partitions: tuple[TablePart, ...]
     kinds: Mapping[str, str]
     unreadable: Mapping[str, str] = field(default_factory=dict)
+    drift: tuple[str, ...] = ()
+    probes: Mapping[str, ColumnProbe] = field(default_factory=dict)
+    row_bytes: Mapping[str, RowBytes] = field(default_factory=dict)
     steps: "tuple[Step, ...]" = ()
+    limits: ReadLimits = field(default_factory=ReadLimits)
+    frame: "pa.Table | None" = None
+    beside: "DataTable | None" = None
+    skipped_row_groups: int = 0
 
     @classmethod
-    def scan(cls, *sources: str | Path, types: Mapping[str, str] | None = None) -> "DataTable":
+    def scan(cls, *sources: Any, types: Mapping[str, str] | None = None) -> "DataTable":
         """Look at files: their columns, kinds and parts. Rows are not read, but for the first.
 
         A column of text files is of the narrowest kind that nine of ten of its first values are of.
 
         Args:
-            *sources: paths, patterns with * and folders of CSV, TSV, JSON lines, Parquet and Arrow.
+            *sources: paths, patterns with *, folders and addresses (s3://, gs://, http://, and what
+                fsspec opens) of CSV, TSV, JSON lines, Parquet and Arrow; or one frame of polars,
+                pandas or Arrow.
             types: kind of some columns of text files, in place of that of their values.
 
         Returns:
@@ -68,12 +81,28 @@ class DataTable:
 
         Raises:
             DataError: nothing can be read.
-            ConfigError: a kind is unknown, or of a column that there is not.
+            ConfigError: a kind is unknown, or of a column that there is not; a frame beside other
+                sources.
         """
-        looked = _Looking(types or {})
-        for path in list_files(sources):
-            looked.look(path)
-        return looked.table()
+        if frames := [source for source in sources if is_frame(source)]:
+            if len(sources) > 1 or types:
+                raise ConfigError("a frame is scanned alone, with the types that it has")
+            return cls._of_frame(frame_of(frames[0]))
+        looked = look_at(list_files(sources), types or {})
+        found = {item.name: getattr(looked, item.name) for item in fields(looked)}
+        return cls(**found, limits=usual_limits(len(looked.schema)))
+
+    @classmethod
+    def _of_frame(cls, frame: "pa.Table") -> "DataTable":
+        """Return the table of rows in memory."""
+        file = TableFile(FRAME, frame.nbytes, tuple(frame.schema.names), len(frame))
+        return cls(
+            schema=frame.schema.remove_metadata(),
+            files=(file,),
+            partitions=tuple(frame_parts(frame)),
+            kinds={},
+            frame=frame,
+        )
 
     def select(self, columns: Sequence[str]) -> "DataTable":
         """Return the table with some of its columns.
@@ -89,13 +118,17 @@ class DataTable:
         """
         import pyarrow as pa
 
+        self._require(columns)
+        if self.steps or self.beside is not None:
+            raise ConfigError("columns are chosen before steps", hint="call select first")
+        return replace(self, schema=pa.schema([self.schema.field(name) for name in columns]))
+
+    def _require(self, columns: Sequence[str]) -> None:
+        """Refuse columns that there are not."""
         if missing := [name for name in columns if name not in self.schema.names]:
             raise ConfigError(
                 f"no column {missing[0]!r}", hint=f"columns are {', '.join(self.schema.names)}"
             )
-        if self.steps:
-            raise ConfigError("columns are chosen before steps", hint="call select first")
-        return replace(self, schema=pa.schema([self.schema.field(name) for name in columns]))
 
     def map_batches(self, step: "Step") -> "DataTable":
         """Return the table with a step that is done to each batch when it is read.
@@ -117,7 +150,104 @@ class DataTable:
         Returns:
             The table.
         """
-        return self.map_batches(lambda batch: batch.filter(condition))
+        steps = (*self.steps, partial(_filtered, condition=condition))
+        # What other steps make of a column, statistics of the files do not tell; and rows of the
+        # table beside are counted from the first part on.
+        is_plain = all(isinstance(step, partial) and step.func is _filtered for step in self.steps)
+        if is_plain and self.beside is None:
+            kept = kept_parts(self.partitions, condition, self.schema)
+            skipped = self.skipped_row_groups + kept.skipped
+            return replace(self, steps=steps, partitions=kept.parts, skipped_row_groups=skipped)
+        return replace(self, steps=steps)
+
+    def split(
+        self, shares: Mapping[str, float], *, by: str | Sequence[str], seed: int = 0
+    ) -> "dict[str, DataTable]":
+        """Return tables of the rows whose key hashes into each share.
+
+        Rows of equal keys stay together, and where a row goes depends on its key and the seed
+        alone, whatever the files, their order or other rows.
+
+        Args:
+            shares: by name, such as {"train": 0.9, "test": 0.1}; what is left of 1 is in no table.
+            by: column or columns of the key.
+            seed: changes which keys go where.
+
+        Returns:
+            Tables by name.
+
+        Raises:
+            ConfigError: shares that cannot be, or no such column.
+        """
+        key = [by] if isinstance(by, str) else list(by)
+        self._require(key)
+        return {name: self.map_batches(step) for name, step in shares_of(shares, key, seed).items()}
+
+    def zip(self, other: "DataTable") -> "DataTable":
+        """Return the table with the columns of another beside its own, row by row.
+
+        Args:
+            other: a table of as many rows; both of Parquet files or frames, without steps.
+
+        Returns:
+            The table; its parts are those of this one.
+
+        Raises:
+            ConfigError: numbers of rows differ or are not known, or both have a column.
+        """
+        import pyarrow as pa
+
+        check_zip(self, other)
+        return replace(self, schema=pa.schema([*self.schema, *other.schema]), beside=other)
+
+    def repartition(self, part_bytes: int) -> "DataTable":
+        """Return the table in parts of another size: more to share out, or fewer to merge.
+
+        Args:
+            part_bytes: least size of a part; a row group of Parquet is not cut, nor a compressed
+                or remote file of lines.
+
+        Returns:
+            The table.
+
+        Raises:
+            ConfigError: the size is below 1, or rows were chosen before.
+        """
+        if part_bytes < 1 or self.skipped_row_groups:
+            raise ConfigError("parts hold at least a byte, and are made before rows are chosen")
+        if self.frame is not None:
+            row_bytes = self.frame.nbytes / max(len(self.frame), 1)
+            rows = max(int(part_bytes / max(row_bytes, 1)), 1)
+            return replace(self, partitions=tuple(frame_parts(self.frame, rows)))
+        found = [Found(item.path, item.num_bytes) for item in self.files]
+        looked = look_at(found, self.kinds, part_bytes=part_bytes)
+        return replace(self, partitions=looked.partitions)
+
+    def write(self, path: Path, *, parts: str = "") -> "tuple[int, Quarantine]":
+        """Write all rows as CSV, JSON lines, Parquet or Arrow, whole or not at all.
+
+        Args:
+            path: a file, the end of whose name says the format; or a folder, made or replaced.
+            parts: end of the names of a folder's files, one for each part, such as ".parquet";
+                empty for one file.
+
+        Returns:
+            Rows that were written, and those set aside.
+
+        Raises:
+            ConfigError: the end of the name is of no format.
+            DataError: a file cannot be read.
+            CapacityError: the disk is full; what stood there stays.
+        """
+        quarantine = Quarantine()
+        each = (self.read(part, quarantine) for part in self.partitions)
+        if parts:
+            return write_folder(Path(path), parts, self.schema, each), quarantine
+        return write_file(Path(path), self.schema, chain.from_iterable(each)), quarantine
+
+    def with_limits(self, limits: ReadLimits) -> "DataTable":
+        """Return the table whose batches are bounded so."""
+        return replace(self, limits=limits)
 
     def read(self, partition: TablePart, quarantine: Quarantine) -> Iterator["pa.RecordBatch"]:
         """Read a part.
@@ -132,12 +262,40 @@ class DataTable:
         Raises:
             DataError: the file has changed or cannot be read.
         """
-        names = next(list(item.columns) for item in self.files if item.path == partition.path)
-        for given in read_partition(partition, self.kinds, self.schema, names, quarantine):
+        for given in self._rows(partition, quarantine):
             batch = given
             for step in self.steps:
                 batch = step(batch)
             yield batch
+
+    def _rows(self, partition: TablePart, quarantine: Quarantine) -> Iterator["pa.RecordBatch"]:
+        """Read a part before any step."""
+        import pyarrow as pa
+
+        if self.beside is not None:
+            own = set(self.beside.schema.names)
+            left = replace(
+                self,
+                beside=None,
+                steps=(),
+                schema=pa.schema([item for item in self.schema if item.name not in own]),
+            )
+            first = rows_before(self.partitions, partition)
+            return beside(self.beside, partition, left.read(partition, quarantine), first)
+        if self.frame is not None:
+            rows = self.frame.select(self.schema.names)
+            part = rows.slice(partition.first, partition.last - partition.first)
+            return iter(part.to_batches(max_chunksize=self.limits.batch_rows))
+        names = next(list(item.columns) for item in self.files if item.path == partition.path)
+        given = (partition, self.kinds, self.schema, names, quarantine, self.limits)
+        return read_partition(*given)
+
+    @property
+    def batches(self) -> "Iterator[pa.RecordBatch]":
+        """All rows, part by part; those set aside are left out."""
+        quarantine = Quarantine()
+        for part in self.partitions:
+            yield from self.read(part, quarantine)
 
     def collect(self) -> "tuple[pa.Table, Quarantine]":
         """Return all rows in memory, and those set aside."""
@@ -150,18 +308,24 @@ class DataTable:
     def fold(
         self,
         *folds: "Fold[Any]",
+        memory: str | float | None = None,
         workers: int = 1,
+        cluster: str = "",
         journal: Path | None = None,
         done: Callable[[int], None] = lambda _: None,
     ) -> "Folded":
         """Compute several things in one pass over the rows.
 
         Each part of the table is folded by itself and parts are merged in a fixed tree, so that the
-        result does not depend on the number of workers.
+        result does not depend on the number of workers. A part whose worker dies is folded again.
 
         Args:
             *folds: what to compute; names differ.
-            workers: processes; 1 stays in this one.
+            memory: most bytes that rows and states may take in all processes, such as "200MB";
+                batches, parts at once and kept states follow from it. None does not bound them.
+            workers: processes, or parts at once on the cluster; 1 stays in this process.
+            cluster: Ray address ("auto", "ray://host:10001"); empty for this machine. Files must
+                be found under the same names there; states alone come back.
             journal: folder that keeps finished parts until all are; a run that was killed goes on
                 there.
             done: is told the bytes of each part that is finished.
@@ -172,10 +336,27 @@ class DataTable:
         Raises:
             DataError: a file has changed or cannot be read.
             ConfigError: two folds of one name, or steps that other processes cannot be given.
+            CapacityError: the budget does not hold one part of the table, or a part killed the
+                worker that folded it, twice.
+            BackendError: `cluster` is given but Ray is not installed or cannot be reached.
         """
+        from steelyard.data.table.budget import FoldBudget
         from steelyard.data.table.folding import run_folds
 
-        return run_folds(self, folds, workers=workers, journal=journal, done=done)
+        budget, table = None, self
+        if memory is not None:
+            memory_bytes = parse(memory, "byte") if isinstance(memory, str) else memory
+            budget = FoldBudget.of(self, folds, memory_bytes)
+            table = self.with_limits(budget.limits)
+        return run_folds(
+            table,
+            folds,
+            workers=workers,
+            cluster=cluster,
+            journal=journal,
+            budget=budget,
+            done=done,
+        )
 
     @property
     def num_bytes(self) -> int:
@@ -183,134 +364,6 @@ class DataTable:
         return sum(item.num_bytes for item in self.files)
 
 
-class _Looking:
-    """Gathers what `DataTable.scan` needs from one file after the other."""
-
-    def __init__(self, types: Mapping[str, str]) -> None:
-        if wrong := [kind for kind in types.values() if kind not in KINDS]:
-            raise ConfigError(f"no kind {wrong[0]!r}", hint=f"kinds are {', '.join(KINDS)}")
-        self.types = types
-        self.files: list[TableFile] = []
-        self.partitions: list[TablePart] = []
-        self.unreadable: dict[str, str] = {}
-        self.texts: dict[str, list[Any]] = {}
-        self.own: dict[str, Counter[Any]] = {}
-
-    def look(self, path: str) -> None:
-        """Take a file in; one that cannot be read is left out and named."""
-        format = format_of(path)
-        try:
-            if format in ("parquet", "arrow"):
-                self._look_columnar(path, format)
-            else:
-                self._look_lines(path, format)
-        except DataError as error:
-            self.unreadable[path] = str(error)
-
-    def _look_lines(self, path: str, format: str) -> None:
-        size = Path(path).stat().st_size
-        names = column_names(path, format) if format != "json lines" else _keys(path, size)
-        has_new = any(name not in self.texts for name in names)
-        for name in names:
-            self.texts.setdefault(name, [])
-        if has_new or len(self.files) < _PROBE_FILES:
-            self._probe(TablePart(path, format, 0, size, 1, size), names)
-        self.files.append(TableFile(path, size, tuple(names)))
-        is_compressed = path.lower().endswith(".gz")
-        cuts = [(0, 0)] if is_compressed else split_lines(path, quoted=format != "json lines")
-        has_names = format != "json lines"
-        ends = [*(first for first, _ in cuts[1:]), size]
-        for (first, line), last in zip(cuts, ends, strict=True):
-            row = line + (0 if has_names and line else 1)
-            self.partitions.append(TablePart(path, format, first, last, row, size))
-
-    def _probe(self, partition: TablePart, names: list[str]) -> None:
-        """Keep the first values of each column."""
-        for batch, _ in read_texts(partition, names, Quarantine()):
-            for name in names:
-                self.texts[name].append(batch[name].slice(0, _PROBE_ROWS))
-            break
-
-    def _look_columnar(self, path: str, format: str) -> None:
-        import pyarrow as pa
-
-        size = Path(path).stat().st_size
-        try:
-            schema, parts = _columnar_parts(path, format, size)
-        except (OSError, pa.ArrowException) as error:
-            raise DataError(f"cannot read {path}: {error}") from error
-        for item in schema:
-            self.own.setdefault(item.name, Counter())[item.type] += 1
-        self.files.append(TableFile(path, size, tuple(schema.names)))
-        self.partitions += parts
-
-    def table(self) -> DataTable:
-        """Return the table of all files."""
-        import pyarrow as pa
-
-        if not self.files:
-            told = "; ".join(self.unreadable.values())
-            raise DataError(f"no file can be read: {told}")
-        names = list(dict.fromkeys(name for item in self.files for name in item.columns))
-        if unknown := [name for name in self.types if name not in names]:
-            raise ConfigError(f"no column {unknown[0]!r}", hint=f"columns are {', '.join(names)}")
-        kinds = {
-            name: self.types.get(name)
-            or majority_kind(pa.concat_arrays(parts or [pa.array([], pa.string())]))
-            for name, parts in self.texts.items()
-        }
-        types = {
-            name: self.own[name].most_common(1)[0][0]
-            if name in self.own
-            else arrow_type(kinds[name])
-            for name in names
-        }
-        return DataTable(
-            schema=pa.schema([pa.field(name, types[name]) for name in names]),
-            files=tuple(self.files),
-            partitions=tuple(self.partitions),
-            kinds=kinds,
-            unreadable=self.unreadable,
-        )
-
-
-def _keys(path: str, size: int) -> list[str]:
-    """Return the keys of the first objects of a file of JSON lines, in the order they come."""
-    import gzip
-    import json
-
-    found: dict[str, None] = {}
-    opener = gzip.open if path.lower().endswith(".gz") else open
-    try:
-        with opener(path, "rb") as file:
-            for _, line in zip(range(_PROBE_ROWS), file, strict=False):
-                with contextlib.suppress(ValueError):
-                    row = json.loads(line)
-                    found |= dict.fromkeys(row) if isinstance(row, dict) else {}
-    except (OSError, EOFError) as error:
-        raise DataError(f"cannot read {path}: {error}") from error
-    if not found:
-        raise DataError(f"{path} of {size} bytes holds no JSON object", hint="give one a line")
-    return list(found)
-
-
-def _columnar_parts(path: str, format: str, size: int) -> "tuple[pa.Schema, list[TablePart]]":
-    """Return the schema of a Parquet or Arrow file, and parts of about 32 MiB or one group."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    if format == "arrow":
-        with pa.OSFile(path) as source, pa.ipc.open_file(source) as reader:
-            count = reader.num_record_batches
-            return reader.schema, [TablePart(path, format, 0, count, 1, size)]
-    with parquet.ParquetFile(path) as file:
-        parts: list[TablePart] = []
-        first, row, held = 0, 1, 0
-        groups = [file.metadata.row_group(place) for place in range(file.num_row_groups)]
-        for place, group in enumerate(groups):
-            held += group.total_byte_size
-            if held >= _GROUP_BYTES or place == len(groups) - 1:
-                parts.append(TablePart(path, format, first, place + 1, row, held))
-                row += sum(item.num_rows for item in groups[first : place + 1])
-                first, held = place + 1, 0
-        return file.schema_arrow, parts
+def _filtered(batch: "pa.RecordBatch", *, condition: Any) -> "pa.RecordBatch":
+    """Return the rows for which a condition holds."""
+    return batch.filter(condition)

@@ -11,12 +11,12 @@ import msgspec
 import numpy as np
 import safetensors.numpy
 
-from steelyard.data.packing import token_dtype
 from steelyard.data.tasks.records import Record
 from steelyard.data.tasks.task import Task
+from steelyard.data.token_packing import token_dtype
 from steelyard.errors import ConfigError, DataError
 from steelyard.files import exclusive, read_json, sha256_file, write_bytes, write_json
-from steelyard.parallel import parallel_map
+from steelyard.parallel import stream_map
 
 __all__ = ["CACHE", "CacheInfo", "CacheShard", "FieldStatistics", "read_info", "write_cache"]
 
@@ -167,11 +167,9 @@ def write_cache(
         bounds = [len(task) * number // count for number in range(count + 1)]
         work = partial(_shard, task, folder, key)
         made: list[CacheShard] = []
-        width = 8 * (workers or 8)
-        units = list(enumerate(itertools.pairwise(bounds)))
-        for start in range(0, count, width):
-            some = units[start : start + width]
-            made += parallel_map(work, some, workers=workers, cluster=cluster)
+        units = enumerate(itertools.pairwise(bounds))
+        for shard in stream_map(work, units, workers=workers, cluster=cluster):
+            made.append(shard)
             if progress is not None:
                 progress(len(made) / count)
         info = CacheInfo(key=key, preparation_key=task.preparation_key, task=task.name, shards=made)

@@ -1,0 +1,110 @@
+"""How fast this machine reads tables and looks at their columns: what `cost.scan` rests on."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from steelyard.config import convert
+from steelyard.errors import CalibrationError, SteelyardError
+from steelyard.files import read_json, user_dir, write_json
+
+__all__ = ["FoldRate", "ReadRate", "ScanRates", "load_scan_rates", "store_scan_rates"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadRate:
+    """Processor time of reading one format; the parts of a sum.
+
+    Attributes:
+        part_s: of each part that is opened.
+        byte_s: of each byte of text, or of columns as they are stored.
+        unzip_byte_s: of each byte of text that is decompressed first.
+        column_batch_s: of each column of each batch.
+        value_s: of each value, by kind of column.
+        doubtful_value_s: more of each value in a batch where one value is not of its column's kind.
+    """
+
+    part_s: float = 0.0
+    byte_s: float = 0.0
+    unzip_byte_s: float = 0.0
+    column_batch_s: float = 0.0
+    value_s: Mapping[str, float]
+    doubtful_value_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FoldRate:
+    """Processor time of profiling columns; the parts of a sum.
+
+    Attributes:
+        byte_s: of each byte of text.
+        column_batch_s: of each column of each batch.
+        column_part_s: of each column of each part: its states are packed and merged.
+        value_s: of each value of a column of few values, by kind.
+        varied_value_s: more of each value where nearly all differ.
+    """
+
+    byte_s: float = 0.0
+    column_batch_s: float = 0.0
+    column_part_s: float = 0.0
+    value_s: Mapping[str, float]
+    varied_value_s: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScanRates:
+    """What a calibration of at most 20 s found on generated tables.
+
+    Attributes:
+        read: by format.
+        fold: of a profile.
+        process_s: time until another process can read.
+        column_bytes: memory of the profile of one column.
+        time_s: when, seconds since 1970 (UTC).
+        duration_s: time the calibration took.
+        overlap: share of the shorter one of reading and profiling that goes on beside the other, on
+            a core that is free.
+    """
+
+    read: Mapping[str, ReadRate]
+    fold: FoldRate
+    process_s: float
+    column_bytes: float
+    time_s: float
+    duration_s: float
+    overlap: float = 0.0
+
+
+def _path() -> Path:
+    """Return the file beside the calibration of the machine."""
+    return user_dir() / "scan-rates.json"
+
+
+def store_scan_rates(rates: ScanRates) -> Path:
+    """Store rates as those of this machine, replacing older ones.
+
+    Args:
+        rates: what was measured.
+
+    Returns:
+        The file that was written.
+    """
+    write_json(_path(), rates)
+    return _path()
+
+
+def load_scan_rates() -> ScanRates | None:
+    """Return the stored rates, None where there are none.
+
+    Raises:
+        CalibrationError: the stored file is damaged.
+    """
+    if not _path().exists():
+        return None
+    try:
+        return convert(read_json(_path()), ScanRates, where=str(_path()))
+    except SteelyardError as error:
+        raise CalibrationError(
+            f"stored rates of scans are unusable: {error}",
+            hint=f"delete {_path()}: the next profile measures them again",
+        ) from error
