@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import cyclopts
 
+from steelyard.cli.data.scanned import kinds_of, scanned
 from steelyard.cli.output import Switch, print_report
 from steelyard.errors import ConfigError, DataError
 from steelyard.runs.progress import progress
@@ -177,10 +178,9 @@ def evaluate(
         json: print JSON instead of a table.
     """
     from steelyard.cli.data.communities_pages import evaluation_page
-    from steelyard.cli.data.table import _scanned
     from steelyard.data.communities import CommunityIndex, recall_areas
 
-    rows, _ = _scanned((str(labels),), {}).collect()
+    rows, _ = scanned((str(labels),), {}).collect()
     if rows.num_columns < 2:
         raise DataError(f"{labels} has one column", hint="give an account and its community")
     names = dict(zip(*(rows.column(place).to_pylist() for place in (0, 1)), strict=True))
@@ -314,13 +314,11 @@ def _overall(stage: str, share: float) -> float:
 
 def _edges(sources: tuple[str, ...], rows: str, columns: str, types: str) -> "TableEdges":
     """Look at the files and choose the columns."""
-    from steelyard.cli.data.table import _kinds, _scanned
-
     if not sources:
         raise ConfigError(
             "no file of edges", hint="such as steelyard data communities index edges.csv --out net"
         )
-    table = _scanned(sources, _kinds(types))
+    table = scanned(sources, kinds_of(types))
     names = table.schema.names
     if len(names) < 2 and not (rows and columns):
         raise DataError(

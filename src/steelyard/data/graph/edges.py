@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -158,9 +157,10 @@ class TableEdges:
     @property
     def key(self) -> str:
         """Hash of the files' names, sizes and times, and of the columns."""
-        stats = {item.path: Path(item.path).stat() for item in self._table.files}
+        from steelyard.data.table.sources import stamp_of
+
         return hash_of(
-            [[path, stat.st_size, stat.st_mtime_ns] for path, stat in stats.items()],
+            [[item.path, stamp_of(item.path)] for item in self._table.files],
             [[part.path, part.first, part.last] for group in self._groups for part in group],
             str(self._table.schema),
             list(self._names),
