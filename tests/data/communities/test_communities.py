@@ -19,8 +19,8 @@ from steelyard.data.communities.layout import placed
 from steelyard.data.communities.quality import measure
 from steelyard.data.communities.ranking import (
     grow,
-    rank_average,
     rank_pagerank,
+    seed_similarities,
     similarity_matrix,
 )
 from steelyard.data.communities.results import Method
@@ -83,12 +83,12 @@ def test_growing_and_ranking_are_those_of_the_plain_versions(index):
     alike = similarity_matrix(index.signatures, rows)
     # The plain means are rounded otherwise: similarities of 1/200 steps differ by far more.
     seeds, candidates = np.array([3, 10]), np.setdiff1d(rows, [3, 10])
-    taken, scores = grow(index.signatures, candidates, seeds, 15)
+    average = seed_similarities(index.signatures, candidates, seeds).mean(1)
+    taken, scores = grow(index.signatures, candidates, average, 2, 15)
     found = candidates[taken].tolist()
     assert np.allclose(scores[0], alike[found[0], seeds].mean())
     plain = plain_growth(np.round(alike, 9), seeds, candidates.tolist(), 15)
     assert len(set(found) & set(plain)) >= 14
-    average = rank_average(index.signatures, candidates, seeds)
     assert np.allclose(average, alike[np.ix_(candidates, seeds)].mean(1))
 
 

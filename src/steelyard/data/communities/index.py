@@ -12,8 +12,8 @@ from steelyard.data.communities.quality import CommunityMetrics, measure
 from steelyard.data.communities.ranking import (
     estimates,
     grow,
-    rank_average,
     rank_pagerank,
+    seed_similarities,
     similarity_matrix,
 )
 from steelyard.data.communities.results import Community, Explanation, Method
@@ -27,8 +27,9 @@ from steelyard.errors import ConfigError, DataError
 __all__ = ["CommunityIndex"]
 
 _BUCKET = 2048
-_POOL = 2000
-_MATRIX = 1500
+_POOL = 1000
+"""Candidates of the highest average that growing and walks look at; or 3 times the size."""
+_TRIED, _FEW_SEEDS = 300, 4
 _SECOND_HOP_SEEDS = 10
 
 
@@ -146,7 +147,7 @@ class CommunityIndex:
 
     def candidates(
         self, seeds: NDArray[np.int64], wanted: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], str, int]:
+    ) -> tuple[NDArray[np.int64], str, int]:
         """Find accounts that may be near seeds.
 
         Args:
@@ -154,8 +155,8 @@ class CommunityIndex:
             wanted: how many there should be; with fewer the search is widened.
 
         Returns:
-            Numbers of accounts, ascending and without the seeds; bands that each shares with seeds;
-            how the search was widened; and buckets that were cut short.
+            Numbers of accounts, ascending and without the seeds; how the search was widened; and
+            buckets that were cut short.
         """
         hits, cut = self._hits(self._lsh, seeds)
         widened = []
@@ -171,8 +172,7 @@ class CommunityIndex:
             hits, cut = hits + more, cut + more_cut
             widened.append("second hop")
         hits[seeds] = 0
-        found = np.flatnonzero(hits)
-        return found, hits[found], " and ".join(widened), cut
+        return np.flatnonzero(hits), " and ".join(widened), cut
 
     def _hits(self, table: LshTable, seeds: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
         """Add up the bands that accounts share with seeds."""
@@ -214,17 +214,17 @@ class CommunityIndex:
             )
         began_s = time.perf_counter()
         members = self.find(seeds)
-        found, hits, widened, cut = self.candidates(members, size)
-        chosen = self._chosen(members, found) if method == "auto" else method
-        order, scores = self._ranked(members, found, hits, size, chosen)
+        found, widened, cut = self.candidates(members, size)
+        alike = seed_similarities(self.ranked, found, members)
+        chosen = self._chosen(members, found, alike) if method == "auto" else method
+        order, scores = self._ranked(members, found, alike, size, chosen)
         ranked = found[order]
-        similarity = rank_average(self.ranked, ranked, members)
         return Community(
             seeds=self.names(members),
             members=self.names(ranked),
             scores=scores,
-            similarity=similarity,
-            containment=self._containment(ranked, members),
+            similarity=alike[order].mean(axis=1),
+            containment=self._containment(ranked, members, alike[order]),
             degrees=self.degrees[ranked],
             method=chosen,
             candidates=len(found),
@@ -237,19 +237,18 @@ class CommunityIndex:
         self,
         seeds: NDArray[np.int64],
         found: NDArray[np.int64],
-        hits: NDArray[np.int64],
+        alike: NDArray[np.float64],
         size: int,
         method: str,
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return places in `found` in the order of a method, and scores."""
+        initial = alike.mean(axis=1)
         if method == "average":
-            scores = rank_average(self.ranked, found, seeds)
-            order = np.argsort(-scores, kind="stable")[:size]
-            return order, scores[order]
-        most = _MATRIX if method == "pagerank" else _POOL
-        kept = self._pool(seeds, found, max(most, 4 * size))
+            order = np.argsort(-initial, kind="stable")[:size]
+            return order, initial[order]
+        kept = _nearest(initial, max(_POOL, 3 * size))
         if method == "agglomerative":
-            taken, scores = grow(self.ranked, found[kept], seeds, size)
+            taken, scores = grow(self.ranked, found[kept], initial[kept], len(seeds), size)
             return kept[taken], scores
         both = np.concatenate((seeds, found[kept]))
         rank = rank_pagerank(similarity_matrix(self.ranked, both), np.arange(len(seeds)))
@@ -257,23 +256,18 @@ class CommunityIndex:
         order = np.argsort(-rank, kind="stable")[:size]
         return kept[order], rank[order]
 
-    def _pool(
-        self, seeds: NDArray[np.int64], found: NDArray[np.int64], most: int
-    ) -> NDArray[np.int64]:
-        """Return the places of the candidates nearest to the seeds, ascending, `most` of them."""
-        if len(found) <= most:
-            return np.arange(len(found))
-        scores = rank_average(self.ranked, found, seeds)
-        return np.sort(np.argsort(-scores, kind="stable")[:most])
-
-    def _chosen(self, seeds: NDArray[np.int64], found: NDArray[np.int64]) -> str:
+    def _chosen(
+        self, seeds: NDArray[np.int64], found: NDArray[np.int64], alike: NDArray[np.float64]
+    ) -> str:
         """Return the rule that finds every second seed earlier from the others."""
-        if len(seeds) < 4:
+        if len(seeds) < _FEW_SEEDS:
             return "average"
         kept, hidden = seeds[::2], seeds[1::2]
-        pool = np.union1d(found[self._pool(kept, found, _POOL // 4)], hidden)
-        average = np.argsort(-rank_average(self.ranked, pool, kept), kind="stable")
-        taken, _ = grow(self.ranked, pool, kept, len(pool) // 2)
+        near = _nearest(alike[:, ::2].mean(axis=1), _TRIED)
+        pool = np.union1d(found[near], hidden)
+        initial = seed_similarities(self.ranked, pool, kept).mean(axis=1)
+        average = np.argsort(-initial, kind="stable")
+        taken, _ = grow(self.ranked, pool, initial, len(kept), len(pool) // 2)
         ranks = []
         for order in (average, taken):
             place = np.full(len(pool), len(pool))
@@ -282,17 +276,13 @@ class CommunityIndex:
         return "agglomerative" if ranks[1] < ranks[0] else "average"
 
     def _containment(
-        self, accounts: NDArray[np.int64], seeds: NDArray[np.int64]
+        self, accounts: NDArray[np.int64], seeds: NDArray[np.int64], alike: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """Estimate how much of the accounts' neighbours the nearest seed has."""
-        most = np.zeros(len(accounts))
-        degrees = self.degrees[accounts]
-        for seed in seeds:
-            alike = estimates(self.ranked, accounts, int(seed))
-            # |A and B| = J (|A| + |B|) / (1 + J), and the degrees are known exactly.
-            shared = alike * (degrees + self.degrees[seed]) / (1 + alike)
-            np.maximum(most, np.minimum(shared / degrees, 1.0), out=most)
-        return most
+        own, theirs = self.degrees[accounts][:, None], self.degrees[seeds][None]
+        # |A and B| = J (|A| + |B|) / (1 + J), and the degrees are known exactly.
+        shared = alike * (own + theirs) / (1 + alike)
+        return np.minimum((shared / own).max(axis=1), 1.0)
 
     def explain(self, account: int | str, nearest: int = 10) -> Explanation:
         """Say what an account is like, with exact figures beside those of the index.
@@ -308,7 +298,7 @@ class CommunityIndex:
             DataError: the account is not there, or has too few neighbours.
         """
         one = int(self.find([account])[0])
-        found, _, _, _ = self.candidates(np.array([one]), nearest)
+        found, _, _ = self.candidates(np.array([one]), nearest)
         alike = estimates(self.ranked, found, one)
         order = np.argsort(-alike, kind="stable")[:nearest]
         own = self.graph.row(int(self.rows[one]))
@@ -344,8 +334,8 @@ class CommunityIndex:
         members = self.find(names)
         if len(members) < 2:
             raise ConfigError("a community of one account", hint="name two accounts or more")
-        outside, _, _, _ = self.candidates(members, 0)
-        boundary = sum(rank_average(self.ranked, outside, members) * len(members))
+        outside, _, _ = self.candidates(members, 0)
+        boundary = seed_similarities(self.ranked, outside, members).sum()
         inside = similarity_matrix(self.ranked, members)
         return measure(inside, float(boundary), np.random.default_rng(seed))
 
@@ -367,3 +357,10 @@ class CommunityIndex:
         one, other = np.nonzero(np.triu(alike))
         graph = CSRGraph.of_edges(one, other, alike[one, other], len(alike))
         return walktrap(graph), alike
+
+
+def _nearest(scores: NDArray[np.float64], most: int) -> NDArray[np.int64]:
+    """Return the places of the highest scores, ascending, `most` of them."""
+    if len(scores) <= most:
+        return np.arange(len(scores))
+    return np.sort(np.argsort(-scores, kind="stable")[:most])

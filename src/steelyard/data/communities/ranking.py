@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from steelyard.data.sketch.minhash import agreement, similarity
 from steelyard.jit import njit
 
-__all__ = ["estimates", "grow", "rank_average", "rank_pagerank", "similarity_matrix"]
+__all__ = ["estimates", "grow", "rank_pagerank", "seed_similarities", "similarity_matrix"]
 
 _DAMPING, _ROUNDS = 0.9, 3
 """Of PageRank. Source: Chamberlain et al. 2016, arXiv 1601.03958, section 4.3."""
@@ -30,14 +30,14 @@ def estimates(
     return similarity(agreed, signed.shape[1], 8 * signed.dtype.itemsize)
 
 
-def rank_average(
+def seed_similarities(
     signed: NDArray[np.unsignedinteger], candidates: NDArray[np.int64], seeds: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Return each candidate's mean similarity to the seeds, [C]."""
-    total = np.zeros(len(candidates))
-    for seed in seeds:
-        total += estimates(signed, candidates, int(seed))
-    return total / len(seeds)
+    """Return each candidate's similarity to each seed, [C, S]; its means rank by average."""
+    found = np.empty((len(candidates), len(seeds)), order="F")
+    for place, seed in enumerate(seeds):
+        found[:, place] = estimates(signed, candidates, int(seed))
+    return found
 
 
 @njit()
@@ -79,7 +79,8 @@ def _grow(
 def grow(
     signed: NDArray[np.unsignedinteger],
     candidates: NDArray[np.int64],
-    seeds: NDArray[np.int64],
+    initial: NDArray[np.float64],
+    num_seeds: int,
     size: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Add the candidate of the highest mean similarity to all members, one by one.
@@ -87,7 +88,8 @@ def grow(
     Args:
         signed: signatures, [N, K].
         candidates: accounts, ascending, [C].
-        seeds: the first members, which are no candidates.
+        initial: mean similarity of each to the seeds, [C].
+        num_seeds: number of seeds, which are the first members.
         size: candidates to take, C at most.
 
     Returns:
@@ -98,9 +100,8 @@ def grow(
     bits = 8 * signed.dtype.itemsize
     taken, reached = np.empty(min(size, len(candidates)), np.int64), np.empty(size)
     reached = reached[: len(taken)]
-    scores = rank_average(signed, candidates, seeds)
     chance = 0.0 if bits == 32 else 2.0**-bits
-    _grow(signed, candidates, scores, len(seeds), chance, taken, reached)
+    _grow(signed, candidates, initial.copy(), num_seeds, chance, taken, reached)
     return taken, reached
 
 
