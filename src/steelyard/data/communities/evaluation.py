@@ -65,7 +65,7 @@ def recall_areas(
     Raises:
         ConfigError: no community is large enough.
 
-    Source: Chamberlain et al. 2016, arXiv 1601.03958, section 5.2.
+    Source: Chamberlain et al. 2016, arXiv 1601.03958.
     """
     members: dict[int | str, list[int | str]] = {}
     rows = index.graph.find(list(labels))

@@ -23,8 +23,8 @@ class CommunityMetrics:
             falls apart nowhere.
         clustering: mean weighted clustering coefficient.
 
-    Source: Chamberlain et al. 2016, arXiv 1601.03958, section 5.1; Yang and Leskovec 2012, arXiv
-        1205.6233; Holme et al. 2007, eq. 5, for clustering.
+    Source: Chamberlain et al. 2016, arXiv 1601.03958; Yang and Leskovec 2012, arXiv
+        1205.6233; Holme et al. 2007 for clustering.
     """
 
     members: int

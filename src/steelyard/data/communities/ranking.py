@@ -9,7 +9,7 @@ from steelyard.jit import njit
 __all__ = ["estimates", "grow", "rank_pagerank", "seed_similarities", "similarity_matrix"]
 
 _DAMPING, _ROUNDS = 0.9, 3
-"""Of PageRank. Source: Chamberlain et al. 2016, arXiv 1601.03958, section 4.3."""
+"""Of PageRank. Source: Chamberlain et al. 2016, arXiv 1601.03958."""
 
 
 def estimates(
@@ -95,7 +95,7 @@ def grow(
     Returns:
         Places in `candidates` in the order they are taken, and the score that each had then.
 
-    Source: Chamberlain et al. 2016, arXiv 1601.03958, algorithm 2.
+    Source: Chamberlain et al. 2016, arXiv 1601.03958.
     """
     bits = 8 * signed.dtype.itemsize
     taken, reached = np.empty(min(size, len(candidates)), np.int64), np.empty(size)
@@ -127,7 +127,7 @@ def rank_pagerank(
     Returns:
         [C]; they sum up to 1.
 
-    Source: Chamberlain et al. 2016, arXiv 1601.03958, section 4.3.
+    Source: Chamberlain et al. 2016, arXiv 1601.03958.
     """
     sums = similarities.sum(axis=0)
     flow = np.divide(similarities, sums, out=np.zeros_like(similarities), where=sums > 0)

@@ -219,7 +219,7 @@ def leiden(graph: CSRGraph, *, resolution: float = 1.0, seed: int = 0) -> NDArra
         ConfigError: the resolution is not above 0.
         DataError: rows and columns differ, or a weight is below 0.
 
-    Source: Traag et al. 2019, arXiv 1810.08473, algorithm 1; the refinement takes the best part
+    Source: Traag et al. 2019, arXiv 1810.08473; the refinement takes the best part
         instead of drawing one.
     """
     if resolution <= 0:

@@ -103,7 +103,7 @@ def walktrap(graph: CSRGraph, *, steps: int = 4) -> NDArray[np.int64]:
         DataError: rows and columns differ, or a weight is below 0.
         CapacityError: more than 5,000 nodes.
 
-    Source: Pons and Latapy 2005, arXiv physics/0512106, section 4.
+    Source: Pons and Latapy 2005, arXiv physics/0512106.
     """
     if steps < 1:
         raise ConfigError(f"walks of {steps} steps", hint="give 1 or more; 4 is usual")

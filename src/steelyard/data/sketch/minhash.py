@@ -120,7 +120,7 @@ def similarity(agreed: NDArray[np.int64], num_hashes: int, bits: int = 32) -> ND
         [N], 0 to 1. The standard error is sqrt(J (1 - J) / K) for 32 bits.
 
     Source: Broder 1997, "On the resemblance and containment of documents"; Li and König 2010,
-        arXiv 0910.3349, eq. 5, for fewer bits: places that differ agree by chance in 2^-bits.
+        arXiv 0910.3349, for fewer bits: places that differ agree by chance in 2^-bits.
     """
     chance = 0.0 if bits == BITS[-1] else 2.0**-bits
     return np.maximum((agreed / num_hashes - chance) / (1 - chance), 0.0)
@@ -217,7 +217,7 @@ class MinHasher:
         Returns:
             [N, K]; all places of an empty set stay `EMPTY`.
 
-        Source: Shrivastava 2017, arXiv 1703.04664, algorithm 1 (optimal densification).
+        Source: Shrivastava 2017, arXiv 1703.04664 (optimal densification).
         """
         if self.scheme == "k-permutation":
             return least
