@@ -61,7 +61,7 @@ def _move(
         for number in range(found):
             label = near[number]
             gain = ties[label] - scale * strength[node] * held[label]
-            # The margin keeps rounding from moving a node to and fro for ever.
+            # The margin keeps rounding from moving a node back and forth for ever.
             if gain > most + 1e-12:
                 best, most = label, gain
         if most < -1e-12 and size[own] and free:
