@@ -137,3 +137,20 @@ def test_what_does_not_fit_is_refused():
     broken = table.sections() | {"members": np.zeros(1, np.uint32)}
     with pytest.raises(DataError, match="differ in length"):
         LshTable.of(broken)
+
+
+def test_places_are_found_in_uneven_keys():
+    from steelyard.data.sketch.lsh import _first_place
+
+    rng = np.random.default_rng(0)
+    for keys in (
+        np.sort(rng.integers(0, 1 << 32, 5000, np.uint32)),
+        np.sort(rng.integers(0, 900, 5000).astype(np.uint32)),
+        np.full(700, 1 << 31, np.uint32),
+        np.zeros(0, np.uint32),
+    ):
+        whole = np.concatenate((np.full(9, 7, np.uint32), keys, np.full(9, 3, np.uint32)))
+        wanted = [0, 1, 450, 1 << 31, (1 << 32) - 1, *keys[::97].tolist()]
+        for key in wanted:
+            place = _first_place(whole, 9, 9 + len(keys), np.uint32(key))
+            assert place - 9 == np.searchsorted(keys, np.uint32(key))

@@ -174,17 +174,16 @@ class CommunityIndex:
         hits[seeds] = 0
         return np.flatnonzero(hits), " and ".join(widened), cut
 
-    def _hits(self, table: LshTable, seeds: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
+    def _hits(self, table: LshTable, seeds: NDArray[np.int64]) -> tuple[NDArray[np.int32], int]:
         """Add up the bands that accounts share with seeds."""
-        hits, cut = np.zeros(len(self), np.int64), 0
+        hits, cut = np.zeros(len(self), np.int32), 0
         for seed in seeds:
-            own, own_cut = table.hits(self.signatures[seed], _BUCKET)
-            hits += own
+            _, own_cut = table.hits(self.signatures[seed], _BUCKET, hits)
             cut += own_cut
         return hits, cut
 
     @staticmethod
-    def _found(hits: NDArray[np.int64], seeds: NDArray[np.int64]) -> int:
+    def _found(hits: NDArray[np.int32], seeds: NDArray[np.int64]) -> int:
         return int((hits > 0).sum() - (hits[seeds] > 0).sum())
 
     def query(

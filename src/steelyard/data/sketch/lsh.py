@@ -40,6 +40,34 @@ def _shared(order: np.ndarray, keys: np.ndarray, kept: np.ndarray) -> int:
 
 
 @njit()
+def _first_place(keys: np.ndarray, low: int, high: int, wanted: np.uint32) -> int:
+    """Return the first place from `low` on, before `high`, of a key that is no less than wanted."""
+    # Keys are spread evenly, so the place can be guessed; steps that double find both ends around
+    # it, and few pages of a mapped file are touched.
+    guess = low + np.int64((np.uint64(wanted) * np.uint64(high - low)) >> np.uint64(32))
+    step = 32
+    if guess < high and keys[guess] < wanted:
+        low = guess + 1
+        while low + step < high and keys[low + step] < wanted:
+            low += step + 1
+            step *= 2
+        high = min(high, low + step)
+    elif guess < high:
+        high = guess
+        while high - step > low and keys[high - step] >= wanted:
+            high -= step
+            step *= 2
+        low = max(low, high - step)
+    while low < high:
+        middle = (low + high) // 2
+        if keys[middle] < wanted:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@njit()
 def _hits(
     keys: np.ndarray,
     members: np.ndarray,
@@ -51,14 +79,8 @@ def _hits(
     """Count for each set the bands it shares with one; return the buckets that were cut short."""
     cut = 0
     for band in range(len(wanted)):
-        low, end = offsets[band], offsets[band + 1]
-        high = end
-        while low < high:
-            middle = (low + high) // 2
-            if keys[middle] < wanted[band]:
-                low = middle + 1
-            else:
-                high = middle
+        begin, end = offsets[band], offsets[band + 1]
+        low = _first_place(keys, begin, end, wanted[band])
         first = low
         while low < end and keys[low] == wanted[band] and low - first < most:
             hits[members[low]] += 1
@@ -177,13 +199,17 @@ class LshTable:
         return len(self.offsets) - 1
 
     def hits(
-        self, signature: NDArray[np.uint32], most: int = 1 << 62
+        self,
+        signature: NDArray[np.uint32],
+        most: int = 1 << 62,
+        hits: NDArray[np.int32] | None = None,
     ) -> tuple[NDArray[np.int32], int]:
         """Find the sets that share bands with a signature.
 
         Args:
             signature: [K].
             most: members of a bucket that are looked at; the first ones.
+            hits: counts that are added to, [N]; zeros when they are left out.
 
         Returns:
             Shared bands of each set, [N], and how many buckets were cut short.
@@ -197,9 +223,9 @@ class LshTable:
                 "need more"
             )
         wanted = band_keys(signature[None], self.bands, self.rows)[:, 0]
-        hits = np.zeros(self.count, np.int32)
-        cut = _hits(self.keys, self.members, self.offsets, wanted, most, hits)
-        return hits, int(cut)
+        counts = np.zeros(self.count, np.int32) if hits is None else hits
+        cut = _hits(self.keys, self.members, self.offsets, wanted, most, counts)
+        return counts, int(cut)
 
     def neighbours(self) -> NDArray[np.int64]:
         """Return pairs that connect all members of each bucket, [P, 2], the earlier first.
