@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.data.formats.generator import generate
-from steelyard.data.formats.options import OPTIONS, WriteOption, read_as, write_as
+from steelyard.data.formats.options import OPTIONS, WriteOption, option, read_as, write_as
 from steelyard.data.formats.physical import kind_of, stored_type
 from steelyard.data.formats.writer import GROUP_ROWS
 from steelyard.data.stages import hash_of
@@ -29,6 +29,7 @@ _SAMPLES = (16_384, 65_536)
 _BLOCK_ROWS = 4096
 _DICTIONARY_BYTES = 1 << 20
 """Size at which Parquet's writer gives a dictionary up."""
+_PLAIN = ("parquet plain none", "parquet none")
 _KINDS = ("number", "flag", "text", "other")
 _FEATURES = 2
 """Version of the features, so that costs of other ones are measured again."""
@@ -196,6 +197,10 @@ def _column_bytes(
 ) -> dict[str, float]:
     """Predict the bytes of a column for each option."""
     whole = table.select([name])
+    asked = options
+    if any(item.format == "parquet" and item.dictionary for item in options):
+        # Where a dictionary is given up, the rest is as plain as with these.
+        options = list(dict.fromkeys([*options, *map(option, _PLAIN)]))
     samples = [_sampled(whole, rows) for rows in _SAMPLES if rows < len(table)] or [whole]
     empty = {item.name: write_as(whole.slice(0, 0), folder / "empty", item) for item in options}
     counts = [len(sample) for sample in samples]
@@ -206,11 +211,11 @@ def _column_bytes(
         for item in options
     }
     if counts == [len(table)]:
-        return {key: float(found[0]) for key, found in sizes.items()}
+        return {item.name: float(sizes[item.name][0]) for item in asked}
     distinct = [_distinct(sample.column(0)) for sample in samples]
     total = _distinct(whole.column(0))
     found = {}
-    for item in options:
+    for item in asked:
         if not item.dictionary:
             # Without a dictionary bytes follow rows.
             found[item.name] = sizes[item.name][-1] * len(table) / counts[-1]
