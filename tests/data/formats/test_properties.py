@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow")
 
+from steelyard.catalog import storage_tier  # noqa: E402
 from steelyard.data.formats import (  # noqa: E402
     PRESETS,
     PropertiesFold,
@@ -132,15 +133,19 @@ def test_bytes_are_predicted_within_a_tenth(tmp_path):
     few = (option("steelpack auto"), option("parquet none"), option("arrow plain none"))
     errors = []
     for name in ("bi", "ml"):
-        table = generate(name, 80_000, np.random.default_rng(4)).select(range(0, 20, 4))
+        table = generate(preset(name)[::6], 70_000, np.random.default_rng(4))
         for item in advise(table, costs, options=few):
             real = write_as(table, tmp_path / "table", option(item.option))
             errors.append(abs(item.num_bytes / real - 1))
     assert np.median(errors) < 0.1
     with pytest.raises(ConfigError, match="without rows"):
         advise(table.slice(0, 0), costs)
-    with pytest.raises(ConfigError, match="bandwidth"):
-        advise(table, costs, bandwidth_bytes_per_s=0)
+    tier = storage_tier("s3-standard")
+    far = advise(table.slice(0, 100), costs, options=few, tier=tier)
+    for item in far:
+        transfer_s = 2 * tier.first_byte_s + item.num_bytes / tier.bytes_per_s
+        assert item.load_s == pytest.approx(item.scan_s + transfer_s)
+        assert item.usd_per_month == pytest.approx(item.num_bytes / 1e9 * tier.usd_per_gb_month)
 
 
 def test_growth_follows_rows_and_distinct_values():

@@ -1,5 +1,6 @@
 """Which way to write a table is smallest and fastest: predicted from a sample and a calibration."""
 
+import math
 import platform
 import tempfile
 import time
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from steelyard.catalog import StorageTier
 from steelyard.data.formats.generator import generate
 from steelyard.data.formats.options import OPTIONS, WriteOption, option, read_as, write_as
 from steelyard.data.formats.physical import kind_of, stored_type
@@ -58,12 +60,14 @@ class Advice:
         num_bytes: of the file.
         scan_s: to read all columns in one thread from memory.
         load_s: to read all columns from the storage: requests, transfer and decoding.
+        usd_per_month: of keeping the file there, 0 for this machine.
     """
 
     option: str
     num_bytes: float
     scan_s: float
     load_s: float
+    usd_per_month: float
 
 
 def _features(column: "pa.ChunkedArray", rows: int, num_bytes: float) -> NDArray[np.float64]:
@@ -253,8 +257,7 @@ def advise(
     costs: FormatCosts,
     *,
     options: Sequence[WriteOption] = OPTIONS,
-    bandwidth_bytes_per_s: float = 2e9,
-    latency_s: float = 1e-4,
+    tier: StorageTier | None = None,
 ) -> list[Advice]:
     """Predict size and time of a table for each option, the fastest to load first.
 
@@ -262,19 +265,16 @@ def advise(
         table: in memory; at most 81,920 rows of it are encoded.
         costs: of this machine.
         options: which.
-        bandwidth_bytes_per_s: of the storage.
-        latency_s: of a request to it; a scan makes two, for the footer and for the rest.
+        tier: where the file is to be; this machine's memory when it is left out.
 
     Returns:
         One for each option.
 
     Raises:
-        ConfigError: the table has no rows, or a rate is none.
+        ConfigError: the table has no rows.
     """
     if not len(table):
         raise ConfigError("a table without rows has no best format")
-    if bandwidth_bytes_per_s <= 0 or latency_s < 0:
-        raise ConfigError("the bandwidth must be above 0, and the latency 0 or above")
     num_bytes = dict.fromkeys((item.name for item in options), 0.0)
     scan_s = dict(num_bytes)
     with tempfile.TemporaryDirectory() as place:
@@ -286,15 +286,20 @@ def advise(
                 features = _features(table.column(name), len(table), size)
                 num_bytes[key] += size
                 scan_s[key] += float(features @ np.array(costs.seconds[key]))
-    found = [
-        Advice(
-            option=item.name,
-            num_bytes=num_bytes[item.name],
-            scan_s=scan_s[item.name],
-            load_s=scan_s[item.name]
-            + 2 * latency_s
-            + num_bytes[item.name] / bandwidth_bytes_per_s,
-        )
-        for item in options
-    ]
+    found = [_advice(item.name, num_bytes[item.name], scan_s[item.name], tier) for item in options]
     return sorted(found, key=lambda item: item.load_s)
+
+
+def _advice(name: str, num_bytes: float, scan_s: float, tier: StorageTier | None) -> Advice:
+    """Return what is predicted of an option in a storage; a scan asks for the footer and the rest."""
+    transfer_s = usd = 0.0
+    if tier is not None:
+        transfer_s = 2 * tier.first_byte_s + num_bytes / (tier.bytes_per_s or math.inf)
+        usd = num_bytes / 1e9 * tier.usd_per_gb_month
+    return Advice(
+        option=name,
+        num_bytes=num_bytes,
+        scan_s=scan_s,
+        load_s=scan_s + transfer_s,
+        usd_per_month=usd,
+    )
