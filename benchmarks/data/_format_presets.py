@@ -1,4 +1,6 @@
-"""Writes the six workloads of `generate` from real tables: python -m benchmarks.data._format_presets FOLDER.
+"""Writes the six workloads of `generate` from real tables.
+
+Run it by python -m benchmarks.data._format_presets FOLDER, with the folder of shared data.
 
 Each family's columns are put in the order of their kind and ratio of distinct values, and twenty
 are taken at even distances. Tables of less than a thousand rows are left out.
@@ -14,13 +16,23 @@ from steelyard.data.table import DataTable
 from steelyard.errors import SteelyardError
 
 FAMILIES = {
-    "bi": ("movietweetings-100k/*.csv*", "movielens-latest-small/*.csv*", "epoch-training-costs/*.csv",
-           "spot-instance-traces/*.csv*"),
+    "bi": (
+        "movietweetings-100k/*.csv*",
+        "movielens-latest-small/*.csv*",
+        "epoch-training-costs/*.csv",
+        "spot-instance-traces/*.csv*",
+    ),
     "classic": ("molecules/*.csv*", "huawei-coldstart/*.csv*", "chexmask-shapes/*.csv*"),
     "geo": ("datacenter-site/weather/*.csv*", "datacenter-site/carbon/*.csv*"),
     "log": ("loghub-2k/*_structured.csv*", "llm-traces/*.csv*", "cloud-metrics-nab/*.csv*"),
-    "ml": ("scaling-runs/*.csv", "lr-batch-sweep/*.csv", "routed-lm-curves/*.csv*",
-           "openclip-scaling/*.csv", "gpu-kernel-timings/*gemm*", "perfcastdb-spr/*.csv"),
+    "ml": (
+        "scaling-runs/*.csv",
+        "lr-batch-sweep/*.csv",
+        "routed-lm-curves/*.csv*",
+        "openclip-scaling/*.csv",
+        "gpu-kernel-timings/*gemm*",
+        "perfcastdb-spr/*.csv",
+    ),
 }
 COLUMNS, LEAST_ROWS = 20, 1000
 OUT = Path(__file__).parents[2] / "src/steelyard/data/formats/presets.csv"
@@ -61,7 +73,9 @@ def main(folder: Path) -> None:
             print(name, len(columns))
             for item in spread(columns):
                 values = asdict(item).values()
-                writer.writerow([name, *(f"{v:.6g}" if isinstance(v, float) else v for v in values)])
+                writer.writerow(
+                    [name, *(f"{v:.6g}" if isinstance(v, float) else v for v in values)]
+                )
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 
 It is started with {"format": "lance" or "vortex", "core": number} and first says its name. A line
 {"do": "write", "from": Arrow IPC file, "to": path} is answered by {"seconds", "bytes"}; {"do":
-"read", "path", "columns": names or null} and {"do": "take", "path", "rows"} by {"seconds": [...], "rows", "types"}.
-Opening the file counts, but for "kept": true, where it stays open.
+"read", "path", "schema", "columns": names or null} and {"do": "take", "path", "schema", "rows"} by
+{"seconds": [...], "rows", "types"}. Opening the file counts, but for "kept": true, where it stays
+open.
 """
 
 import json
@@ -103,7 +104,11 @@ def answer(engine, given):
         found = engine.take(opened, given["rows"], schema)
     else:
         found = engine.read(given["path"], given["columns"], schema)
-    return {"seconds": [time.perf_counter() - begin], "rows": len(found), "types": [str(t) for t in found.schema.types]}
+    return {
+        "seconds": [time.perf_counter() - begin],
+        "rows": len(found),
+        "types": [str(t) for t in found.schema.types],
+    }
 
 
 def main():

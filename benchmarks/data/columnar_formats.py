@@ -1,12 +1,12 @@
 """Steelpack beside Parquet, Arrow IPC, Lance, Vortex, Polars and DuckDB, and advice beside truth.
 
-All run on one core, in turn, with their files in the page cache; opening a file counts, but where a
-check says that it was kept open. 1 reads 10 columns of 10,000, and opens tables of 100 and 10,000. 2
-reads all of the generated core workload into the same Arrow types. 3 reads 1,000 of its rows. 4
-repeats findings of the paper: dictionaries, compression on top, zone maps. 5 compares predicted and
-measured sizes and times; the costs are fitted to the core workload of another seed and size, and the
-tables are other workloads and real ones. Lance and Vortex run in their own interpreters and are left out
-where they are not installed.
+All run on one core, in turn, with their files in the page cache; opening a file counts, but where
+a check says that it was kept open. 1 reads 10 columns of 10,000, and opens tables of 100 and of
+10,000. 2 reads all of the generated core workload into the same Arrow types. 3 reads 1,000 of its
+rows. 4 repeats findings of the paper: dictionaries, compression on top, zone maps. 5 compares
+predicted and measured sizes and times; the costs are fitted to the core workload of another seed
+and size, and the tables are other workloads and real ones. Lance and Vortex run in their own
+interpreters and are left out where they are not installed.
 """
 
 import os
@@ -112,7 +112,9 @@ def _asked(process: JsonProcess, work: dict[str, Any]) -> Callable[[], float]:
     return lambda: float(process.ask(work)["seconds"][-1])
 
 
-def _written(table: pa.Table, folder: Path, name: str, others: dict[str, JsonProcess]) -> dict[str, int]:
+def _written(
+    table: pa.Table, folder: Path, name: str, others: dict[str, JsonProcess]
+) -> dict[str, int]:
     """Write a table in every format; return the bytes."""
     sizes = {}
     for form, words in (("arrow", "arrow plain none"), ("parquet", "parquet zstd")):
@@ -198,9 +200,13 @@ def _opened(folder: Path, rounds: int) -> list[Check]:
         form: ratio(seconds[f"{form} wide"], seconds[f"{form} narrow"]).median
         for form in ("steelpack", "parquet")
     }
-    print(f"opening grows {growth['steelpack']:.2f} times, Parquet's footer {growth['parquet']:.0f}")
+    print(
+        f"opening grows {growth['steelpack']:.2f} times, Parquet's footer {growth['parquet']:.0f}"
+    )
     return [
-        Check("1 growth of the time to open, 100 to 10,000 columns", growth["steelpack"], 2.0, "lower"),
+        Check(
+            "1 growth of the time to open, 100 to 10,000 columns", growth["steelpack"], 2.0, "lower"
+        ),
         Check("1 growth of Parquet's time to open", growth["parquet"], 20.0, "higher"),
     ]
 
@@ -306,7 +312,9 @@ def _pruned(folder: Path, rows: int) -> tuple[int, int]:
             "user": rng.integers(0, 1 << 20, rows),
             "price": np.round(rng.lognormal(3, 1, rows), 2),
             "noise": rng.normal(size=rows),
-            "shop": pa.array(np.array([f"shop {n}" for n in range(500)])[rng.integers(0, 500, rows)]),
+            "shop": pa.array(
+                np.array([f"shop {n}" for n in range(500)])[rng.integers(0, 500, rows)]
+            ),
         }
     )
     path = folder / "clustered.steelpack"

@@ -1,5 +1,6 @@
 """Properties of columns, tables generated from them, options and advice."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -71,7 +72,7 @@ def test_properties_do_not_depend_on_how_rows_are_cut(cuts, rows):
     fold = PropertiesFold()
     state = fold.init(table.schema)
     edges = sorted({0, rows, *(min(cut, rows) for cut in cuts)})
-    for first, last in zip(edges[:-1], edges[1:], strict=True):
+    for first, last in itertools.pairwise(edges):
         part = fold.init(table.schema)
         for batch in table.slice(first, last - first).to_batches():
             fold.update(part, batch)
@@ -81,7 +82,10 @@ def test_properties_do_not_depend_on_how_rows_are_cut(cuts, rows):
         assert replace(one, size=0.0) == replace(two, size=0.0)
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize(
+    "name",
+    [item if item == "core" else pytest.param(item, marks=pytest.mark.slow) for item in PRESETS],
+)
 def test_generated_columns_have_the_properties_asked_for(name):
     rows = 5000
     wanted = preset(name)
@@ -89,7 +93,9 @@ def test_generated_columns_have_the_properties_asked_for(name):
     table = generate(wanted, rows, np.random.default_rng(1))
     assert table.equals(generate(name, rows, np.random.default_rng(1)))
     found = profile(table)
-    ratios = [(item.distinct_ratio, ask.distinct_ratio) for item, ask in zip(found, wanted, strict=True)]
+    ratios = [
+        (item.distinct_ratio, ask.distinct_ratio) for item, ask in zip(found, wanted, strict=True)
+    ]
     # Rare values of a skewed domain may not be drawn: never more than asked for, mostly near.
     near = [abs(one - two) < 0.05 + 0.3 * two for one, two in ratios]
     assert np.mean(near) >= 0.7
@@ -128,6 +134,7 @@ def test_measurements_are_of_the_same_rows(tmp_path):
         bench(table.slice(0, 0), tmp_path, np.random.default_rng(0))
 
 
+@pytest.mark.slow
 def test_bytes_are_predicted_within_a_tenth(tmp_path):
     costs = FormatCosts({item.name: (1.0,) * 8 for item in OPTIONS})
     few = (option("steelpack auto"), option("parquet none"), option("arrow plain none"))
@@ -138,6 +145,12 @@ def test_bytes_are_predicted_within_a_tenth(tmp_path):
             real = write_as(table, tmp_path / "table", option(item.option))
             errors.append(abs(item.num_bytes / real - 1))
     assert np.median(errors) < 0.1
+
+
+def test_advice_counts_the_storage():
+    costs = FormatCosts({item.name: (1.0,) * 8 for item in OPTIONS})
+    few = (option("steelpack auto"), option("parquet none"))
+    table = generate(preset("ml")[::5], 200, np.random.default_rng(4))
     with pytest.raises(ConfigError, match="without rows"):
         advise(table.slice(0, 0), costs)
     tier = storage_tier("s3-standard")
@@ -152,4 +165,6 @@ def test_growth_follows_rows_and_distinct_values():
     # Two bytes of code per row, and ten per distinct value, of which there are no more later on.
     rows, distinct = (10_000, 40_000), (1000.0, 1000.0)
     sizes = [2 * n + 10 * d for n, d in zip(rows, distinct, strict=True)]
-    assert _grown(sizes, rows, distinct, (10**6, 1000.0)) == pytest.approx(2 * 10**6 + 10**4, rel=0.02)
+    assert _grown(sizes, rows, distinct, (10**6, 1000.0)) == pytest.approx(
+        2 * 10**6 + 10**4, rel=0.02
+    )

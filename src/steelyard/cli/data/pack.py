@@ -14,7 +14,7 @@ from steelyard.units import pretty
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from steelyard.data.table import DataTable, Quarantine
+    from steelyard.data.table import DataTable
 
 __all__ = ["app"]
 
@@ -43,7 +43,8 @@ def convert(
     Args:
         *sources: files, patterns such as 'sales/*.csv', and folders.
         out: the file to write; an older one stays until all is written.
-        compress: texts by zstd: "auto" for dictionaries where that saves a fifth, "never" or "always".
+        compress: texts by zstd: "auto" for dictionaries where that saves a fifth, "never" or
+            "always".
         json: print JSON instead of a table.
     """
     from steelyard.data.table import Quarantine
@@ -51,9 +52,7 @@ def convert(
     table, quarantine = _scanned(sources, "convert"), Quarantine()
     from steelyard.data.formats import write_steelpack
 
-    batches = (
-        batch for part in table.partitions for batch in table.read(part, quarantine)
-    )
+    batches = (batch for part in table.partitions for batch in table.read(part, quarantine))
     rows = write_steelpack(batches, out, schema=table.schema, compress=compress)
     values = {
         "out": str(out),
@@ -239,7 +238,10 @@ def bench(
         [
             item.option,
             pretty(item.num_bytes, "byte"),
-            *(pretty(value, "s") for value in (item.write_s, item.scan_s, item.select_s, item.take_s)),
+            *(
+                pretty(value, "s")
+                for value in (item.write_s, item.scan_s, item.select_s, item.take_s)
+            ),
         ]
         for item in found
     ]

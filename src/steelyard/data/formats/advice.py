@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,8 +44,9 @@ class FormatCosts:
     """Seconds that reading takes on a machine, fitted.
 
     Attributes:
-        seconds: by name of the option: per column, per row of each of the kinds (number, flag, text, other), per row of
-            a column with missing values, per byte in memory, per byte of the file, [8].
+        seconds: by name of the option: per column, per row of each of the kinds (number, flag,
+            text, other), per row of a column with missing values, per byte in memory, per byte of
+            the file, [8].
     """
 
     seconds: Mapping[str, tuple[float, ...]]
@@ -169,7 +170,10 @@ def _distinct(column: "pa.ChunkedArray") -> float:
 
 
 def _grown(
-    sizes: Sequence[float], rows: Sequence[int], distinct: Sequence[float], wanted: tuple[int, float]
+    sizes: Sequence[float],
+    rows: Sequence[int],
+    distinct: Sequence[float],
+    wanted: tuple[int, float],
 ) -> float:
     """Return the bytes of more rows than were sampled.
 
@@ -210,7 +214,8 @@ def _column_bytes(
     counts = [len(sample) for sample in samples]
     sizes = {
         item.name: [
-            max(write_as(sample, folder / "sample", item) - empty[item.name], 1) for sample in samples
+            max(write_as(sample, folder / "sample", item) - empty[item.name], 1)
+            for sample in samples
         ]
         for item in options
     }
@@ -291,7 +296,7 @@ def advise(
 
 
 def _advice(name: str, num_bytes: float, scan_s: float, tier: StorageTier | None) -> Advice:
-    """Return what is predicted of an option in a storage; a scan asks for the footer and the rest."""
+    """Return what is predicted of an option; a scan asks for the footer and for the rest."""
     transfer_s = usd = 0.0
     if tier is not None:
         transfer_s = 2 * tier.first_byte_s + num_bytes / (tier.bytes_per_s or math.inf)

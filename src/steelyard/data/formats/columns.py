@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.data.formats.bits import copy_texts, empty, gather, text_offsets
+from steelyard.data.formats.bits import empty
 from steelyard.data.formats.buffers import Chunk, join_buffers
+from steelyard.data.formats.lookup import copy_texts, gather, text_offsets
 from steelyard.data.formats.numbers import Numbers, encode_numbers
 from steelyard.data.formats.physical import (
     array_of,
@@ -131,7 +132,9 @@ def _numbers(array: "pa.Array") -> tuple[str, int, list[Any]]:
     if width in (4, 8) and len(values):
         bits = pa.array(values.view(f"i{width}"))
     elif values.dtype.kind == "V" and len(values):
-        bits = pa.Array.from_buffers(pa.binary(width), len(values), [None, pa.py_buffer(values.view(np.uint8))])
+        bits = pa.Array.from_buffers(
+            pa.binary(width), len(values), [None, pa.py_buffer(values.view(np.uint8))]
+        )
     elif width == 2 and len(values):
         bits = pa.array(values.view("i2"))
     else:
@@ -268,10 +271,7 @@ class ColumnChunk:
             chunk = self._chunk
             own = list(_NUMBERS)[chunk.parameter & 255]
             dtype = dtype_of(self._type) or np.dtype("i1")
-            if own == "plain":
-                count = len(chunk.raw(1)) // dtype.itemsize
-            else:
-                count = chunk.stream(1).count
+            count = len(chunk.raw(1)) // dtype.itemsize if own == "plain" else chunk.stream(1).count
             self._kept = self._numbers(1).decode(0, count)
         return self._kept
 
@@ -352,7 +352,9 @@ class ColumnChunk:
     def told(self) -> Mapping[str, Any]:
         """Return encoding, stream and bytes, for people."""
         chunk = self._chunk
-        is_coded = chunk.encoding in ("dictionary", "integers", "decimal") and chunk.nulls < chunk.rows
+        is_coded = (
+            chunk.encoding in ("dictionary", "integers", "decimal") and chunk.nulls < chunk.rows
+        )
         stream = chunk.stream(0).kind if is_coded else ""
         kept = 0
         if chunk.encoding == "dictionary":

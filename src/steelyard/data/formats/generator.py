@@ -20,7 +20,22 @@ __all__ = ["PRESETS", "generate", "preset"]
 
 PRESETS = ("core", "bi", "classic", "geo", "log", "ml")
 """Names of the workloads."""
-_SYLLABLES = ("ka", "ne", "to", "ri", "so", "mu", "la", "vi", "pe", "du", "sha", "ron", "tel", "ing")
+_SYLLABLES = (
+    "ka",
+    "ne",
+    "to",
+    "ri",
+    "so",
+    "mu",
+    "la",
+    "vi",
+    "pe",
+    "du",
+    "sha",
+    "ron",
+    "tel",
+    "ing",
+)
 _WORDS = 4096
 _LEAST_RANGE = 1.0
 
@@ -30,7 +45,10 @@ def _listed() -> tuple[tuple[str, ColumnProperties], ...]:
     kinds: dict[str, Any] = {"int": int, "float": float, "str": str}
     raw = files("steelyard.data.formats").joinpath("presets.csv").read_text()
     rows = csv.DictReader(line for line in raw.splitlines() if not line.startswith("#"))
-    types = {item.name: kinds[getattr(item.type, "__name__", item.type)] for item in fields(ColumnProperties)}
+    types = {
+        item.name: kinds[str(getattr(item.type, "__name__", item.type))]
+        for item in fields(ColumnProperties)
+    }
     return tuple(
         (row["preset"], ColumnProperties(**{name: kind(row[name]) for name, kind in types.items()}))
         for row in rows
@@ -171,6 +189,10 @@ def _texts(count: int, size: float, rng: np.random.Generator) -> NDArray[np.str_
     pieces = max(round((size - digits) / 5.5), 0)
     picked = rng.choice(words, (count, pieces), p=weights / weights.sum())
     for piece in range(pieces):
-        found = picked[:, piece] if piece == 0 else np.char.add(np.char.add(found, " "), picked[:, piece])
+        found = (
+            picked[:, piece]
+            if piece == 0
+            else np.char.add(np.char.add(found, " "), picked[:, piece])
+        )
     numbers = np.char.zfill(rng.permutation(count).astype("U"), min(digits, max(int(size), 1)))
     return np.char.add(np.char.add(found, "-"), numbers) if pieces else numbers

@@ -142,7 +142,9 @@ def text_parts(array: "pa.Array") -> tuple[NDArray[np.int64], NDArray[np.uint8]]
     import pyarrow as pa
 
     if array.null_count:
-        empty = "" if pa.types.is_string(array.type) or pa.types.is_large_string(array.type) else b""
+        empty = (
+            "" if pa.types.is_string(array.type) or pa.types.is_large_string(array.type) else b""
+        )
         array = compute().fill_null(array, pa.scalar(empty, array.type))
     wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
     _, offsets, heap = array.buffers()

@@ -1,6 +1,5 @@
 """What decides how small and fast a column can be kept: distinct values, range, order, skew."""
 
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 

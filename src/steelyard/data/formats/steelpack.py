@@ -1,6 +1,5 @@
 """Steelpack: a table in a pack, of which a few columns, some rows, or ranges are read fast."""
 
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -12,8 +11,9 @@ from numpy.typing import NDArray
 from steelyard.data.arrow import compute
 from steelyard.data.formats.buffers import Chunk
 from steelyard.data.formats.columns import ColumnChunk
+from steelyard.data.formats.marks import whole_groups
 from steelyard.data.formats.physical import stored_type
-from steelyard.data.formats.writer import END, END_NAME, FACTS, VERSION
+from steelyard.data.formats.writer import FACTS, VERSION
 from steelyard.data.formats.zones import ZONE_ROWS, may_hold
 from steelyard.data.pack import Pack
 from steelyard.errors import ConfigError, DataError
@@ -79,7 +79,7 @@ class Steelpack:
         try:
             pack = Pack.open(Path(path))
         except DataError as error:
-            told = _whole_groups(Path(path))
+            told = whole_groups(Path(path))
             raise DataError(f"{error.args[0]}{told}", hint="write it again") from error
         return cls(pack)
 
@@ -130,7 +130,9 @@ class Steelpack:
             raise ConfigError(
                 f"no column {missing!r} in {self.pack.where}", hint=f"columns are {', '.join(some)}"
             )
-        return [(place, name) for place, name in zip(places, columns, strict=True) if place is not None]
+        return [
+            (place, name) for place, name in zip(places, columns, strict=True) if place is not None
+        ]
 
     def _chunk(self, group: int, place: int) -> ColumnChunk:
         """Return a column of a row group; its sections stand in the order of the columns."""
@@ -152,7 +154,9 @@ class Steelpack:
         last = self.last_good_group()
         if "damaged" not in str(error.args[0]):
             return error
-        told = f"row groups 0 to {last} are whole" if last >= 0 else "no row group before it is whole"
+        told = (
+            f"row groups 0 to {last} are whole" if last >= 0 else "no row group before it is whole"
+        )
         return DataError(f"row group {group}: {error.args[0]}; {told}", hint="write it again")
 
     def last_good_group(self) -> int:
@@ -177,7 +181,7 @@ class Steelpack:
         *,
         groups: Sequence[int] | None = None,
         batch_rows: int = 0,
-    ) -> "Iterator[pa.RecordBatch]":
+    ) -> Iterator["pa.RecordBatch"]:
         """Read row group by row group.
 
         Args:
@@ -326,7 +330,9 @@ class Steelpack:
         cuts = np.searchsorted(sorted_rows, np.concatenate([[0], ends]))
         batches = []
         for group in range(self.groups):
-            inside = sorted_rows[cuts[group] : cuts[group + 1]] - (ends[group] - self.group_rows[group])
+            inside = sorted_rows[cuts[group] : cuts[group + 1]] - (
+                ends[group] - self.group_rows[group]
+            )
             if len(inside):
                 arrays = [self._taken(group, place, inside) for place, _ in places]
                 batches.append(pa.RecordBatch.from_arrays(arrays, schema=schema))
@@ -385,7 +391,11 @@ class Steelpack:
         return table if len(found) else pa.Table.from_batches([], table.schema)
 
     def _matching(
-        self, group: int, conditions: Sequence[tuple[int, Any, tuple[Any, Any]]], first: int, last: int
+        self,
+        group: int,
+        conditions: Sequence[tuple[int, Any, tuple[Any, Any]]],
+        first: int,
+        last: int,
     ) -> NDArray[np.bool_]:
         """Return which rows of a zone hold all conditions."""
         import pyarrow as pa
@@ -416,24 +426,3 @@ class Steelpack:
                 }
             )
         return listed
-
-
-def _whole_groups(path: Path) -> str:
-    """Return in words which row groups of a file that is cut short are whole."""
-    try:
-        with path.open("rb") as file:
-            raw = np.fromfile(file, np.uint8)
-    except OSError:
-        return ""
-    marks = raw[: len(raw) // 64 * 64].reshape(-1, 64)
-    begins = marks[:, :8].copy().view("<u8").reshape(-1) if len(marks) else np.zeros(0, "<u8")
-    places = np.flatnonzero(begins == np.frombuffer(END_NAME, "<u8")[0])
-    rows, expected = 0, 0
-    for place in places.tolist():
-        mark = marks[place].tobytes()[: END.size]
-        _, number, before, held, _, checksum = END.unpack(mark)
-        if zlib.crc32(mark[:-4]) == checksum and number == expected and before == rows:
-            rows, expected = rows + held, expected + 1
-    if not expected:
-        return ""
-    return f"; row groups 0 to {expected - 1} were written whole, {rows:,} rows"

@@ -41,7 +41,7 @@ def _least_and_widths(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDA
     """Return the least value and the width of each block."""
     starts = np.arange(0, len(values), BLOCK)
     least, most = np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)
-    return least, _bits((most.view(np.uint64) - least.view(np.uint64)))
+    return least, _bits(most.view(np.uint64) - least.view(np.uint64))
 
 
 def _bits(values: NDArray[np.uint64]) -> NDArray[np.uint8]:
@@ -90,8 +90,11 @@ def _chosen(values: NDArray[np.int64]) -> str:
 def _width_bytes(values: NDArray[np.int64]) -> int:
     """Return how many bytes each value takes when all take as many: 1, 2, 4 or 8."""
     least, most = int(values.min()), int(values.max())
-    return next(size for size in (1, 2, 4, 8) if -(1 << (8 * size - 1)) <= least
-                and most < 1 << (8 * size - 1))
+    return next(
+        size
+        for size in (1, 2, 4, 8)
+        if -(1 << (8 * size - 1)) <= least and most < 1 << (8 * size - 1)
+    )
 
 
 def _steps(values: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -197,6 +200,7 @@ def _code_lengths(uses: NDArray[np.int64]) -> NDArray[np.uint8]:
 
 
 def _huffman(uses: NDArray[np.int64]) -> NDArray[np.uint8]:
+    heap: list[tuple[int, int, tuple[int, ...]]]
     heap = [(int(uses[symbol]), int(symbol), (int(symbol),)) for symbol in np.flatnonzero(uses)]
     lengths = np.zeros(len(uses), np.uint8)
     if len(heap) == 1:

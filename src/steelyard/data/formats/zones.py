@@ -5,8 +5,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.data.formats.physical import dtype_of, filled_forward, kind_of, numbers_of
-from steelyard.data.formats.physical import text_parts
+from steelyard.data.formats.physical import (
+    dtype_of,
+    filled_forward,
+    kind_of,
+    numbers_of,
+    text_parts,
+)
 from steelyard.errors import ConfigError
 from steelyard.jit import njit
 
@@ -126,7 +131,9 @@ def may_hold(
     bounds = [None if bound is None else _bound(type, bound) for bound in (low, high)]
     if len(zones) != count:
         return found
-    least, most = (zones[:, side].copy().view(np.float64 if is_float else np.int64) for side in (0, 1))
+    least, most = (
+        zones[:, side].copy().view(np.float64 if is_float else np.int64) for side in (0, 1)
+    )
     if bounds[0] is not None:
         found &= most >= bounds[0]
     if bounds[1] is not None:
