@@ -1,4 +1,6 @@
-"""Writes the six workloads of `generate` from real tables: python -m benchmarks.data._format_presets FOLDER.
+"""Writes the six workloads of `generate` from real tables.
+
+Run it by python -m benchmarks.data._format_presets FOLDER, with the folder of shared data.
 
 Each family's columns are put in the order of their kind and ratio of distinct values, and twenty
 are taken at even distances. Tables of less than a thousand rows are left out.

@@ -2,8 +2,9 @@
 
 It is started with {"format": "lance" or "vortex", "core": number} and first says its name. A line
 {"do": "write", "from": Arrow IPC file, "to": path} is answered by {"seconds", "bytes"}; {"do":
-"read", "path", "columns": names or null} and {"do": "take", "path", "rows"} by {"seconds": [...], "rows", "types"}.
-Opening the file counts, but for "kept": true, where it stays open.
+"read", "path", "schema", "columns": names or null} and {"do": "take", "path", "schema", "rows"} by
+{"seconds": [...], "rows", "types"}. Opening the file counts, but for "kept": true, where it stays
+open.
 """
 
 import json

@@ -1,12 +1,12 @@
 """Steelpack beside Parquet, Arrow IPC, Lance, Vortex, Polars and DuckDB, and advice beside truth.
 
-All run on one core, in turn, with their files in the page cache; opening a file counts, but where a
-check says that it was kept open. 1 reads 10 columns of 10,000, and opens tables of 100 and 10,000. 2
-reads all of the generated core workload into the same Arrow types. 3 reads 1,000 of its rows. 4
-repeats findings of the paper: dictionaries, compression on top, zone maps. 5 compares predicted and
-measured sizes and times; the costs are fitted to the core workload of another seed and size, and the
-tables are other workloads and real ones. Lance and Vortex run in their own interpreters and are left out
-where they are not installed.
+All run on one core, in turn, with their files in the page cache; opening a file counts, but where
+a check says that it was kept open. 1 reads 10 columns of 10,000, and opens tables of 100 and of
+10,000. 2 reads all of the generated core workload into the same Arrow types. 3 reads 1,000 of its
+rows. 4 repeats findings of the paper: dictionaries, compression on top, zone maps. 5 compares
+predicted and measured sizes and times; the costs are fitted to the core workload of another seed
+and size, and the tables are other workloads and real ones. Lance and Vortex run in their own
+interpreters and are left out where they are not installed.
 """
 
 import os

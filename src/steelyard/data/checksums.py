@@ -1,5 +1,7 @@
 """Checksums of blocks of memory, as fast as memory is read."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,7 +16,7 @@ _PRIME = np.uint64(0x9E3779B97F4A7C15)
 
 
 @njit()
-def _sum_of(words: np.ndarray, tail: np.ndarray) -> int:
+def _sum_of(words: np.ndarray, tail: np.ndarray) -> Any:
     """Return 32 bits that change with any byte.
 
     Each of eight lanes is multiplied by an odd number after each word, which is one to one: a

@@ -1,192 +1,34 @@
 """One container for typed arrays: sections with checksums, the directory last, mapped when read."""
 
-import io
 import mmap
-import struct
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from functools import cached_property
-from hashlib import blake2b
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.data.checksums import BLOCK_BYTES, block_sums, first_damaged
+from steelyard.data.checksums import BLOCK_BYTES, first_damaged
+from steelyard.data.pack_writer import (
+    ALIGN,
+    ENTRY,
+    HEAD,
+    MAGIC,
+    NUMBER,
+    PAGE_BYTES,
+    TAIL,
+    VERSION,
+    PackWriter,
+    hash_of_name,
+    pack_bytes,
+    slots_for,
+    write_pack,
+    writing_pack,
+)
 from steelyard.errors import DataError
-from steelyard.files import atomic_path
 
 __all__ = ["Pack", "PackWriter", "pack_bytes", "write_pack", "writing_pack"]
-
-_MAGIC = b"STLYPACK"
-_VERSION = 2
-_ALIGN = 64
-_PAGE_BYTES = 1024
-_KINDS = "biufSUM"
-_ENTRY, _NUMBER = struct.Struct("<QQQIHH"), struct.Struct("<I")
-"""Of a section: first byte, bytes, place of its texts, a checksum, bytes of the two texts.
-
-A section of one block has its CRC-32 here, a longer one the number of its first checksum, so that
-a part of it can be read by itself; the texts are its name, then its dtype and shape.
-"""
-_TAIL = struct.Struct("<QQQQIII8s")
-"""Place of the directory, sections, checksums, bytes of text, pages, version, checksum, magic."""
-
-
-def _hash(name: bytes) -> int:
-    return int.from_bytes(blake2b(name, digest_size=8).digest(), "little")
-
-
-def _slots(count: int) -> int:
-    """Return the slots for names: at least twice as many, so that most are found at once."""
-    return 2 << max(count - 1, 0).bit_length()
-
-
-class PackWriter:
-    """Writes sections one after the other; none is kept in memory.
-
-    Attributes:
-        place: bytes written so far.
-    """
-
-    def __init__(self, file: IO[bytes]) -> None:
-        """Begin a pack.
-
-        Args:
-            file: is written from its place on.
-        """
-        self._file = file
-        self._entries: list[tuple[int, int, int, int, int, int]] = []
-        self._names: dict[bytes, None] = {}
-        self._texts = bytearray()
-        self._checksums: list[int] = []
-        self.place = 0
-        self._put(_MAGIC + _VERSION.to_bytes(4, "little"))
-
-    @property
-    def count(self) -> int:
-        """Sections written so far."""
-        return len(self._entries)
-
-    def _put(self, raw: Any) -> None:
-        """Write bytes, and fill up to where the next section may begin."""
-        size = memoryview(raw).nbytes
-        self._file.write(raw)
-        self._file.write(b"\0" * (-size % _ALIGN))
-        self.place += size + -size % _ALIGN
-
-    def add(self, name: str, values: Any) -> None:
-        """Write a section.
-
-        Args:
-            name: of the section, not yet used.
-            values: numbers, Booleans, times, or text of one width.
-
-        Raises:
-            DataError: the name is there already, or the array holds something else.
-        """
-        array = np.asarray(values, order="C")
-        text = name.encode()
-        if array.dtype.kind not in _KINDS:
-            raise DataError(
-                f"section {name!r} holds {array.dtype}, which a pack does not keep",
-                hint="give numbers, Booleans, times or text of one width",
-            )
-        if text in self._names or len(text) > 65_535:
-            what = "is there twice" if text in self._names else "has a name of over 65,535 bytes"
-            raise DataError(f"section {name[:80]!r} {what}", hint="give each a short name")
-        self._names[text] = None
-        told = ",".join([array.dtype.str, *map(str, array.shape)]).encode()
-        raw = memoryview(array.reshape(-1).view(np.uint8)) if array.size else memoryview(b"")
-        checksum = zlib.crc32(raw)
-        if raw.nbytes > BLOCK_BYTES:
-            checksum = len(self._checksums)
-            self._checksums += block_sums(np.frombuffer(raw, np.uint8)).tolist()
-        entry = (self.place, raw.nbytes, len(self._texts), checksum)
-        self._entries.append((*entry, len(text), len(told)))
-        self._texts += text + told
-        self._put(raw)
-
-    def finish(self) -> None:
-        """Write the directory and the tail."""
-        directory = self._directory()
-        pages = range(0, len(directory), _PAGE_BYTES)
-        sums = np.array([zlib.crc32(directory[at : at + _PAGE_BYTES]) for at in pages], "<u4")
-        counts = (self.place, self.count, len(self._checksums), len(self._texts), len(sums))
-        raw = sums.tobytes() + _TAIL.pack(*counts, _VERSION, 0, _MAGIC)[:-12]
-        self._file.write(directory)
-        self._file.write(raw + zlib.crc32(raw).to_bytes(4, "little") + _MAGIC)
-
-    def _directory(self) -> bytes:
-        """Return entries, slots by the hash of a name, checksums and texts."""
-        slots = np.zeros(_slots(self.count), "<u4")
-        last = len(slots) - 1
-        for number, name in enumerate(self._names):
-            slot = _hash(name) & last
-            while slots[slot]:
-                slot = (slot + 1) & last
-            slots[slot] = number + 1
-        entries = b"".join(_ENTRY.pack(*entry) for entry in self._entries)
-        checksums = np.array(self._checksums, "<u4").tobytes()
-        return entries + slots.tobytes() + checksums + bytes(self._texts)
-
-
-def pack_bytes(sections: Mapping[str, NDArray[Any]]) -> bytes:
-    """Return a pack in memory.
-
-    Args:
-        sections: arrays by name; numbers, Booleans, times, or text of one width.
-
-    Returns:
-        What `write_pack` would write.
-
-    Raises:
-        DataError: an array holds something else.
-    """
-    file = io.BytesIO()
-    writer = PackWriter(file)
-    for name, values in sections.items():
-        writer.add(name, values)
-    writer.finish()
-    return file.getvalue()
-
-
-@contextmanager
-def writing_pack(path: Path) -> Iterator[PackWriter]:
-    """Yield a writer of a pack that is put in its place when all is written.
-
-    Args:
-        path: the file; an older one stays until then.
-
-    Yields:
-        The writer.
-
-    Raises:
-        DataError: nothing may be written there.
-        CapacityError: the disk is full; an older file stays.
-    """
-    with atomic_path(path) as beside, beside.open("wb") as file:
-        writer = PackWriter(file)
-        yield writer
-        writer.finish()
-
-
-def write_pack(path: Path, sections: Mapping[str, NDArray[Any]]) -> None:
-    """Write a pack beside its place and put it there whole.
-
-    Args:
-        path: the file.
-        sections: arrays by name.
-
-    Raises:
-        DataError: an array holds what a pack does not keep.
-        CapacityError: the disk is full; an older file stays.
-    """
-    with writing_pack(path) as writer:
-        for name, values in sections.items():
-            writer.add(name, values)
 
 
 class Pack:
@@ -241,40 +83,40 @@ class Pack:
     def _read_tail(self) -> None:
         """Take in where the parts of the directory are."""
         size = len(self._payload)
-        if size < _ALIGN + _TAIL.size or bytes(self._payload[-len(_MAGIC) :]) != _MAGIC:
+        if size < ALIGN + TAIL.size or bytes(self._payload[-len(MAGIC) :]) != MAGIC:
             raise DataError(f"{self.where} is no pack, or is cut short", hint="write it again")
-        tail = _TAIL.unpack(self._payload[-_TAIL.size :])
+        tail = TAIL.unpack(self._payload[-TAIL.size :])
         self._place, self.count, sums, texts, pages, version, checksum, _ = tail
-        if version != _VERSION and bytes(self._payload[: len(_MAGIC)]) == _MAGIC:
+        if version != VERSION and bytes(self._payload[: len(MAGIC)]) == MAGIC:
             raise DataError(
-                f"{self.where} is a pack of version {version}, and {_VERSION} is read",
+                f"{self.where} is a pack of version {version}, and {VERSION} is read",
                 hint="write it again, or read it with the Steelyard that wrote it",
             )
-        raw = self._payload[max(size - _TAIL.size - 4 * pages, 0) : size - 12]
-        entries = _ENTRY.size * self.count
+        raw = self._payload[max(size - TAIL.size - 4 * pages, 0) : size - 12]
+        entries = ENTRY.size * self.count
         self._slots = entries
-        self._sums = self._slots + 4 * _slots(self.count)
+        self._sums = self._slots + 4 * slots_for(self.count)
         self._texts = self._sums + 4 * sums
         self._end = self._texts + texts
-        whole = self._place + self._end + 4 * pages + _TAIL.size == size
+        whole = self._place + self._end + 4 * pages + TAIL.size == size
         if not whole or zlib.crc32(raw) != checksum:
             raise DataError(f"the directory of {self.where} is damaged", hint="write it again")
         self._page_sums = np.frombuffer(raw[: 4 * pages], "<u4")
 
     def _listed(self, first: int, length: int) -> memoryview:
         """Return bytes of the directory; pages that hold them are checked."""
-        for page in range(first // _PAGE_BYTES, (first + length - 1) // _PAGE_BYTES + 1):
+        for page in range(first // PAGE_BYTES, (first + length - 1) // PAGE_BYTES + 1):
             if page in self._checked_pages:
                 continue
-            begins = self._place + page * _PAGE_BYTES
-            ends = min(begins + _PAGE_BYTES, self._place + self._end)
+            begins = self._place + page * PAGE_BYTES
+            ends = min(begins + PAGE_BYTES, self._place + self._end)
             if zlib.crc32(self._payload[begins:ends]) != int(self._page_sums[page]):
                 raise DataError(f"the directory of {self.where} is damaged", hint="write it again")
             self._checked_pages.add(page)
         return self._payload[self._place + first : self._place + first + length]
 
     def _entry(self, number: int) -> tuple[int, ...]:
-        return _ENTRY.unpack(self._listed(number * _ENTRY.size, _ENTRY.size))
+        return ENTRY.unpack(self._listed(number * ENTRY.size, ENTRY.size))
 
     def name(self, number: int) -> str:
         """Return the name of a section by its number, in the order they were written."""
@@ -291,11 +133,11 @@ class Pack:
         if not self.count:
             return None
         text = name.encode()
-        last = _slots(self.count) - 1
-        slot = _hash(text) & last
+        last = slots_for(self.count) - 1
+        slot = hash_of_name(text) & last
         # Half of the slots are empty, but a damaged directory must not be searched for ever.
         for _ in range(last + 1):
-            (number,) = _NUMBER.unpack(self._listed(self._slots + 4 * slot, 4))
+            (number,) = NUMBER.unpack(self._listed(self._slots + 4 * slot, 4))
             if not number:
                 return None
             _, _, place, _, length, _ = self._entry(number - 1)
@@ -333,7 +175,7 @@ class Pack:
             blocks = (first // BLOCK_BYTES, (last - 1) // BLOCK_BYTES + 1)
             self._check_blocks(number, raw, checksum, blocks)
         elif last > first and number not in self._checked:
-            if zlib.crc32(raw) != checksum:
+            if zlib.crc32(self._payload[place : place + size]) != checksum:
                 raise self._damaged(number)
             self._checked.add(number)
             self.checked_bytes += size
@@ -395,9 +237,9 @@ class Pack:
 
     def damaged(self) -> list[str]:
         """Return the names of all sections with damaged bytes, and of fillings between them."""
-        found, expected = [], _ALIGN
-        head = (_MAGIC + _VERSION.to_bytes(4, "little")).ljust(_ALIGN, b"\0")
-        if bytes(self._payload[:_ALIGN]) != head:
+        found, expected = [], ALIGN
+        head = HEAD.ljust(ALIGN, b"\0")
+        if bytes(self._payload[:ALIGN]) != head:
             found.append("(head)")
         self._listed(0, self._end)
         for number in range(self.count):
@@ -406,7 +248,7 @@ class Pack:
             except DataError:
                 found.append(self.name(number))
             place, size = self._entry(number)[:2]
-            expected = place + size + -size % _ALIGN
+            expected = place + size + -size % ALIGN
             if any(self._payload[place + size : expected]):
                 found.append(f"(filling after {self.name(number)})")
         return found

@@ -9,7 +9,7 @@ import cyclopts
 from steelyard.cli.output import Switch, print_report
 from steelyard.errors import BackendError, ConfigError, DataError
 from steelyard.runs.report import Column, Facts, Report, Section, Table
-from steelyard.units import parse, pretty
+from steelyard.units import pretty
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,7 +43,8 @@ def convert(
     Args:
         *sources: files, patterns such as 'sales/*.csv', and folders.
         out: the file to write; an older one stays until all is written.
-        compress: texts by zstd: "auto" for dictionaries where that saves a fifth, "never" or "always".
+        compress: texts by zstd: "auto" for dictionaries where that saves a fifth, "never" or
+            "always".
         json: print JSON instead of a table.
     """
     from steelyard.data.table import Quarantine
@@ -143,32 +144,28 @@ def _refuse_damage(table: Any) -> None:
 @app.command
 def advise(
     *sources: _Sources,
-    bandwidth: str = "2 GB/s",
-    latency: str = "0.1 ms",
+    storage: str = "",
     verify: Switch = False,
     json: Switch = False,
 ) -> None:
     """Predict size and reading time of a table in each format, from a sample of its rows.
 
-    Example: steelyard data pack advise 'sales/*.csv' --bandwidth "200 MB/s" --latency "30 ms"
+    Example: steelyard data pack advise 'sales/*.csv' --storage s3-standard
 
     Args:
         *sources: files, patterns such as 'sales/*.csv', and folders.
-        bandwidth: of the storage.
-        latency: of a request to it.
+        storage: storage tier that the file is to be in, such as s3-standard; this machine's memory
+            when it is left out.
         verify: write the table in each format as well, and show what was measured.
         json: print JSON instead of tables.
     """
+    table, rows = _in_memory(sources, "advise")
+    from steelyard.catalog import storage_tier
     from steelyard.data.formats.advice import advise as advise_on
     from steelyard.data.formats.advice import known_costs
 
-    table, rows = _in_memory(sources, "advise")
-    found = advise_on(
-        table,
-        known_costs(),
-        bandwidth_bytes_per_s=parse(bandwidth, "byte/s"),
-        latency_s=parse(latency, "s"),
-    )
+    tier = storage_tier(storage) if storage else None
+    found = advise_on(table, known_costs(), tier=tier)
     measured = {item.option: item for item in _measured(table)} if verify else {}
     columns = [
         Column("option"),
@@ -191,6 +188,7 @@ def advise(
             "num_bytes": item.num_bytes,
             "scan_s": item.scan_s,
             "load_s": item.load_s,
+            "usd_per_month": item.usd_per_month,
         }
         if measured:
             real = measured[item.option]

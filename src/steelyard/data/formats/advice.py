@@ -1,5 +1,6 @@
 """Which way to write a table is smallest and fastest: predicted from a sample and a calibration."""
 
+import math
 import platform
 import tempfile
 import time
@@ -11,8 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from steelyard.catalog import StorageTier
 from steelyard.data.formats.generator import generate
-from steelyard.data.formats.options import OPTIONS, WriteOption, read_as, write_as
+from steelyard.data.formats.options import OPTIONS, WriteOption, option, read_as, write_as
 from steelyard.data.formats.physical import kind_of, stored_type
 from steelyard.data.formats.writer import GROUP_ROWS
 from steelyard.data.stages import hash_of
@@ -29,6 +31,7 @@ _SAMPLES = (16_384, 65_536)
 _BLOCK_ROWS = 4096
 _DICTIONARY_BYTES = 1 << 20
 """Size at which Parquet's writer gives a dictionary up."""
+_PLAIN = ("parquet plain none", "parquet none")
 _KINDS = ("number", "flag", "text", "other")
 _FEATURES = 2
 """Version of the features, so that costs of other ones are measured again."""
@@ -41,8 +44,9 @@ class FormatCosts:
     """Seconds that reading takes on a machine, fitted.
 
     Attributes:
-        seconds: by name of the option: per column, per row of each of the kinds (number, flag, text, other), per row of
-            a column with missing values, per byte in memory, per byte of the file, [8].
+        seconds: by name of the option: per column, per row of each of the kinds (number, flag,
+            text, other), per row of a column with missing values, per byte in memory, per byte of
+            the file, [8].
     """
 
     seconds: Mapping[str, tuple[float, ...]]
@@ -57,12 +61,14 @@ class Advice:
         num_bytes: of the file.
         scan_s: to read all columns in one thread from memory.
         load_s: to read all columns from the storage: requests, transfer and decoding.
+        usd_per_month: of keeping the file there, 0 for this machine.
     """
 
     option: str
     num_bytes: float
     scan_s: float
     load_s: float
+    usd_per_month: float
 
 
 def _features(column: "pa.ChunkedArray", rows: int, num_bytes: float) -> NDArray[np.float64]:
@@ -199,6 +205,10 @@ def _column_bytes(
 ) -> dict[str, float]:
     """Predict the bytes of a column for each option."""
     whole = table.select([name])
+    asked = options
+    if any(item.format == "parquet" and item.dictionary for item in options):
+        # Where a dictionary is given up, the rest is as plain as with these.
+        options = list(dict.fromkeys([*options, *map(option, _PLAIN)]))
     samples = [_sampled(whole, rows) for rows in _SAMPLES if rows < len(table)] or [whole]
     empty = {item.name: write_as(whole.slice(0, 0), folder / "empty", item) for item in options}
     counts = [len(sample) for sample in samples]
@@ -210,11 +220,11 @@ def _column_bytes(
         for item in options
     }
     if counts == [len(table)]:
-        return {key: float(found[0]) for key, found in sizes.items()}
+        return {item.name: float(sizes[item.name][0]) for item in asked}
     distinct = [_distinct(sample.column(0)) for sample in samples]
     total = _distinct(whole.column(0))
     found = {}
-    for item in options:
+    for item in asked:
         if not item.dictionary:
             # Without a dictionary bytes follow rows.
             found[item.name] = sizes[item.name][-1] * len(table) / counts[-1]
@@ -252,8 +262,7 @@ def advise(
     costs: FormatCosts,
     *,
     options: Sequence[WriteOption] = OPTIONS,
-    bandwidth_bytes_per_s: float = 2e9,
-    latency_s: float = 1e-4,
+    tier: StorageTier | None = None,
 ) -> list[Advice]:
     """Predict size and time of a table for each option, the fastest to load first.
 
@@ -261,19 +270,16 @@ def advise(
         table: in memory; at most 81,920 rows of it are encoded.
         costs: of this machine.
         options: which.
-        bandwidth_bytes_per_s: of the storage.
-        latency_s: of a request to it; a scan makes two, for the footer and for the rest.
+        tier: where the file is to be; this machine's memory when it is left out.
 
     Returns:
         One for each option.
 
     Raises:
-        ConfigError: the table has no rows, or a rate is none.
+        ConfigError: the table has no rows.
     """
     if not len(table):
         raise ConfigError("a table without rows has no best format")
-    if bandwidth_bytes_per_s <= 0 or latency_s < 0:
-        raise ConfigError("the bandwidth must be above 0, and the latency 0 or above")
     num_bytes = dict.fromkeys((item.name for item in options), 0.0)
     scan_s = dict(num_bytes)
     with tempfile.TemporaryDirectory() as place:
@@ -285,13 +291,20 @@ def advise(
                 features = _features(table.column(name), len(table), size)
                 num_bytes[key] += size
                 scan_s[key] += float(features @ np.array(costs.seconds[key]))
-    found = [
-        Advice(
-            option=item.name,
-            num_bytes=num_bytes[item.name],
-            scan_s=scan_s[item.name],
-            load_s=scan_s[item.name] + 2 * latency_s + num_bytes[item.name] / bandwidth_bytes_per_s,
-        )
-        for item in options
-    ]
+    found = [_advice(item.name, num_bytes[item.name], scan_s[item.name], tier) for item in options]
     return sorted(found, key=lambda item: item.load_s)
+
+
+def _advice(name: str, num_bytes: float, scan_s: float, tier: StorageTier | None) -> Advice:
+    """Return what is predicted of an option; a scan asks for the footer and for the rest."""
+    transfer_s = usd = 0.0
+    if tier is not None:
+        transfer_s = 2 * tier.first_byte_s + num_bytes / (tier.bytes_per_s or math.inf)
+        usd = num_bytes / 1e9 * tier.usd_per_gb_month
+    return Advice(
+        option=name,
+        num_bytes=num_bytes,
+        scan_s=scan_s,
+        load_s=scan_s + transfer_s,
+        usd_per_month=usd,
+    )

@@ -15,18 +15,15 @@ __all__ = [
     "BLOCK",
     "CODE_BLOCK",
     "add_up",
-    "copy_texts",
     "decode_prefix",
     "empty",
     "encode_prefix",
-    "gather",
     "load8",
     "pack_blocks",
     "store8",
     "take_prefix",
     "take_running",
     "take_widths",
-    "text_offsets",
     "unpack_blocks",
 ]
 
@@ -61,7 +58,7 @@ def empty(count: int, dtype: Any) -> NDArray[Any]:
 
 
 @intrinsic
-def load8(typingctx: Any, array: Any, place: Any) -> Any:
+def _load8(typingctx: Any, array: Any, place: Any) -> Any:
     """Load eight bytes of a uint8 array from any place."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -75,7 +72,7 @@ def load8(typingctx: Any, array: Any, place: Any) -> Any:
 
 
 @intrinsic
-def store8(typingctx: Any, array: Any, place: Any, value: Any) -> Any:
+def _store8(typingctx: Any, array: Any, place: Any, value: Any) -> Any:
     """Store eight bytes to a uint8 array at any place."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -88,8 +85,13 @@ def store8(typingctx: Any, array: Any, place: Any, value: Any) -> Any:
     return types.int64(array, types.int64, types.uint64), codegen
 
 
+# A type checker takes an intrinsic for a function with one more argument.
+load8: Any = _load8
+store8: Any = _store8
+
+
 @njit()
-def _put(raw: np.ndarray, bit: int, value: Any, width: int) -> None:
+def _put(raw: np.ndarray, bit: Any, value: Any, width: Any) -> None:
     """Or a value of up to 64 bits into zeroed bytes at a bit."""
     place, shift = bit >> 3, np.uint64(bit & 7)
     store8(raw, place, load8(raw, place) | (value << shift))
@@ -98,7 +100,7 @@ def _put(raw: np.ndarray, bit: int, value: Any, width: int) -> None:
 
 
 @njit()
-def _get(raw: np.ndarray, bit: int, width: int) -> Any:
+def _get(raw: np.ndarray, bit: Any, width: Any) -> Any:
     """Return up to 64 bits from a bit on."""
     place, shift = bit >> 3, np.uint64(bit & 7)
     value = load8(raw, place) >> shift
@@ -137,7 +139,7 @@ def unpack_blocks(
     least: np.ndarray,
     widths: np.ndarray,
     starts: np.ndarray,
-    first: int,
+    first: Any,
     found: np.ndarray,
 ) -> None:
     """Unpack values of neighbouring blocks.
@@ -200,7 +202,7 @@ def take_widths(
 
 
 @njit()
-def add_up(found: np.ndarray, heads: np.ndarray, first: int) -> None:
+def add_up(found: np.ndarray, heads: np.ndarray, first: Any) -> None:
     """Turn differences into values, block by block.
 
     Args:
@@ -248,7 +250,7 @@ def take_running(
 
 
 @njit()
-def _symbol(code: int) -> tuple[int, int]:
+def _symbol(code: Any) -> Any:
     """Return a code's symbol and the bits that follow it.
 
     Codes below 32 are symbols; larger ones are their highest five bits, the others follow.
@@ -268,7 +270,7 @@ def encode_prefix(
     words: np.ndarray,
     sizes: np.ndarray,
     raw: np.ndarray,
-) -> int:
+) -> Any:
     """Write prefix codes; without room for bytes only count.
 
     Args:
@@ -297,7 +299,7 @@ def encode_prefix(
 
 @njit()
 def decode_prefix(
-    raw: np.ndarray, places: np.ndarray, table: np.ndarray, first: int, found: np.ndarray
+    raw: np.ndarray, places: np.ndarray, table: np.ndarray, first: Any, found: np.ndarray
 ) -> None:
     """Read prefix codes of neighbouring blocks, four blocks side by side.
 
@@ -330,7 +332,7 @@ def decode_prefix(
 
 
 @njit()
-def _next(raw: np.ndarray, table: np.ndarray, bit: int) -> tuple[int, int]:
+def _next(raw: np.ndarray, table: np.ndarray, bit: Any) -> Any:
     """Return the code at a bit, and the bit after it."""
     word = load8(raw, bit >> 3) >> np.uint64(bit & 7)
     entry = np.int64(table[np.int64(word & np.uint64((1 << _LOOKUP) - 1))])
@@ -357,56 +359,3 @@ def take_prefix(
         for _ in range(rows[place] % CODE_BLOCK + 1):
             value, bit = _next(raw, table, bit)
         found[place] = value
-
-
-@njit()
-def gather(kept: np.ndarray, codes: np.ndarray, found: np.ndarray) -> None:
-    """Fill in values of a dictionary.
-
-    Args:
-        kept: the values, [values].
-        codes: which, [rows].
-        found: filled, [rows].
-    """
-    for row in range(len(codes)):
-        found[row] = kept[codes[row]]
-
-
-@njit()
-def text_offsets(ends: np.ndarray, codes: np.ndarray, offsets: np.ndarray) -> None:
-    """Fill in where texts of a dictionary begin when they stand behind each other.
-
-    Args:
-        ends: begins of the texts and the end of the last, [texts + 1].
-        codes: which, [rows].
-        offsets: filled from 0 on, [rows + 1].
-    """
-    total = np.int64(0)
-    offsets[0] = 0
-    for row in range(len(codes)):
-        total += np.int64(ends[codes[row] + 1]) - np.int64(ends[codes[row]])
-        offsets[row + 1] = total
-
-
-@njit()
-def copy_texts(
-    heap: np.ndarray, ends: np.ndarray, codes: np.ndarray, offsets: np.ndarray, found: np.ndarray
-) -> None:
-    """Copy texts of a dictionary behind each other.
-
-    Args:
-        heap: their bytes, [bytes + 16].
-        ends: begins of the texts and the end of the last, [texts + 1].
-        codes: which, [rows].
-        offsets: where each is to begin, and the end of the last, [rows + 1].
-        found: filled, [bytes + 16].
-    """
-    for row in range(len(codes)):
-        place, to = np.int64(ends[codes[row]]), np.int64(offsets[row])
-        size = np.int64(offsets[row + 1]) - to
-        # Sixteen bytes at once run over the end; the next text overwrites what is too many. Most
-        # texts are that short, and a branch on the length of each would be guessed wrong often.
-        store8(found, to, load8(heap, place))
-        store8(found, to + 8, load8(heap, place + 8))
-        for at in range(16, size, 8):
-            store8(found, to + at, load8(heap, place + at))

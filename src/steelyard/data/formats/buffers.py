@@ -72,7 +72,7 @@ class Chunk:
         """
         self._pack, self._number = pack, number
         self._whole = pack.raw(number, 0, _HEAD.size)
-        head = _HEAD.unpack_from(self._whole)
+        head = _HEAD.unpack_from(self._whole.data)
         code, self.validity, self._count, self.parameter, self.rows, self.nulls = head
         # A chunk of one block was checked whole just now.
         self._is_checked = len(self._whole) <= BLOCK_BYTES
@@ -92,7 +92,7 @@ class Chunk:
     def _buffer(self, index: int) -> tuple[int, int]:
         first = _HEAD.size + _PLACE.size * (index % self._count)
         self._check(first, first + _PLACE.size)
-        return _PLACE.unpack_from(self._whole, first)
+        return _PLACE.unpack_from(self._whole.data, first)
 
     def raw(self, index: int, first: int = 0, last: int | None = None) -> NDArray[np.uint8]:
         """Return a buffer of which a range of bytes is checked.

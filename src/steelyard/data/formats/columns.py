@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.data.formats.bits import copy_texts, empty, gather, text_offsets
+from steelyard.data.formats.bits import empty
 from steelyard.data.formats.buffers import Chunk, join_buffers
+from steelyard.data.formats.lookup import copy_texts, gather, text_offsets
 from steelyard.data.formats.numbers import Numbers, encode_numbers
 from steelyard.data.formats.physical import (
     array_of,
@@ -270,10 +271,7 @@ class ColumnChunk:
             chunk = self._chunk
             own = list(_NUMBERS)[chunk.parameter & 255]
             dtype = dtype_of(self._type) or np.dtype("i1")
-            if own == "plain":
-                count = len(chunk.raw(1)) // dtype.itemsize
-            else:
-                count = chunk.stream(1).count
+            count = len(chunk.raw(1)) // dtype.itemsize if own == "plain" else chunk.stream(1).count
             self._kept = self._numbers(1).decode(0, count)
         return self._kept
 

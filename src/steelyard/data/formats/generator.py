@@ -46,7 +46,7 @@ def _listed() -> tuple[tuple[str, ColumnProperties], ...]:
     raw = files("steelyard.data.formats").joinpath("presets.csv").read_text()
     rows = csv.DictReader(line for line in raw.splitlines() if not line.startswith("#"))
     types = {
-        item.name: kinds[getattr(item.type, "__name__", item.type)]
+        item.name: kinds[str(getattr(item.type, "__name__", item.type))]
         for item in fields(ColumnProperties)
     }
     return tuple(

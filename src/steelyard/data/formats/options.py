@@ -1,4 +1,4 @@
-"""Ways to write a table, and what each costs when it is done: bytes, seconds to scan and to pick."""
+"""Ways to write a table, and what each costs when it is done: bytes and seconds."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -105,9 +105,11 @@ def write_as(table: "pa.Table", path: Path, chosen: WriteOption) -> int:
     else:
         compression = None if chosen.compression == "none" else chosen.compression
         options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
-        with pa.OSFile(str(path), "wb") as sink:
-            with pa.ipc.new_file(sink, table.schema, options=options) as writer:
-                writer.write_table(table, max_chunksize=1 << 20)
+        with (
+            pa.OSFile(str(path), "wb") as sink,
+            pa.ipc.new_file(sink, table.schema, options=options) as writer,
+        ):
+            writer.write_table(table, max_chunksize=1 << 20)
     return path.stat().st_size
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ColumnProperties", "PropertiesFold", "profile"]
 
-_COUNTERS = 256
+_COUNTERS = 2048
 _HOTSPOT_SHARE = 0.5
 _UNIFORM_BELOW = 0.1
 _MOST_RANKS = 64
@@ -230,7 +230,9 @@ def _finished(column: _State, name: str, type: "pa.DataType") -> ColumnPropertie
     pairs = max(int(column.steps.sum()), 1)
     rise, fall, same = column.steps.tolist()
     ordered = (max(rise, fall) + same) / pairs
-    counts = column.frequent.counters()[1].astype(np.float64)
+    # Counts are too low by at most the error; those below it say nothing of a frequency.
+    counted, error = column.frequent.counters()[1], column.frequent.error
+    counts = (counted[counted >= error] + error / 2).astype(np.float64)
     top = float(counts[0]) / present if len(counts) and present else 0.0
     exponent = _exponent(counts, distinct)
     digits = -1 if column.digits == _NO_DIGITS else column.digits

@@ -1,6 +1,5 @@
 """Steelpack: a table in a pack, of which a few columns, some rows, or ranges are read fast."""
 
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -12,8 +11,9 @@ from numpy.typing import NDArray
 from steelyard.data.arrow import compute
 from steelyard.data.formats.buffers import Chunk
 from steelyard.data.formats.columns import ColumnChunk
+from steelyard.data.formats.marks import whole_groups
 from steelyard.data.formats.physical import stored_type
-from steelyard.data.formats.writer import END, END_NAME, FACTS, VERSION
+from steelyard.data.formats.writer import FACTS, VERSION
 from steelyard.data.formats.zones import ZONE_ROWS, may_hold
 from steelyard.data.pack import Pack
 from steelyard.errors import ConfigError, DataError
@@ -79,7 +79,7 @@ class Steelpack:
         try:
             pack = Pack.open(Path(path))
         except DataError as error:
-            told = _whole_groups(Path(path))
+            told = whole_groups(Path(path))
             raise DataError(f"{error.args[0]}{told}", hint="write it again") from error
         return cls(pack)
 
@@ -181,7 +181,7 @@ class Steelpack:
         *,
         groups: Sequence[int] | None = None,
         batch_rows: int = 0,
-    ) -> "Iterator[pa.RecordBatch]":
+    ) -> Iterator["pa.RecordBatch"]:
         """Read row group by row group.
 
         Args:
@@ -426,24 +426,3 @@ class Steelpack:
                 }
             )
         return listed
-
-
-def _whole_groups(path: Path) -> str:
-    """Return in words which row groups of a file that is cut short are whole."""
-    try:
-        with path.open("rb") as file:
-            raw = np.fromfile(file, np.uint8)
-    except OSError:
-        return ""
-    marks = raw[: len(raw) // 64 * 64].reshape(-1, 64)
-    begins = marks[:, :8].copy().view("<u8").reshape(-1) if len(marks) else np.zeros(0, "<u8")
-    places = np.flatnonzero(begins == np.frombuffer(END_NAME, "<u8")[0])
-    rows, expected = 0, 0
-    for place in places.tolist():
-        mark = marks[place].tobytes()[: END.size]
-        _, number, before, held, _, checksum = END.unpack(mark)
-        if zlib.crc32(mark[:-4]) == checksum and number == expected and before == rows:
-            rows, expected = rows + held, expected + 1
-    if not expected:
-        return ""
-    return f"; row groups 0 to {expected - 1} were written whole, {rows:,} rows"

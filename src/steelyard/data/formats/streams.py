@@ -200,6 +200,7 @@ def _code_lengths(uses: NDArray[np.int64]) -> NDArray[np.uint8]:
 
 
 def _huffman(uses: NDArray[np.int64]) -> NDArray[np.uint8]:
+    heap: list[tuple[int, int, tuple[int, ...]]]
     heap = [(int(uses[symbol]), int(symbol), (int(symbol),)) for symbol in np.flatnonzero(uses)]
     lengths = np.zeros(len(uses), np.uint8)
     if len(heap) == 1:

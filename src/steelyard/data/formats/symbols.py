@@ -77,7 +77,7 @@ def _compress(
     firsts: np.ndarray,
     raw: np.ndarray,
     found: np.ndarray,
-) -> int:
+) -> Any:
     """Write codes of texts; fill in the bytes of each, return all."""
     place, to = np.int64(0), np.int64(0)
     for row in range(len(lengths)):

@@ -1,13 +1,15 @@
 """Texts as buffers: their lengths, and their bytes behind each other, compressed where it pays."""
 
+import itertools
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.data.formats.bits import copy_texts, empty
+from steelyard.data.formats.bits import empty
 from steelyard.data.formats.buffers import Chunk
+from steelyard.data.formats.lookup import copy_texts
 from steelyard.data.formats.streams import encode_integers
 from steelyard.data.formats.symbols import SymbolTable, compress_texts, expand_texts, trained
 from steelyard.errors import BackendError
@@ -58,8 +60,7 @@ def encode_texts(
     cuts = [*ends[::step].tolist(), int(ends[-1])]
     codec = _codec()
     frames = [
-        codec.compress(heap[first:last], asbytes=True)
-        for first, last in zip(cuts[:-1], cuts[1:], strict=True)
+        codec.compress(heap[first:last], asbytes=True) for first, last in itertools.pairwise(cuts)
     ]
     if compress == "auto" and sum(map(len, frames)) > _SAVES * len(heap):
         return [encode_integers(lengths), b"", b"", _spared(heap)]

@@ -1,7 +1,5 @@
 """Writes steelpack tables, row group by row group."""
 
-import struct
-import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from steelyard.data.formats.columns import COMPRESSIONS, encode_column
+from steelyard.data.formats.marks import end_mark
 from steelyard.data.formats.physical import stored_type
 from steelyard.data.formats.zones import ZONE_ROWS, zones_of
 from steelyard.data.pack import PackWriter, writing_pack
@@ -17,15 +16,12 @@ from steelyard.errors import ConfigError, DataError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["END", "END_NAME", "FACTS", "GROUP_ROWS", "VERSION", "write_steelpack"]
+__all__ = ["FACTS", "GROUP_ROWS", "VERSION", "write_steelpack"]
 
 VERSION = 1
 """Version of the format; another one is refused."""
 GROUP_ROWS, GROUP_BYTES = 1 << 20, 256 << 20
 """Most rows of a row group, and about the most bytes in memory."""
-END = struct.Struct("<8sQQQQI")
-"""Mark after each row group: name, number, rows before and in it, first byte, checksum of these."""
-END_NAME = b"STLYGRUP"
 FACTS = ("version", "rows", "columns", "groups", "zone rows", "first zone section")
 """What the last section holds; rows of each group follow."""
 
@@ -138,8 +134,7 @@ class _Table:
             array = _stored(group.column(place), field, sum(self._rows))
             self._pack.add(f"{number}/{field.name}", encode_column(array, self._compress))
             self._zones[place].append(zones_of(array))
-        mark = END.pack(END_NAME, number, sum(self._rows), len(group), begins, 0)[:-4]
-        sealed = mark + zlib.crc32(mark).to_bytes(4, "little")
+        sealed = end_mark(number, sum(self._rows), len(group), begins)
         self._pack.add(f"end/{number}", np.frombuffer(sealed, np.uint8))
         self._rows.append(len(group))
 

@@ -49,7 +49,7 @@ def steelpack_parts(path: str) -> "tuple[pa.Schema, list[TablePart]]":
 
 def steelpack_batches(
     partition: TablePart, names: list[str], counts: ReadCounts, batch_rows: int
-) -> "Iterator[pa.RecordBatch]":
+) -> Iterator["pa.RecordBatch"]:
     """Read row groups of a steelpack file.
 
     Args:
