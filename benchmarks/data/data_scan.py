@@ -1,10 +1,13 @@
 """One scan of a table: what folds add to it, sketches beside Apache's, memory, and equal results.
 
-1 divides the time of a pass that profiles every column (five sketches each) by that of a pass that
-only reads and counts. 2 folds with one and two workers. 3 times sketches beside `datasketches` in
+1 divides the time of a pass that profiles every column (five sketches each), and of one with eight
+Folds over all columns, by that of a pass that only reads and counts: of one of the eight alone.
+2 folds with one and two workers. 3 times sketches beside `datasketches` in
 turn, in the same run. 4 reads one large row group of Parquet, beside the whole group at once.
-5 counts rows and rows set aside of files with planted faults. 6 to 8 compare forecasts of bytes, time
-and memory with what passes over a table of many rows and one of many columns take.
+5 counts rows and rows set aside of files with planted faults.
+6 profiles tables of many rows and of many columns with a budget, and compares what a process held
+beyond its libraries with it.
+7 to 9 compare forecasts of bytes, time and memory with what such passes take.
 """
 
 import subprocess
@@ -21,7 +24,14 @@ from benchmarks.data._scan_forecasts import forecast_checks
 from benchmarks.serve._json_process import JsonProcess, peer_environment
 
 from steelyard.data.sketch import HyperLogLog, KllQuantiles, hash_column
-from steelyard.data.table import DataTable, ProfileFold
+from steelyard.data.table import (
+    CovarianceFold,
+    DataTable,
+    ProfileFold,
+    RowCountFold,
+    RowHashFold,
+    folds,
+)
 from steelyard.errors import BackendError
 
 PAPER = ["76-big-data-analytics"]
@@ -39,6 +49,34 @@ else:
     batches = table.read(table.partitions[0], Quarantine())
     rows = sum(len(batch) for batch in batches)
 print(rows, peak_resident_bytes() - before)
+"""
+
+_BUDGET = """
+import sys, threading
+from pathlib import Path
+import pyarrow
+from steelyard.data.table import DataTable, ProfileFold
+
+def held():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
+
+# Libraries and compiled kernels come in first: they are no part of what a budget bounds.
+warm = pyarrow.table({"a": [1, 2], "b": ["x", "y"], "c": [0.5, 0.25]})
+DataTable.scan(warm).fold(ProfileFold(), memory="100MB")
+before, peak, over = held(), 0, threading.Event()
+
+def watch():
+    global peak
+    while not over.wait(0.002):
+        peak = max(peak, held())
+
+thread = threading.Thread(target=watch)
+thread.start()
+rows = DataTable.scan(sys.argv[1]).fold(ProfileFold(), memory=float(sys.argv[2])).rows
+over.set()
+thread.join()
+print(rows, peak - before)
 """
 
 
@@ -59,33 +97,10 @@ def run(quick: bool) -> list[Check]:
             *_workers(table),
             *_sketches(Path(folder), 500_000 if quick else 5_000_000, 3 if quick else 7),
             *_row_group(Path(folder), 2_000_000 if quick else 20_000_000),
+            *_budgets(Path(folder), files, 1_000 if quick else 20_000),
             *forecast_checks(Path(folder), quick),
         ]
     return checks
-
-
-class _Rows:
-    """A fold that only counts."""
-
-    name = "rows"
-
-    def init(self, schema):
-        return np.zeros(1, np.int64)
-
-    def update(self, state, batch):
-        state += len(batch)
-
-    def merge(self, state, later):
-        state += later
-
-    def finish(self, state):
-        return int(state[0])
-
-    def sections(self, state):
-        return {"rows": state}
-
-    def of(self, schema, sections):
-        return sections["rows"].copy()
 
 
 def _files(folder: Path, rows: int) -> Path:
@@ -111,22 +126,35 @@ def _files(folder: Path, rows: int) -> Path:
 
 def _fused(table: DataTable, rounds: int) -> list[Check]:
     """Time a profile beside a plain pass."""
+    eight = [
+        RowCountFold(),
+        RowHashFold(),
+        CovarianceFold(),
+        folds.moments(),
+        folds.quantiles(whole=16_384),
+        folds.distinct(),
+        folds.frequent(),
+        folds.count_min(),
+    ]
     rivals: dict[str, Callable[[], object]] = {
-        "plain": lambda: table.fold(_Rows()),
+        "plain": lambda: table.fold(eight[0]),
         "profile": lambda: table.fold(ProfileFold()),
+        "eight": lambda: table.fold(*eight),
     }
     seconds = alternate(rivals, rounds=rounds)
-    spread = ratio(seconds["profile"], seconds["plain"])
-    found = table.fold(_Rows(), ProfileFold())
+    spread, of_eight = (ratio(seconds[name], seconds["plain"]) for name in ("profile", "eight"))
+    found = table.fold(RowCountFold(), ProfileFold())
     rows, planted = found.rows, found.quarantine.total
     print(
         f"{rows:,} rows of {_COLUMNS} columns: a pass takes {np.median(seconds['plain']):.2f} s, "
-        f"with a profile {spread.median:.2f} ({spread.low:.2f} to {spread.high:.2f}) times as long"
+        f"with a profile {spread.median:.2f} ({spread.low:.2f} to {spread.high:.2f}) times as "
+        f"long, with eight folds {of_eight.median:.2f} ({of_eight.low:.2f} to {of_eight.high:.2f})"
     )
     parts = len(table.files)
     expected = sum(-(-(rows + planted) // parts // 1000) for _ in range(parts))
     return [
         Check("1 time of a pass with a profile over one without", spread.median, 1.3, "lower"),
+        Check("1 time of eight folds over one of them alone", of_eight.median, 1.3, "lower"),
         Check("5 rows set aside less those planted", abs(planted - expected), 0, "lower"),
     ]
 
@@ -213,3 +241,29 @@ def _row_group(folder: Path, rows: int) -> list[Check]:
     )
     # A buffered reader was published to need 68 MB for 640; a fifth leaves room for a page.
     return [Check("4 memory of one row group over its size", peaks["batches"] / size, 0.2, "lower")]
+
+
+def _budgets(folder: Path, tall: Path, rows: int) -> list[Check]:
+    """Compare what a profile holds with its budget: of many rows, and of many columns."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    rng = np.random.default_rng(3)
+    wide = folder / "wide.parquet"
+    columns = {f"c{place}": rng.lognormal(size=rows).round(3) for place in range(600)}
+    parquet.write_table(pa.table(columns), wide, row_group_size=rows)
+    checks = []
+    for name, path, budget in (("rows", tall, 150e6), ("columns", wide, 400e6)):
+        told = subprocess.run(
+            [sys.executable, "-c", _BUDGET, str(path), str(budget)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        found, peak = map(int, told.stdout.split())
+        print(
+            f"many {name}: {found:,} rows held {peak / 1e6:.0f} MB of a budget of "
+            f"{budget / 1e6:.0f} MB"
+        )
+        checks.append(Check(f"6 memory over the budget, many {name}", peak / budget, 1.3, "lower"))
+    return checks

@@ -1,4 +1,4 @@
-"""Facts: accelerators, clusters, sites, storage, data centers, architectures, and what was measured here.
+"""Facts: accelerators, clusters, sites, storage, data centers, models, and what was measured here.
 
 `calibrate` stands in `steelyard.catalog.calibrate`, because it needs torch.
 """

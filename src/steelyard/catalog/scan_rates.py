@@ -94,7 +94,10 @@ def store_scan_rates(rates: ScanRates) -> Path:
 
 
 def load_scan_rates() -> ScanRates | None:
-    """Return the stored rates, None where there are none.
+    """Read the stored rates.
+
+    Returns:
+        The rates, None where there are none.
 
     Raises:
         CalibrationError: the stored file is damaged.

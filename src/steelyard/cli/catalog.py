@@ -18,7 +18,7 @@ from steelyard.units import pretty
 
 app = cyclopts.App(
     name="catalog",
-    help="Accelerators, clusters, sites, storage, data centers, architectures, each with its source.",
+    help="Accelerators, clusters, sites, storage, data centers and models, each with its source.",
 )
 
 _COLUMNS: dict[str, tuple[tuple[str, str], ...]] = {
@@ -282,8 +282,8 @@ def _lines(name: str, value: Any) -> list[tuple[str, str]]:
         return [(name.replace("_", " "), "yes" if value else "no")]
     if isinstance(value, dict):
         return [(f"peak, {key}", pretty(item, unit)) for key, item in value.items()]
-    if isinstance(value, tuple) and all(isinstance(item, str) for item in value):
-        return [(name.replace("_", " "), ", ".join(value))] if value else []
+    if isinstance(value, tuple):
+        return [(name.replace("_", " "), ", ".join(map(str, value)))] if value else []
     if not unit:
         return [(name.replace("_", " "), str(value))]
     label = name.removesuffix("_per_s").removesuffix("bytes").removesuffix("_w").strip("_")

@@ -13,15 +13,25 @@ from steelyard.catalog.storage import StorageTier
 from steelyard.cost.past_errors import past_width
 from steelyard.quantity import Check, Forecast
 
-__all__ = ["FORECASTER", "ColumnWork", "FileWork", "TierPrice", "forecast_scan", "tier_price"]
+__all__ = [
+    "FORECASTER",
+    "READ_AHEAD_COLUMNS",
+    "ColumnWork",
+    "FileWork",
+    "TierPrice",
+    "forecast_scan",
+    "tier_price",
+]
 
 FORECASTER = "cost.scan"
 """Name of these forecasts in the ledger."""
+READ_AHEAD_COLUMNS = 32
+"""Most columns of a table of which one process reads a batch while it looks at another."""
 _ASSUMED_SPREAD = {"scan.bytes_read": 0.01, "scan.duration": 0.15, "scan.peak_memory": 0.3}
 """Standard deviation of the logarithm before forecasts were checked here."""
 _TEXT_COPIES, _VALUE_COPIES = 12.0, 3.5
-"""Bytes per byte of text, and per byte of values of columns, that a batch takes: itself, the one that
-is read ahead, and hashes and floats of its columns."""
+"""Bytes per byte of text, and per byte of values of columns, that a batch takes: itself, the one
+that is read ahead, and hashes and floats of its columns."""
 _PROCESS_BYTES = 24e6
 """Compiled kernels and Arrow's pools that a first scan brings in."""
 
@@ -179,7 +189,8 @@ def forecast_scan(
     read_s, fold_s = map(sum, zip(*(_processor_s(item, rates) for item in works), strict=True))
     read_s += _storage_s(works, tier)
     # One process reads a batch while it looks at the one before; several share the cores.
-    beside_s = rates.overlap * min(read_s, fold_s) if workers == 1 else 0.0
+    is_ahead = workers == 1 and all(len(item.columns) <= READ_AHEAD_COLUMNS for item in works)
+    beside_s = rates.overlap * min(read_s, fold_s) if is_ahead else 0.0
     # Parts are dealt out one by one: the last round is not full.
     share = math.ceil(parts / used) / max(parts, 1)
     start_s = rates.process_s if workers > 1 else 0.0

@@ -194,7 +194,7 @@ def test_reads_are_counted(tmp_path):
 
 @pytest.fixture
 def store(monkeypatch):
-    """A store of S3 in a process of its own, where `python -m benchmarks peers install moto` made one."""
+    """A store of S3 in a process of its own: `python -m benchmarks peers install moto`."""
     from benchmarks import peers
 
     from steelyard.errors import BackendError

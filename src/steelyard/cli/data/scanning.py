@@ -115,14 +115,20 @@ class PassMeter:
 
     def __init__(self) -> None:
         """Load what a pass loads once, then take time and memory."""
+        from steelyard.data.table.rates import load_kernels
         from steelyard.resident import anonymous_bytes, reset_peak
 
-        _warm()
+        load_kernels()
         reset_peak()
         self._held, self._began_s = anonymous_bytes(), time.perf_counter()
 
+    @property
+    def took_s(self) -> float:
+        """Seconds since it was made."""
+        return time.perf_counter() - self._began_s
+
     def checks(
-        self, said: "Sequence[Forecast]", num_bytes: int, *, workers: int, is_whole: bool
+        self, said: "Sequence[Forecast]", num_bytes: int, *, workers: int, is_usual: bool
     ) -> "list[Check]":
         """Return forecasts beside what was measured.
 
@@ -130,7 +136,7 @@ class PassMeter:
             said: what was forecast.
             num_bytes: bytes that were read.
             workers: processes; the memory of several is not measured.
-            is_whole: whether all parts were read now; a pass that went on has no time of its own.
+            is_usual: whether time and memory are those that were forecast; bytes always are.
 
         Returns:
             Those that were measured.
@@ -140,24 +146,14 @@ class PassMeter:
 
         now = time.time()
         found = {"scan.bytes_read": float(num_bytes)}
-        if is_whole:
-            found["scan.duration"] = time.perf_counter() - self._began_s
-        if workers == 1 and is_whole:
+        if is_usual:
+            found["scan.duration"] = self.took_s
+        if workers == 1 and is_usual:
             found["scan.peak_memory"] = float(max(anonymous_peak_bytes() - self._held, 1))
         measured = [
             Measurement(quantity=name, value=value, time_s=now) for name, value in found.items()
         ]
         return check(list(said), measured)
-
-
-def _warm() -> None:
-    """Profile a few rows: compiled kernels are loaded once, and are no part of a pass."""
-    import pyarrow as pa
-
-    from steelyard.data.table import DataTable, ProfileFold
-
-    rows = {"number": [1.5, 2.5], "whole": [1, 2], "text": ["a", "b"], "yes": [True, False]}
-    DataTable.scan(pa.table(rows)).fold(ProfileFold())
 
 
 def keep_checks(checks: "list[Check]", workers: int) -> None:

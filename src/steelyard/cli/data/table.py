@@ -1,6 +1,5 @@
 """`steelyard data table`: what tables in files hold, what looking costs, clean copies, and SQL."""
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -86,29 +85,34 @@ def profile(
     from steelyard.cli.data.profile_page import profile_page, profile_values
 
     meter = scanning.PassMeter()
-    began_s = time.perf_counter()
     passing = {"workers": workers, "journal": journal, "cluster": cluster}
     folded = _folded(table, passing | {"memory": memory or None}, quiet=json)
-    took_s = time.perf_counter() - began_s
-    read_bytes = folded.quarantine.reads.num_bytes
-    checks = meter.checks(said, read_bytes, workers=workers, is_whole=is_whole)
-    # Forecasts for storage elsewhere are of no pass that was made here.
-    if storage:
-        checks = [item for item in checks if item.forecast.quantity == "scan.bytes_read"]
+    took_s, read_bytes = meter.took_s, folded.quarantine.reads.num_bytes
+    # Forecasts for storage elsewhere are of no pass that was made here, and a budget, a cluster or
+    # parts that were read before make it another pass.
+    is_usual = is_whole and not (storage or memory or cluster)
+    checks = meter.checks(said, read_bytes, workers=workers, is_usual=is_usual)
     if is_whole and not no_keep:
         scanning.keep_checks(checks, workers)
-    if quarantine is not None:
-        _write_bad(quarantine, folded.quarantine)
-    if sketch is not None:
-        from steelyard.data.table.sketch_file import TableSketch
-
-        TableSketch.of(table, folded).write(sketch)
+    _leave(table, folded, quarantine, sketch)
     page = profile_page(table, folded, took_s, scanning.cost_sections(table, works, said, checks))
     values = profile_values(table, folded, took_s) | {
         "forecasts": scanning.plain_forecasts(said),
         "bytes_read": read_bytes,
     }
     print_report(page, json=json, html=report, values=values)
+
+
+def _leave(
+    table: "DataTable", folded: "Folded", quarantine: Path | None, sketch: Path | None
+) -> None:
+    """Write the files that were asked for."""
+    if quarantine is not None:
+        _write_bad(quarantine, folded.quarantine)
+    if sketch is not None:
+        from steelyard.data.table.sketch_file import TableSketch
+
+        TableSketch.of(table, folded).write(sketch)
 
 
 def _print_forecast(

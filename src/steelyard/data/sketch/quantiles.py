@@ -114,10 +114,11 @@ def _add_run(
     run: np.ndarray,
     level: int,
 ) -> None:
-    """Merge sorted values that stand for 2^level each into that level."""
+    """Merge sorted values that stand for 2^level each into that level, some at a time."""
     facts[0] = max(facts[0], np.uint64(level + 1))
-    _merge_into(items, sizes, level, run, 0, 1)
-    _compress(items, sizes, facts, k)
+    for first in range(0, len(run), k):
+        _merge_into(items, sizes, level, run[first : first + k], 0, 1)
+        _compress(items, sizes, facts, k)
 
 
 @njit(error_model="numpy")
@@ -202,8 +203,8 @@ class KllQuantiles:
             raise ConfigError(f"whole is {whole}, but it must be 0, or {_CHUNK} or more")
         self.k, self.whole, self.count = k, whole, 0
         self.least = self.largest = float("nan")
-        # A level may hold its capacity twice and what half of a chunk adds.
-        self._items = np.zeros((2, 3 * k + _CHUNK))
+        # A level holds its capacity twice when two are merged, and half of what the one below does.
+        self._items = np.zeros((2, max(4 * k, k + _CHUNK // 2, _CHUNK)))
         self._sizes = np.zeros(_MOST_LEVELS, np.int64)
         self._facts = np.array([1, k], np.uint64)
         # The lowest level holds picked values of a chunk: the logarithm of a group's size, how many

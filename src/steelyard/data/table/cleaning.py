@@ -46,7 +46,7 @@ class Cleaned:
 
 
 @dataclass(slots=True)
-class _Tally:
+class _CleanCounts:
     """Counts of a cleaning that is under way."""
 
     good: int = 0
@@ -79,7 +79,7 @@ def clean(
         CapacityError: the disk is full; older files stay.
     """
     checked_format(out)
-    tally = _Tally()
+    tally = _CleanCounts()
     words = [*MISSING, *missing]
     seen = set() if drop_duplicates else None
     with atomic_path(quarantine_path(out)) as beside, beside.open("w", newline="") as file:
@@ -112,7 +112,7 @@ def quarantine_path(out: Path) -> Path:
 def _cleaned(
     table: "DataTable",
     quarantine: Quarantine,
-    tally: _Tally,
+    tally: _CleanCounts,
     words: list[str],
     seen: set[bytes] | None,
 ) -> "Iterator[pa.RecordBatch]":
@@ -127,7 +127,7 @@ def _cleaned(
             yield tidy
 
 
-def _tidied(batch: "pa.RecordBatch", words: list[str], tally: _Tally) -> "pa.RecordBatch":
+def _tidied(batch: "pa.RecordBatch", words: list[str], tally: _CleanCounts) -> "pa.RecordBatch":
     """Trim texts; those that stand for nothing become missing."""
     import pyarrow as pa
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -15,9 +15,30 @@ from steelyard.errors import ConfigError, DataError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from steelyard.data.table.table import DataTable
-
 __all__ = ["beside", "check_zip", "rows_before", "shares_of"]
+
+
+class ReadByParts(Protocol):
+    """What is asked of a table that stands beside another."""
+
+    @property
+    def schema(self) -> "pa.Schema":
+        """Its columns."""
+        ...
+
+    @property
+    def partitions(self) -> Sequence[TablePart]:
+        """Its parts."""
+        ...
+
+    @property
+    def steps(self) -> Sequence[Any]:
+        """What is done to each batch."""
+        ...
+
+    def read(self, partition: TablePart, quarantine: Quarantine) -> "Iterator[pa.RecordBatch]":
+        """Read a part."""
+        ...
 
 
 def shares_of(
@@ -67,7 +88,7 @@ def _kept(
     return batch.filter(pa.array((place >= low) & (place < top)))
 
 
-def check_zip(left: "DataTable", right: "DataTable") -> None:
+def check_zip(left: ReadByParts, right: ReadByParts) -> None:
     """Refuse tables that cannot stand side by side.
 
     Args:
@@ -93,7 +114,7 @@ def check_zip(left: "DataTable", right: "DataTable") -> None:
 
 
 def beside(
-    table: "DataTable", partition: TablePart, given: "Iterator[pa.RecordBatch]", first: int
+    table: ReadByParts, partition: TablePart, given: "Iterator[pa.RecordBatch]", first: int
 ) -> "Iterator[pa.RecordBatch]":
     """Put the columns of another table beside batches of one.
 
@@ -131,7 +152,7 @@ def beside(
         yield pa.RecordBatch.from_arrays([*batch.columns, *joined.columns], names)
 
 
-def _from_row(table: "DataTable", first: int) -> "Iterator[pa.RecordBatch]":
+def _from_row(table: ReadByParts, first: int) -> "Iterator[pa.RecordBatch]":
     """Read a table from a row on."""
     passed, unused = 0, Quarantine()
     for part in table.partitions:

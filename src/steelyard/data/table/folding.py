@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from steelyard.cost.scan import READ_AHEAD_COLUMNS
 from steelyard.data.table.budget import FoldBudget
 from steelyard.data.table.columns import forget_columns
 from steelyard.data.table.fold import Fold
@@ -141,8 +142,10 @@ def _folded(
 ) -> Iterator[dict[str, np.ndarray]]:
     """Fold parts where they are folded; their states alone come back."""
     workers = min(where.workers, max(len(missing), 1))
-    # Reading a batch while the one before is folded takes a second core, which workers have.
-    is_alone = workers == 1 and not where.cluster
+    # Reading a batch while the one before is folded takes a second core, which workers have. Of
+    # many columns each is short, and threads would wait for one another's turn at Python.
+    is_narrow = len(table.schema) <= READ_AHEAD_COLUMNS
+    is_alone = workers == 1 and not where.cluster and is_narrow
     try:
         yield from stream_map(
             partial(_fold_part, table, folds, is_alone),

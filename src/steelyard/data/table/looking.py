@@ -240,6 +240,9 @@ def _row_bytes(partition: TablePart, batch_rows: int) -> RowBytes:
     Args:
         partition: a whole file.
         batch_rows: rows of the first batch, which is the first block of separated values.
+
+    Returns:
+        Bytes of a row.
     """
     counts = ReadCounts()
     is_packed = is_gzip(partition.path)

@@ -188,25 +188,22 @@ class ProfileFold:
         """Return the state of such arrays."""
         self._schema = schema
 
-        # Sorted out once: looking through all of them for each column is quadratic in columns.
+        # One look at each name: tables of hundreds of columns have thousands of them.
         parts: dict[tuple[str, str], dict[str, NDArray[Any]]] = defaultdict(dict)
         for key, values in sections.items():
-            place, _, rest = key.partition(".")
-            name, _, inner = rest.partition(".")
-            parts[place, name][inner] = values
-
-        def part(place: int, name: str) -> dict[str, NDArray[Any]]:
-            return parts[str(place), name]
-
+            place, is_column, rest = key.partition(".")
+            if is_column:
+                kind, _, name = rest.partition(".")
+                parts[place, kind][name] = values
         columns = [
             ColumnSketches(
-                int(part(place, "missing")["count"][0]),
-                HyperLogLog.of(part(place, "distinct")),
-                FrequentTexts.of(part(place, "frequent")),
-                Moments.of(part(place, "moments")),
-                KllQuantiles.of(part(place, "quantiles")),
+                int(parts[place, "missing"]["count"][0]),
+                HyperLogLog.of(parts[place, "distinct"]),
+                FrequentTexts.of(parts[place, "frequent"]),
+                Moments.of(parts[place, "moments"]),
+                KllQuantiles.of(parts[place, "quantiles"]),
             )
-            for place in range(len(schema))
+            for place in map(str, range(len(schema)))
         ]
         distinct = HyperLogLog.of({"registers": sections["distinct"]})
         return TableSketches(columns, int(sections["rows"][0]), distinct)

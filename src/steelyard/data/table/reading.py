@@ -79,11 +79,14 @@ def _opened(partition: TablePart, counts: ReadCounts) -> Any:
 
 
 def opened_text(path: str, counts: ReadCounts) -> Any:
-    """Return a file of lines, opened at its beginning, decompressed.
+    """Open a file of lines at its beginning, decompressed.
 
     Args:
         path: the file.
         counts: takes in what is read of it, compressed.
+
+    Returns:
+        The open file.
     """
     file = open_source(path, counts)
     return _unzipped(file) if is_gzip(path) else file

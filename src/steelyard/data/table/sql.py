@@ -39,7 +39,10 @@ class SqlAnswer:
         return sum(view.quarantine.total for view in self._views.values())
 
     def __iter__(self) -> "Iterator[pa.RecordBatch]":
-        """Return the batches.
+        """Read the answer.
+
+        Yields:
+            Its batches.
 
         Raises:
             DataError: the query cannot be answered.
