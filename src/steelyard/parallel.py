@@ -12,7 +12,7 @@ import numpy as np
 
 from steelyard.errors import CapacityError, ConfigError
 from steelyard.units import pretty
-from steelyard.worker_pools import LocalPool, Pool, ProcessPool, RayPool, WorkerDied
+from steelyard.worker_pools import LocalPool, WorkerPool, ProcessPool, RayPool, WorkerDied
 
 __all__ = ["parallel_map", "spawn_seeds", "stream_map", "torch_threads"]
 
@@ -105,7 +105,7 @@ class _Call:
 
 
 def _streamed(
-    pool: Pool, calls: Iterator[_Call], most: int, name: Callable[[Any], str]
+    pool: WorkerPool, calls: Iterator[_Call], most: int, name: Callable[[Any], str]
 ) -> Iterator[Any]:
     """Keep some calls begun and give their results in order."""
     begun: deque[_Call] = deque()
@@ -128,7 +128,7 @@ def _streamed(
             pool.cancel(call.ticket)
 
 
-def _again(pool: Pool, call: _Call, name: Callable[[Any], str], why: str) -> Any:
+def _again(pool: WorkerPool, call: _Call, name: Callable[[Any], str], why: str) -> Any:
     """Make a call once more, alone, for with others one cannot tell whose worker died."""
     try:
         return pool.alone(call.item, **call.named)
@@ -163,7 +163,7 @@ def _num_workers(workers: int | None) -> int:
     return workers or joblib.cpu_count()
 
 
-def _pool(function: Callable[..., Any], workers: int, cluster: str) -> Pool:
+def _pool(function: Callable[..., Any], workers: int, cluster: str) -> WorkerPool:
     """Return where calls are made."""
     if cluster:
         return RayPool(function, cluster)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from steelyard.ray_cluster import join_ray
 
-__all__ = ["LocalPool", "Pool", "ProcessPool", "RayPool", "WorkerDied"]
+__all__ = ["LocalPool", "ProcessPool", "RayPool", "WorkerDied", "WorkerPool"]
 
 _LOOK_EVERY_S = 0.02
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -31,7 +31,7 @@ class WorkerDied(Exception):  # noqa: N818  (it names what happened; users never
         self.peak_bytes = peak_bytes
 
 
-class Pool(Protocol):
+class WorkerPool(Protocol):
     """Runs calls of one function."""
 
     def submit(self, *given: Any, **named: Any) -> Any:

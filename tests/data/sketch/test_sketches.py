@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from steelyard.data.sketch import Covariance, FrequentHashes, HyperLogLog, KllQuantiles, Moments
+from steelyard.data.sketch import (
+    CountMin,
+    Covariance,
+    FrequentHashes,
+    HyperLogLog,
+    KllQuantiles,
+    Moments,
+)
 from steelyard.errors import ConfigError
 
 pa = pytest.importorskip("pyarrow")
@@ -13,6 +20,8 @@ SEEDS = st.integers(0, 2**32 - 1)
 MAKERS = {
     "hll": (lambda: HyperLogLog(10), "hashes"),
     "kll": (lambda: KllQuantiles(64), "numbers"),
+    "sampled kll": (lambda: KllQuantiles(64, whole=1024), "numbers"),
+    "count-min": (lambda: CountMin(64, 3), "hashes"),
     "frequent": (lambda: FrequentHashes(16), "hashes"),
     "moments": (Moments, "numbers"),
 }
@@ -38,7 +47,7 @@ def same(one, other):
     )
 
 
-@pytest.mark.parametrize("name", ["hll", "kll", "frequent"])
+@pytest.mark.parametrize("name", ["hll", "kll", "sampled kll", "count-min", "frequent"])
 @settings(max_examples=15, deadline=None)
 @given(seed=SEEDS, cuts=st.lists(st.integers(0, 5000), max_size=6))
 def test_batches_change_no_bit(name, seed, cuts):
@@ -99,6 +108,20 @@ def test_ranks_of_quantiles_are_within_the_bound(parts, order):
     assert np.max(worst) <= 0.0165
     assert sketches[0].quantile([0, 1]).tolist() == [0, count - 1]
     assert sketches[0].rank([count / 4]) == pytest.approx(0.25, abs=0.0165)
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_ranks_of_a_sampled_stream_are_within_the_bound(parts):
+    count, levels, worst = 250_000, np.arange(1, 100) / 100, []
+    for seed in range(8):
+        values = np.random.default_rng(seed).permutation(count).astype(float)
+        given = np.array_split(values, parts)
+        sketches = [fed(lambda: KllQuantiles(whole=16_384), part, [70_001]) for part in given]
+        for other in sketches[1:]:
+            sketches[0].merge(other)
+        assert sketches[0].count == count
+        worst.append(np.abs((sketches[0].quantile(levels) + 1) / count - levels).max())
+    assert np.max(worst) <= 0.0165
 
 
 def test_few_values_have_exact_quantiles():
@@ -182,3 +205,14 @@ def test_covariances_of_parts_are_those_of_the_whole():
 def test_sizes_that_do_not_fit_are_refused(make, words):
     with pytest.raises(ConfigError, match=words):
         make()
+
+
+def test_counts_of_count_min_are_never_too_low_and_seldom_too_high():
+    values = values_of("hashes", np.random.default_rng(4), 20_000)
+    made = CountMin(512, 4)
+    made.update(values)
+    keys, counts = np.unique(values, return_counts=True)
+    found = made.counts(keys)
+    assert made.count == 20_000
+    assert (found >= counts).all()
+    assert (found - counts > made.error).mean() <= np.exp(-4)

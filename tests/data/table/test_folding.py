@@ -15,7 +15,7 @@ import pytest
 
 from steelyard.cli.main import main
 from steelyard.data.pack import Pack
-from steelyard.data.table import DataTable, ProfileFold, Quarantine
+from steelyard.data.table import DataTable, ProfileFold, Quarantine, RowHashFold, folds
 from steelyard.data.table.budget import FoldBudget
 from steelyard.errors import CapacityError, ConfigError, StoreError
 from steelyard.files import exclusive
@@ -155,19 +155,22 @@ class DeadlyFold(CountFold):
 
 def test_a_worker_that_is_killed_in_a_fold_is_replaced(folder, tmp_path):
     (tmp_path / "kill").touch()
-    table = DataTable.scan(folder)
-    found = table.fold(DeadlyFold(tmp_path), ProfileFold(), workers=2)
-    assert found.results["count"] == 7 * 499
+    table = DataTable.scan(*(folder / f"{name}.csv" for name in (0, 1, 2)))
+    given = [DeadlyFold(tmp_path), RowHashFold(), folds.quantiles("price")]
+    found = table.fold(*given, workers=2)
     assert not list(tmp_path.iterdir())
-    alone = table.fold(ProfileFold()).results["profile"]
-    assert repr(found.results["profile"]) == repr(alone)
+    alone = table.fold(*given)
+    assert found.results["count"] == alone.results["count"] == 3 * 499
+    assert found.results["row hashes"] == alone.results["row hashes"]
+    bits = [item.results[given[2].name]["price"].sections() for item in (found, alone)]
+    assert all(np.array_equal(bits[0][name], bits[1][name]) for name in bits[0])
 
 
 def test_a_part_that_kills_every_worker_is_named_with_its_memory(folder, tmp_path):
     for name in range(50):
         (tmp_path / f"kill{name}").touch()
     with pytest.raises(CapacityError, match=r"the part of .*2\.csv from row 1 died.* it held \d"):
-        DataTable.scan(folder).fold(DeadlyFold(tmp_path), workers=2)
+        DataTable.scan(folder / "0.csv", folder / "2.csv").fold(DeadlyFold(tmp_path), workers=2)
 
 
 KILLED_ANYWHERE = """

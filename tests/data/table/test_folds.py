@@ -32,7 +32,8 @@ def folder(tmp_path_factory):
     rng = np.random.default_rng(3)
     for name in range(5):
         rows = [
-            f"{name * 900 + place},{rng.lognormal():.4f},{'abcde'[rng.integers(5)] if place % 7 else ''},"
+            f"{name * 900 + place},{rng.lognormal():.4f},"
+            f"{'abcde'[rng.integers(5)] if place % 7 else ''},"
             f"2026-0{1 + place % 9}-11,{rng.integers(2000)}"
             for place in range(900)
         ]

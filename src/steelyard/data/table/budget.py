@@ -3,21 +3,19 @@
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from steelyard.data.table.counts import ReadCounts
 from steelyard.data.table.fold import Fold
+from steelyard.data.table.foldable import FoldableTable
 from steelyard.data.table.partitions import TablePart
 from steelyard.data.table.quarantine import Quarantine
 from steelyard.data.table.reading import BLOCK_BYTES, ReadLimits
 from steelyard.data.table.sources import open_source
 from steelyard.errors import CapacityError
 from steelyard.units import pretty
-
-if TYPE_CHECKING:
-    from steelyard.data.table.table import DataTable
 
 __all__ = ["FoldBudget", "held_bytes"]
 
@@ -52,7 +50,7 @@ class FoldBudget:
 
     @classmethod
     def of(
-        cls, table: "DataTable", folds: Sequence[Fold[Any]], memory_bytes: float
+        cls, table: FoldableTable, folds: Sequence[Fold[Any]], memory_bytes: float
     ) -> "FoldBudget":
         """Choose how much is read at once; the first rows are folded to see what states take.
 
@@ -189,7 +187,7 @@ def _parquet_groups(path: str) -> _Groups:
     return _Groups(columns=columns, chunk=chunk, row_bytes=row_bytes, path=path)
 
 
-def _first_states(table: "DataTable", folds: Sequence[Fold[Any]], limits: ReadLimits) -> int:
+def _first_states(table: FoldableTable, folds: Sequence[Fold[Any]], limits: ReadLimits) -> int:
     """Return the bytes of the states after the first batch."""
     states = [fold.init(table.schema) for fold in folds]
     small = table.with_limits(limits)

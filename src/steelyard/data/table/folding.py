@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -15,8 +15,9 @@ from steelyard.cost.scan import READ_AHEAD_COLUMNS
 from steelyard.data.table.budget import FoldBudget
 from steelyard.data.table.columns import forget_columns
 from steelyard.data.table.fold import Fold
+from steelyard.data.table.foldable import FoldableTable
 from steelyard.data.table.journal import FoldJournal
-from steelyard.data.table.partitions import TableFile, TablePart
+from steelyard.data.table.partitions import TablePart
 from steelyard.data.table.parts import FoldedPart, merge_parts, packed_part, unpacked_part
 from steelyard.data.table.quarantine import Quarantine
 from steelyard.data.table.read_ahead import read_ahead
@@ -24,38 +25,7 @@ from steelyard.errors import ConfigError
 from steelyard.files import exclusive
 from steelyard.parallel import stream_map
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 __all__ = ["Folded", "run_folds"]
-
-
-class FoldableTable(Protocol):
-    """What folding needs of a table: its files, its parts, and their rows."""
-
-    @property
-    def schema(self) -> "pa.Schema":
-        """Columns with their types."""
-        ...
-
-    @property
-    def files(self) -> Sequence[TableFile]:
-        """The files."""
-        ...
-
-    @property
-    def partitions(self) -> Sequence[TablePart]:
-        """Parts that are read at once."""
-        ...
-
-    @property
-    def steps(self) -> Sequence[Any]:
-        """What is done to each batch."""
-        ...
-
-    def read(self, partition: TablePart, quarantine: Quarantine) -> "Iterator[pa.RecordBatch]":
-        """Read a part."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

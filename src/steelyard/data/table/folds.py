@@ -126,21 +126,27 @@ def _feed_values(sketch: FrequentTexts, columns: BatchColumns, place: int) -> No
 
 
 def moments(*columns: str) -> ColumnsFold:
-    """Return a Fold of mean, variance, skewness and kurtosis; its result has `Moments` by column.
+    """Return a Fold of mean, variance, skewness and kurtosis.
 
     Args:
         *columns: names; none for all that are numbers, times (seconds) or text (its length).
+
+    Returns:
+        The fold; its result has `Moments` by column.
     """
     return ColumnsFold("moments", columns, Moments, Moments.of, _feed_numbers, True)
 
 
 def quantiles(*columns: str, k: int = 200, whole: int = 0) -> ColumnsFold:
-    """Return a Fold of quantiles and ranks; its result has `KllQuantiles` by column.
+    """Return a Fold of quantiles and ranks.
 
     Args:
         *columns: names; none for all that are numbers, times (seconds) or text (its length).
         k: capacity of the highest level, 64 to 4096.
         whole: values of a part that are taken before it is sampled; 0 never samples.
+
+    Returns:
+        The fold; its result has `KllQuantiles` by column.
     """
     make = partial(KllQuantiles, k, whole=whole)
     kind = f"quantiles (k = {k}, whole = {whole})"
@@ -148,11 +154,14 @@ def quantiles(*columns: str, k: int = 200, whole: int = 0) -> ColumnsFold:
 
 
 def distinct(*columns: str, precision: int = 12) -> ColumnsFold:
-    """Return a Fold of the number of distinct values; its result has `HyperLogLog` by column.
+    """Return a Fold of the number of distinct values.
 
     Args:
         *columns: names; none for all.
         precision: logarithm of the number of registers to base 2, 4 to 18.
+
+    Returns:
+        The fold; its result has `HyperLogLog` by column.
     """
     kind = f"distinct (precision {precision})"
     make = partial(HyperLogLog, precision)
@@ -160,23 +169,29 @@ def distinct(*columns: str, precision: int = 12) -> ColumnsFold:
 
 
 def frequent(*columns: str, size: int = 256) -> ColumnsFold:
-    """Return a Fold of the most frequent values; its result has `FrequentTexts` by column.
+    """Return a Fold of the most frequent values.
 
     Args:
         *columns: names; none for all.
         size: most counters, a power of two from 16 to 65,536.
+
+    Returns:
+        The fold; its result has `FrequentTexts` by column.
     """
     make = partial(FrequentTexts, size)
     return ColumnsFold(f"frequent ({size})", columns, make, FrequentTexts.of, _feed_values)
 
 
 def count_min(*columns: str, width: int = 2048, depth: int = 4) -> ColumnsFold:
-    """Return a Fold of how often any value comes; its result has `CountMin` by column.
+    """Return a Fold of how often any value comes.
 
     Args:
         *columns: names; none for all.
         width: cells of a line, a power of two.
         depth: lines.
+
+    Returns:
+        The fold; its result has `CountMin` by column.
     """
     kind = f"count-min ({depth} x {width})"
     make = partial(CountMin, width, depth)
@@ -255,11 +270,14 @@ class HistogramCounts:
 
 
 def histogram(*columns: str, edges: Sequence[float]) -> ColumnsFold:
-    """Return a Fold of counts between edges; its result has `HistogramCounts` by column.
+    """Return a Fold of counts between edges.
 
     Args:
         *columns: names; none for all that are numbers, times (seconds) or text (its length).
         edges: ascending, two or more.
+
+    Returns:
+        The fold; its result has `HistogramCounts` by column.
     """
     given = tuple(float(edge) for edge in edges)
     kind = f"histogram ({', '.join(f'{edge:g}' for edge in given)})"

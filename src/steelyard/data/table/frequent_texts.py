@@ -73,6 +73,9 @@ class FrequentTexts:
 
         Args:
             most: how many are wanted.
+
+        Returns:
+            Pairs of text and count, the most frequent first.
         """
         keys, counts = self.counters.counters()
         least = max(self.error, 1)

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from steelyard.data.pack import Pack, write_pack
 from steelyard.data.stages import hash_of
+from steelyard.data.table.foldable import FoldableTable
 from steelyard.data.table.sources import stamp_of
 from steelyard.errors import ConfigError, DataError
 
@@ -17,12 +17,12 @@ __all__ = ["FoldJournal"]
 class FoldJournal:
     """One pack a part; it counts for the same files, parts, columns and folds alone."""
 
-    def __init__(self, folder: Path, table: Any, names: Sequence[str]) -> None:
+    def __init__(self, folder: Path, table: FoldableTable, names: Sequence[str]) -> None:
         """Open the folder.
 
         Args:
             folder: made when the first part is kept.
-            table: a `FoldableTable`.
+            table: what is folded.
             names: of the folds.
 
         Raises:

@@ -112,6 +112,9 @@ class TableSketch:
             table: of files, with all of their rows.
             folded: with the result of a `ProfileFold`.
 
+        Returns:
+            The sketch, with marks of the files as they are now.
+
         Raises:
             ConfigError: the table is a frame, or rows were chosen or changed: its files do not say
                 what it holds.
