@@ -12,7 +12,7 @@ import numpy as np
 
 from steelyard.errors import CapacityError, ConfigError
 from steelyard.units import pretty
-from steelyard.worker_pools import LocalPool, WorkerPool, ProcessPool, RayPool, WorkerDied
+from steelyard.worker_pools import LocalPool, ProcessPool, RayPool, WorkerDied, WorkerPool
 
 __all__ = ["parallel_map", "spawn_seeds", "stream_map", "torch_threads"]
 
