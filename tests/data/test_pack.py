@@ -21,7 +21,7 @@ SECTIONS = {
 def test_sections_come_back_as_they_were(tmp_path):
     write_pack(tmp_path / "a.pack", SECTIONS)
     pack = Pack.open(tmp_path / "a.pack")
-    assert pack.names == tuple(sorted(SECTIONS))
+    assert pack.names == tuple(SECTIONS)
     for name, values in SECTIONS.items():
         assert pack[name].dtype == values.dtype
         np.testing.assert_array_equal(pack[name], values)
@@ -30,9 +30,9 @@ def test_sections_come_back_as_they_were(tmp_path):
 
 
 def test_sections_begin_where_wide_loads_want_them():
-    payload = pack_bytes(SECTIONS)
+    pack = Pack(pack_bytes(SECTIONS))
     for name in SECTIONS:
-        assert Pack(payload)._directory[name]["offset"] % 64 == 0
+        assert pack.place(pack.find(name) or 0) % 64 == 0
 
 
 @settings(max_examples=60, deadline=None)
@@ -44,8 +44,9 @@ def test_a_flipped_byte_is_named_or_lies_between_sections(place, change):
     try:
         found = Pack(bytes(payload)).sections()
     except DataError as error:
-        assert "damaged" in str(error) or "cut short" in str(error)
+        assert any(word in str(error) for word in ("damaged", "cut short", "version"))
         return
+    assert not place or Pack(bytes(payload)).damaged()
     for name, values in SECTIONS.items():
         np.testing.assert_array_equal(found[name], values)
 

@@ -255,7 +255,7 @@ def test_finished_stages_are_not_done_again(folder, tmp_path, monkeypatch):
     with pytest.raises(RuntimeError):
         prepare([folder], tmp_path / "out", vocab_size=400)
     monkeypatch.undo()
-    for name in ("write_documents", "signatures", "train_tokenizer"):
+    for name in ("write_documents", "text_signatures", "train_tokenizer"):
         monkeypatch.setattr(text, name, broken)
     assert prepare([folder], tmp_path / "out", vocab_size=400).documents == 60
 

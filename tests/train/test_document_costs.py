@@ -12,10 +12,11 @@ from steelyard.cli.data.pruning import prune as prune_text
 from steelyard.cli.data.pruning import score
 from steelyard.data import text
 from steelyard.data.difficulty import el2n
-from steelyard.data.minhash import MinHasher, duplicate_roots, signatures
 from steelyard.data.pruning import prune_documents
 from steelyard.data.shard_documents import document_spans, document_texts, keep_documents
 from steelyard.data.shards import TokenShards
+from steelyard.data.sketch.minhash import MinHasher
+from steelyard.data.sketch.near_duplicates import duplicate_roots, text_signatures
 from steelyard.errors import ConfigError, DataError
 from steelyard.nn import checkpoint
 from steelyard.nn.transformer import build
@@ -80,7 +81,7 @@ def test_columns_equal_the_separate_passes(module, shards, costs):
     tokens = shards.train_tokens[0].astype(np.int64)
     assert int(costs.tokens.sum()) == len(tokens)
     texts = [*document_texts(shards, spans)]
-    roots = duplicate_roots(signatures(texts, MinHasher(), lambda: None))
+    roots = duplicate_roots(text_signatures(texts, MinHasher(), lambda: None))
     assert costs.duplicate_of.tolist() == roots.tolist() and roots[1] == 0
     # Tokens of the first part, whose sequences are one after the other.
     rows = np.arange(_PART)[:, None] * _LENGTH + np.arange(_LENGTH + 1)

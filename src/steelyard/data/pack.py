@@ -1,95 +1,50 @@
 """One container for typed arrays: sections with checksums, the directory last, mapped when read."""
 
-import json
 import mmap
 import zlib
-from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from steelyard.data.checksums import BLOCK_BYTES, first_damaged
+from steelyard.data.pack_writer import (
+    ALIGN,
+    ENTRY,
+    HEAD,
+    MAGIC,
+    NUMBER,
+    PAGE_BYTES,
+    TAIL,
+    VERSION,
+    PackWriter,
+    hash_of_name,
+    pack_bytes,
+    slots_for,
+    write_pack,
+    writing_pack,
+)
 from steelyard.errors import DataError
-from steelyard.files import atomic_path
 
-__all__ = ["Pack", "pack_bytes", "write_pack"]
-
-_MAGIC = b"STLYPACK"
-_ALIGN = 64
-_TAIL_BYTES = 8 + 4 + 4 + len(_MAGIC)
-_KINDS = "biufSUM"
-
-
-def _laid_out(sections: Mapping[str, NDArray[Any]]) -> list[bytes]:
-    """Return the parts of a pack in order: head, aligned sections, directory, tail."""
-    parts, place = [_MAGIC.ljust(_ALIGN, b"\0")], _ALIGN
-    directory: dict[str, Any] = {}
-    for name, values in sections.items():
-        array = np.asarray(values, order="C")
-        if array.dtype.kind not in _KINDS:
-            raise DataError(
-                f"section {name!r} holds {array.dtype}, which a pack does not keep",
-                hint="give numbers, Booleans, times or text of one width",
-            )
-        raw = array.tobytes()
-        filled = raw + b"\0" * (-len(raw) % _ALIGN)
-        directory[name] = {
-            "offset": place,
-            "bytes": len(raw),
-            "dtype": array.dtype.str,
-            "shape": list(array.shape),
-            "crc32": zlib.crc32(raw),
-        }
-        parts.append(filled)
-        place += len(filled)
-    listing = json.dumps(directory, sort_keys=True).encode()
-    tail = place.to_bytes(8, "little") + len(listing).to_bytes(4, "little")
-    tail += zlib.crc32(listing).to_bytes(4, "little")
-    return [*parts, listing, tail, _MAGIC]
-
-
-def pack_bytes(sections: Mapping[str, NDArray[Any]]) -> bytes:
-    """Return a pack in memory.
-
-    Args:
-        sections: arrays by name; numbers, Booleans, times, or text of one width.
-
-    Returns:
-        What `write_pack` would write.
-
-    Raises:
-        DataError: an array holds something else.
-    """
-    return b"".join(_laid_out(sections))
-
-
-def write_pack(path: Path, sections: Mapping[str, NDArray[Any]]) -> None:
-    """Write a pack beside its place and put it there whole.
-
-    Args:
-        path: the file.
-        sections: arrays by name.
-
-    Raises:
-        DataError: an array holds what a pack does not keep.
-        CapacityError: the disk is full; an older file stays.
-    """
-    with atomic_path(path) as beside, beside.open("wb") as file:
-        for part in _laid_out(sections):
-            file.write(part)
+__all__ = ["Pack", "PackWriter", "pack_bytes", "write_pack", "writing_pack"]
 
 
 class Pack:
-    """A pack that is read section by section; each is checked when it is.
+    """A pack that is read section by section; what is read is checked, once.
+
+    Finding a section takes the same time in a pack of ten sections and in one of a million: its
+    name leads to a bucket, and only the pages of the directory that are needed are looked at.
 
     Attributes:
-        names: of its sections.
         where: what messages call it.
+        count: number of sections.
+        checked_bytes: bytes of sections that were read and checked so far.
     """
 
     def __init__(self, payload: Any, where: str = "a pack in memory") -> None:
-        """Read the directory.
+        """Read the tail.
 
         Args:
             payload: bytes, or a map of a file.
@@ -99,8 +54,11 @@ class Pack:
             DataError: it is no pack, is cut short, or its directory is damaged.
         """
         self.where, self._payload = where, memoryview(payload)
-        self._directory = self._listed()
-        self.names = tuple(self._directory)
+        self.checked_bytes = 0
+        self._checked_pages: set[int] = set()
+        self._checked: set[int] = set()
+        self._checked_blocks: dict[int, NDArray[np.uint8]] = {}
+        self._read_tail()
 
     @classmethod
     def open(cls, path: Path) -> "Pack":
@@ -122,18 +80,142 @@ class Pack:
             raise DataError(f"cannot read the pack {path}: {error}") from error
         return cls(mapped, str(path))
 
-    def _listed(self) -> dict[str, Any]:
+    def _read_tail(self) -> None:
+        """Take in where the parts of the directory are."""
         size = len(self._payload)
-        if size < _ALIGN + _TAIL_BYTES or bytes(self._payload[-len(_MAGIC) :]) != _MAGIC:
+        if size < ALIGN + TAIL.size or bytes(self._payload[-len(MAGIC) :]) != MAGIC:
             raise DataError(f"{self.where} is no pack, or is cut short", hint="write it again")
-        tail = bytes(self._payload[-_TAIL_BYTES : -len(_MAGIC)])
-        place, length = int.from_bytes(tail[:8], "little"), int.from_bytes(tail[8:12], "little")
-        listing = bytes(self._payload[place : place + length])
-        # The directory ends where the tail begins, or its place is wrong.
-        is_whole = place + length + _TAIL_BYTES == size
-        if not is_whole or zlib.crc32(listing) != int.from_bytes(tail[12:], "little"):
+        tail = TAIL.unpack(self._payload[-TAIL.size :])
+        self._place, self.count, sums, texts, pages, version, checksum, _ = tail
+        if version != VERSION and bytes(self._payload[: len(MAGIC)]) == MAGIC:
+            raise DataError(
+                f"{self.where} is a pack of version {version}, and {VERSION} is read",
+                hint="write it again, or read it with the Steelyard that wrote it",
+            )
+        raw = self._payload[max(size - TAIL.size - 4 * pages, 0) : size - 12]
+        entries = ENTRY.size * self.count
+        self._slots = entries
+        self._sums = self._slots + 4 * slots_for(self.count)
+        self._texts = self._sums + 4 * sums
+        self._end = self._texts + texts
+        whole = self._place + self._end + 4 * pages + TAIL.size == size
+        if not whole or zlib.crc32(raw) != checksum:
             raise DataError(f"the directory of {self.where} is damaged", hint="write it again")
-        return json.loads(listing)
+        self._page_sums = np.frombuffer(raw[: 4 * pages], "<u4")
+
+    def _listed(self, first: int, length: int) -> memoryview:
+        """Return bytes of the directory; pages that hold them are checked."""
+        for page in range(first // PAGE_BYTES, (first + length - 1) // PAGE_BYTES + 1):
+            if page in self._checked_pages:
+                continue
+            begins = self._place + page * PAGE_BYTES
+            ends = min(begins + PAGE_BYTES, self._place + self._end)
+            if zlib.crc32(self._payload[begins:ends]) != int(self._page_sums[page]):
+                raise DataError(f"the directory of {self.where} is damaged", hint="write it again")
+            self._checked_pages.add(page)
+        return self._payload[self._place + first : self._place + first + length]
+
+    def _entry(self, number: int) -> tuple[int, ...]:
+        return ENTRY.unpack(self._listed(number * ENTRY.size, ENTRY.size))
+
+    def name(self, number: int) -> str:
+        """Return the name of a section by its number, in the order they were written."""
+        _, _, text, _, length, _ = self._entry(number)
+        return bytes(self._listed(self._texts + text, length)).decode()
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of all sections in the order they were written."""
+        return tuple(self.name(number) for number in range(self.count))
+
+    def find(self, name: str) -> int | None:
+        """Return the number of a section, None where there is none of that name."""
+        if not self.count:
+            return None
+        text = name.encode()
+        last = slots_for(self.count) - 1
+        slot = hash_of_name(text) & last
+        # Half of the slots are empty, but a damaged directory must not be searched for ever.
+        for _ in range(last + 1):
+            (number,) = NUMBER.unpack(self._listed(self._slots + 4 * slot, 4))
+            if not number:
+                return None
+            _, _, place, _, length, _ = self._entry(number - 1)
+            if self._listed(self._texts + place, length) == text:
+                return number - 1
+            slot = (slot + 1) & last
+        return None
+
+    def size(self, number: int) -> int:
+        """Return the bytes of a section by its number."""
+        return self._entry(number)[1]
+
+    def place(self, number: int) -> int:
+        """Return the first byte of a section by its number."""
+        return self._entry(number)[0]
+
+    def raw(self, number: int, first: int = 0, last: int | None = None) -> NDArray[np.uint8]:
+        """Return a section's bytes, of which some are checked.
+
+        Args:
+            number: of the section.
+            first: first byte that will be used.
+            last: one past the last; the end when it is left out.
+
+        Returns:
+            All of its bytes, [bytes]; those outside of the range may be damaged.
+
+        Raises:
+            DataError: a byte of the range is damaged.
+        """
+        place, size, _, checksum, *_ = self._entry(number)
+        last = size if last is None else min(last, size)
+        raw = np.frombuffer(self._payload, np.uint8, size, place)
+        if last > first and size > BLOCK_BYTES:
+            blocks = (first // BLOCK_BYTES, (last - 1) // BLOCK_BYTES + 1)
+            self._check_blocks(number, raw, checksum, blocks)
+        elif last > first and number not in self._checked:
+            if zlib.crc32(self._payload[place : place + size]) != checksum:
+                raise self._damaged(number)
+            self._checked.add(number)
+            self.checked_bytes += size
+        return raw
+
+    def _check_blocks(
+        self, number: int, raw: NDArray[np.uint8], checksum: int, blocks: tuple[int, int]
+    ) -> None:
+        """Check blocks of a section, each once."""
+        count = -(-len(raw) // BLOCK_BYTES)
+        done = self._checked_blocks.setdefault(number, np.zeros(count, np.uint8))
+        first, last = blocks
+        missing = int((done[first:last] == 0).sum())
+        if missing:
+            listed = self._listed(self._sums + 4 * checksum, 4 * count)
+            if first_damaged(raw, np.frombuffer(listed, "<u4"), done, first, last) >= 0:
+                raise self._damaged(number)
+            self.checked_bytes += min(missing * BLOCK_BYTES, len(raw))
+
+    def _damaged(self, number: int) -> DataError:
+        return DataError(
+            f"section {self.name(number)!r} of {self.where} is damaged", hint="write it again"
+        )
+
+    def at(self, number: int) -> NDArray[Any]:
+        """Return a section by its number, as `[name]` does.
+
+        Args:
+            number: of the section.
+
+        Returns:
+            The array; it cannot be written to.
+
+        Raises:
+            DataError: its bytes are damaged.
+        """
+        _, _, place, _, length, told = self._entry(number)
+        described = bytes(self._listed(self._texts + place + length, told)).decode()
+        dtype, *shape = described.split(",")
+        return self.raw(number).view(np.dtype(dtype)).reshape([int(size) for size in shape])
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         """Return a section as an array that shares the pack's memory.
@@ -147,16 +229,30 @@ class Pack:
         Raises:
             DataError: there is none of that name, or its bytes are damaged.
         """
-        if name not in self._directory:
-            raise DataError(
-                f"{self.where} has no section {name!r}", hint=f"it has {', '.join(self.names)}"
-            )
-        entry = self._directory[name]
-        raw = self._payload[entry["offset"] : entry["offset"] + entry["bytes"]]
-        if zlib.crc32(raw) != entry["crc32"]:
-            raise DataError(f"section {name!r} of {self.where} is damaged", hint="write it again")
-        return np.frombuffer(raw, np.dtype(entry["dtype"])).reshape(entry["shape"])
+        number = self.find(name)
+        if number is None:
+            some = ", ".join(self.name(place) for place in range(min(self.count, 20)))
+            raise DataError(f"{self.where} has no section {name!r}", hint=f"it has {some}")
+        return self.at(number)
+
+    def damaged(self) -> list[str]:
+        """Return the names of all sections with damaged bytes, and of fillings between them."""
+        found, expected = [], ALIGN
+        head = HEAD.ljust(ALIGN, b"\0")
+        if bytes(self._payload[:ALIGN]) != head:
+            found.append("(head)")
+        self._listed(0, self._end)
+        for number in range(self.count):
+            try:
+                self.raw(number)
+            except DataError:
+                found.append(self.name(number))
+            place, size = self._entry(number)[:2]
+            expected = place + size + -size % ALIGN
+            if any(self._payload[place + size : expected]):
+                found.append(f"(filling after {self.name(number)})")
+        return found
 
     def sections(self) -> dict[str, NDArray[Any]]:
-        """Return all sections."""
-        return {name: self[name] for name in self.names}
+        """Return all sections by name."""
+        return {name: self.at(number) for number, name in enumerate(self.names)}

@@ -11,7 +11,8 @@ from msgspec import convert
 from steelyard.config import to_plain
 from steelyard.data.documents import Documents, write_documents
 from steelyard.data.manifest import MANIFEST, Manifest, missing, read_manifest, verify
-from steelyard.data.minhash import MinHasher, duplicate_roots, signatures
+from steelyard.data.sketch.minhash import MinHasher
+from steelyard.data.sketch.near_duplicates import duplicate_roots, text_signatures
 from steelyard.data.sources import TextFile, default_sources, list_files
 from steelyard.data.stages import StageFolder, hash_of
 from steelyard.data.token_packing import pack, split_heldout, token_dtype
@@ -249,7 +250,7 @@ class _Preparation:
                 self.progress("deduplicate", done / len(documents))
 
         roots = duplicate_roots(
-            signatures(
+            text_signatures(
                 (documents[place] for place in range(len(documents))), MinHasher(), count_one
             )
         )

@@ -47,6 +47,8 @@ for name, module, text, example in VERBS:
 NOUNS: tuple[tuple[str, str], ...] = (
     ("table", "Look at tables in files: CSV, JSON lines, Parquet, Arrow."),
     ("logs", "Parse, watch, compress and search logs; find odd sessions."),
+    ("communities", "Index a network once; find the community around accounts at once."),
+    ("pack", "Keep tables as steelpack files, look into them, choose a format."),
 )
 """Nouns with verbs of their own, each an `app` in its file, and one line of help."""
 for name, text in NOUNS:

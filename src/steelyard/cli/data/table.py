@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import cyclopts
 
+from steelyard.cli.data.scanned import kinds_of, scanned
 from steelyard.cli.output import Switch, print_json, print_report
-from steelyard.errors import BackendError, ConfigError
+from steelyard.errors import ConfigError
 from steelyard.runs.progress import progress
 from steelyard.runs.report import Cell, Column, Facts, Report, Section, Table, Text
 from steelyard.units import parse, pretty
@@ -74,7 +75,7 @@ def profile(
     """
     from steelyard.cli.data import scanning
 
-    table = _scanned("profile", sources, _kinds(types), workers)
+    table = _scanned("profile", sources, kinds_of(types), workers)
     works, said = scanning.forecast_pass(table, storage, workers, leaves=outside, quiet=json)
     if dry_run:
         _print_forecast(table, works, said, json=json, report=report)
@@ -174,7 +175,7 @@ def clean(
     from steelyard.data.table.cleaning import clean as write_clean
     from steelyard.data.table.cleaning import quarantine_path
 
-    table = _scanned("clean", sources, _kinds(types), 1)
+    table = _scanned("clean", sources, kinds_of(types), 1)
     words = [word.strip() for word in missing.split(",") if word.strip()]
     with progress("clean", quiet=json):
         found = write_clean(table, out, drop_duplicates=drop_duplicates, missing=words)
@@ -229,7 +230,7 @@ def sql(
 
     if rows < 1 or threads < 1 or timeout_s <= 0:
         raise ConfigError("--rows and --threads must be 1 or more, --timeout-s above 0")
-    tables = _views(sources, _kinds(types))
+    tables = _views(sources, kinds_of(types))
     settings = {"memory_bytes": parse(memory, "byte", where="--memory"), "threads": threads}
     with answered(query, tables, timeout_s=timeout_s, **settings) as answer:
         if out is not None:
@@ -293,42 +294,14 @@ def _print_answer(answer: "SqlAnswer", most: int, *, json: bool) -> None:
 def _scanned(
     verb: str, sources: tuple[str, ...], kinds: dict[str, str], workers: int
 ) -> "DataTable":
-    """Look at the files; the libraries that read them are an extra."""
+    """Look at the files of a verb."""
     if not sources:
         raise ConfigError(
             f"data table {verb} needs files", hint=f"steelyard data table {verb} 'sales/*.csv'"
         )
     if workers < 1:
         raise ConfigError(f"--workers is {workers}, but must be 1 or more")
-    try:
-        from steelyard.data.table import DataTable
-    except ImportError as error:
-        raise _without_arrow() from error
-    try:
-        return DataTable.scan(*sources, types=kinds)
-    except ImportError as error:
-        raise _without_arrow() from error
-
-
-def _without_arrow() -> BackendError:
-    return BackendError(
-        "tables in files are read with Arrow, which is not installed",
-        hint="pip install 'steelyard[data]'",
-    )
-
-
-def _kinds(given: str) -> dict[str, str]:
-    """Return kinds by column from "a=text, b=number"."""
-    found = {}
-    for part in filter(None, (part.strip() for part in given.split(","))):
-        name, is_given, kind = part.rpartition("=")
-        if not is_given:
-            raise ConfigError(
-                f"--types has {part!r}, but each part is a column and its kind",
-                hint='such as --types "id=text, price=number"',
-            )
-        found[name.strip()] = kind.strip()
-    return found
+    return scanned(sources, kinds)
 
 
 def _folded(table: "DataTable", passing: dict[str, Any], *, quiet: bool) -> "Folded":

@@ -4,6 +4,8 @@ from steelyard.data.sketch.count_min import CountMin
 from steelyard.data.sketch.frequent import FrequentHashes
 from steelyard.data.sketch.hashing import hash_column
 from steelyard.data.sketch.hyperloglog import HyperLogLog
+from steelyard.data.sketch.lsh import LshTable
+from steelyard.data.sketch.minhash import MinHasher
 from steelyard.data.sketch.moments import Covariance, Moments
 from steelyard.data.sketch.quantiles import KllQuantiles
 
@@ -13,6 +15,8 @@ __all__ = [
     "FrequentHashes",
     "HyperLogLog",
     "KllQuantiles",
+    "LshTable",
+    "MinHasher",
     "Moments",
     "hash_column",
 ]

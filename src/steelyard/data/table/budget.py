@@ -126,7 +126,7 @@ class _Groups:
             if part.format == "parquet" and part.path not in seen:
                 seen.add(part.path)
                 found = found.joined(_parquet_groups(part.path))
-            elif part.format == "arrow":
+            elif part.format in ("arrow", "steelpack"):
                 each = -(-part.num_bytes // max(part.last - part.first, 1))
                 found = found.joined(cls(largest_batch=each))
             elif part.format != "parquet":

@@ -19,6 +19,7 @@ from steelyard.data.table.partitions import (
 from steelyard.data.table.quarantine import Quarantine
 from steelyard.data.table.reading import BLOCK_BYTES, column_names, opened_text, read_texts
 from steelyard.data.table.sources import Found, is_remote, open_source
+from steelyard.data.table.steelpack_file import steelpack_parts
 from steelyard.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ class _Looking:
         """Take a file in; one that cannot be read is left out and named."""
         format = format_of(found.path)
         try:
-            if format in ("parquet", "arrow"):
+            if format in ("parquet", "arrow", "steelpack"):
                 self._look_columnar(found, format)
             else:
                 self._look_lines(found, format)
@@ -179,7 +180,7 @@ class _Looking:
             raise DataError(f"cannot read {path}: {error}") from error
         for item in schema:
             self.own[item.name][path] = item.type
-        rows = sum(part.rows or 0 for part in parts) if format == "parquet" else None
+        rows = sum(part.rows or 0 for part in parts) if format in ("parquet", "steelpack") else None
         self.files.append(TableFile(path, size, tuple(schema.names), rows))
         self.partitions += parts
 
@@ -303,7 +304,7 @@ def row_group_parts(
 
     Args:
         path: the file.
-        format: "parquet" or "arrow".
+        format: "parquet", "arrow" or "steelpack".
         size: its bytes.
         part_bytes: least size of a part, unless it is the last.
 
@@ -316,6 +317,8 @@ def row_group_parts(
     import pyarrow as pa
     from pyarrow import parquet
 
+    if format == "steelpack":
+        return steelpack_parts(path)
     source = open_source(path, ReadCounts())
     if format == "arrow":
         with source, pa.ipc.open_file(source) as reader:

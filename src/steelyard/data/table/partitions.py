@@ -21,6 +21,7 @@ FORMATS = {
     ".arrow": "arrow",
     ".feather": "arrow",
     ".ipc": "arrow",
+    ".steelpack": "steelpack",
 }
 """Formats by the end of a file's name; text may end in .gz as well."""
 _SPLIT_BYTES = 32 << 20
@@ -86,7 +87,7 @@ def format_of(path: str) -> str:
     name = plain.removesuffix(".gz")
     found = next((kind for end, kind in FORMATS.items() if name.endswith(end)), "")
     # Compressed columns are compressed inside: a whole file of them cannot be sought.
-    return "" if found in ("parquet", "arrow") and plain.endswith(".gz") else found
+    return "" if found in ("parquet", "arrow", "steelpack") and plain.endswith(".gz") else found
 
 
 def list_files(sources: Sequence[str | Path]) -> list[Found]:

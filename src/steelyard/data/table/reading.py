@@ -13,6 +13,7 @@ from steelyard.data.table.kinds import as_kind
 from steelyard.data.table.partitions import TablePart, is_gzip
 from steelyard.data.table.quarantine import BadRow, Quarantine
 from steelyard.data.table.sources import open_source
+from steelyard.data.table.steelpack_file import steelpack_batches
 from steelyard.errors import DataError
 
 if TYPE_CHECKING:
@@ -303,7 +304,7 @@ def read_partition(
     Raises:
         DataError: the file cannot be read, or a column cannot be turned into its type.
     """
-    if partition.format in ("parquet", "arrow"):
+    if partition.format in ("parquet", "arrow", "steelpack"):
         yield from _columnar(partition, schema, quarantine.reads, limits)
         return
     for batch, rows in read_texts(partition, names, quarantine, limits):
@@ -341,7 +342,7 @@ def _fitted(
 def _columnar(
     partition: TablePart, schema: "pa.Schema", counts: ReadCounts, limits: ReadLimits
 ) -> Iterator["pa.RecordBatch"]:
-    """Read row groups of Parquet or batches of Arrow files."""
+    """Read row groups of Parquet and steelpack files, or batches of Arrow files."""
     import pyarrow as pa
 
     try:
@@ -359,6 +360,9 @@ def _own_batches(
     import pyarrow as pa
     from pyarrow import parquet
 
+    if partition.format == "steelpack":
+        yield from steelpack_batches(partition, names, counts, limits.batch_rows)
+        return
     if partition.format == "parquet":
         # A buffered stream keeps pages, not whole columns of a row group, in memory.
         source = open_source(partition.path, counts)

@@ -70,7 +70,7 @@ class FileMark:
             stamp = stamp_of(self.path)
             if stamp == self.stamp:
                 return "fresh"
-            if format_of(self.path) not in ("parquet", "arrow"):
+            if format_of(self.path) not in ("parquet", "arrow", "steelpack"):
                 return "stale"
             return "fresh" if _ends_of(self.path) == (self.num_bytes, self.ends) else "stale"
         except (OSError, DataError):

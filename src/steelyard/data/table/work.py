@@ -129,7 +129,7 @@ def _of_file(
     """Return what one file takes."""
     if parts[0].format == "parquet":
         return _of_parquet(table, parts, is_profiled)
-    if parts[0].format in ("arrow", "frame"):
+    if parts[0].format in ("arrow", "frame", "steelpack"):
         return _of_arrow(table, file, parts, is_profiled)
     return _of_text(table, file, parts, is_profiled)
 

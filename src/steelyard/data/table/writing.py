@@ -1,4 +1,4 @@
-"""Writes rows as CSV, JSON lines, Parquet or Arrow, whole or not at all."""
+"""Writes rows as CSV, JSON lines, Parquet, Arrow or steelpack, whole or not at all."""
 
 import gzip
 import tempfile
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from steelyard.data.formats.writer import write_steelpack
 from steelyard.data.table.partitions import FORMATS, format_of, is_gzip
 from steelyard.errors import ConfigError
 from steelyard.files import atomic_path, replace_folder
@@ -60,6 +61,8 @@ def write_file(path: Path, schema: "pa.Schema", batches: "Iterable[pa.RecordBatc
         CapacityError: the disk is full; an older file stays.
     """
     format, rows = checked_format(path), 0
+    if format == "steelpack":
+        return write_steelpack(batches, path, schema=schema)
     with atomic_path(path) as beside, _writer(beside, path, format, schema) as write:
         for batch in _in_groups(batches) if format == "parquet" else batches:
             write(batch)

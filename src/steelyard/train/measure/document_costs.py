@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from steelyard.data.minhash import MinHasher, duplicate_roots, signatures
 from steelyard.data.shard_documents import DocumentSpans, document_spans, document_texts
 from steelyard.data.shards import TokenShards
+from steelyard.data.sketch.minhash import MinHasher
+from steelyard.data.sketch.near_duplicates import duplicate_roots, text_signatures
 from steelyard.errors import ConfigError
 from steelyard.train.measure.example_norms import ExampleNorms
 from steelyard.train.measure.noise_estimate import unbiased_parts
@@ -94,7 +95,7 @@ def document_costs(
         for tokens in _told(shards.train_tokens, advance)
     ]
     hasher = MinHasher()
-    signed = signatures(document_texts(shards, spans), hasher, lambda: None)
+    signed = text_signatures(document_texts(shards, spans), hasher, lambda: None)
     return DocumentCosts(
         spans.shard,
         spans.stop - spans.start,

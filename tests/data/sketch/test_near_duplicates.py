@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from steelyard.data.minhash import MinHasher, duplicate_roots, shingles, signatures
+from steelyard.data.sketch.minhash import MinHasher
+from steelyard.data.sketch.near_duplicates import duplicate_roots, shingles, text_signatures
 
 
 def plain_shingles(text: str, width: int = 5) -> set[tuple[str, ...]]:
@@ -58,7 +59,7 @@ def corpus() -> list[str]:
 def test_signatures_estimate_exact_similarity_and_clusters_follow_it():
     documents = corpus()
     exact = [plain_shingles(document) for document in documents]
-    signed = signatures((document.encode() for document in documents), MinHasher())
+    signed = text_signatures((document.encode() for document in documents), MinHasher())
     pairs = [(6 * base + i, 6 * base + j) for base in range(40) for i in range(6) for j in range(i)]
     truth = np.array([jaccard(exact[i], exact[j]) for i, j in pairs])
     estimate = np.array([(signed[i] == signed[j]).mean() for i, j in pairs])
@@ -74,7 +75,7 @@ def test_signatures_estimate_exact_similarity_and_clusters_follow_it():
 
 
 def test_equal_documents_join_the_first_and_empty_ones_do_not_fail():
-    signed = signatures(
+    signed = text_signatures(
         [b"one two three four five six", b"", b"One, two; three four five six!", b"..."],
         MinHasher(),
     )
@@ -91,5 +92,5 @@ def test_another_seed_gives_other_hashes():
 
 @pytest.mark.parametrize("bands", [1, 7, 112])
 def test_any_banding_finds_identical_documents(bands):
-    signed = signatures([b"a b c d e f"] * 3, MinHasher())
+    signed = text_signatures([b"a b c d e f"] * 3, MinHasher())
     assert duplicate_roots(signed, bands=bands).tolist() == [0, 0, 0]
