@@ -7,7 +7,7 @@ from steelyard.errors import require
 
 __all__ = ["StorageCosts"]
 
-_GB, _TB = 2**30, 2**40
+_GB, _TB = 1e9, 1e12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,12 +33,14 @@ class Known:
         ruled_out: by child and parent.
         changes: what became of each table that it knew.
         old_files: files of each table then.
+        bag: whether it counted how often rows occur.
     """
 
     edges: Mapping[tuple[str, str], ContainmentEdge] = field(default_factory=dict)
     ruled_out: Mapping[tuple[str, str], RuledOut] = field(default_factory=dict)
     changes: Mapping[str, str] = field(default_factory=dict)
     old_files: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    bag: bool = False
 
     @classmethod
     def of(
@@ -78,6 +80,7 @@ class Known:
             {(pair.child, pair.parent): pair for pair in previous.ruled_out},
             changes,
             old_files,
+            asked.bag,
         )
 
     def tell(
@@ -105,6 +108,9 @@ class Known:
         if pair in self.edges:
             if own == _SAME:
                 return self.edges[pair]
+            if self.bag:
+                # How often a row occurs is known of old and new files together only.
+                return Unknown(child, None)
             old = self.old_files[child.name]
             fresh = tuple(part for part in child.parts if part.source.path not in old)
             return Unknown(replace(child, parts=fresh), self.edges[pair])
