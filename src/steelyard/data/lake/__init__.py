@@ -3,10 +3,11 @@
 from steelyard.data.lake.applying import Applied, DeletedTable, apply_plan, deleted_tables
 from steelyard.data.lake.applying import rebuild_table
 from steelyard.data.lake.costs import StorageCosts
-from steelyard.data.lake.deletion import Deletion, DeletionPlan, plan_deletion
+from steelyard.data.lake.deletion import Deletion, DeletionPlan, PlanRequest, plan_deletion
 from steelyard.data.lake.graph import ContainmentEdge, ContainmentGraph, GraphSettings
 from steelyard.data.lake.lake import Lake
 from steelyard.data.lake.tables import LakeTable
+from steelyard.data.lake.synthesis import SyntheticLake, synthesize
 
 __all__ = [
     "Applied",
@@ -18,9 +19,12 @@ __all__ = [
     "GraphSettings",
     "Lake",
     "LakeTable",
+    "PlanRequest",
     "StorageCosts",
+    "SyntheticLake",
     "apply_plan",
     "deleted_tables",
     "plan_deletion",
     "rebuild_table",
+    "synthesize",
 ]

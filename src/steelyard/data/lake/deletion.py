@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -9,12 +10,34 @@ import msgspec
 
 from steelyard.config import convert
 from steelyard.data.lake.costs import StorageCosts
-from steelyard.data.lake.graph import ContainmentEdge, ContainmentGraph, TableNode
+from steelyard.data.lake.graph import (
+    ContainmentEdge,
+    ContainmentGraph,
+    GraphSettings,
+    TableNode,
+)
 from steelyard.data.lake.retention import retain
 from steelyard.errors import ConfigError
 from steelyard.files import read_json, write_json
 
-__all__ = ["Deletion", "DeletionPlan", "KeptTable", "plan_deletion"]
+__all__ = ["Deletion", "DeletionPlan", "KeptTable", "PlanRequest", "plan_deletion"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest:
+    """What a plan of deletions needs besides the lake.
+
+    Attributes:
+        max_latency_s: longest a rebuild may take to read the table that it is made from.
+        checks: how containment is checked.
+        prices: what keeping, reading and writing costs.
+        accesses: how often a month each table is asked for; 1 for those that are not named.
+    """
+
+    max_latency_s: float = 60.0
+    checks: GraphSettings = field(default_factory=GraphSettings)
+    prices: StorageCosts = field(default_factory=StorageCosts)
+    accesses: dict[str, float] = field(default_factory=dict)
 
 
 class Deletion(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,10 +139,8 @@ class DeletionPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 def plan_deletion(
     graph: ContainmentGraph,
-    costs: StorageCosts,
+    request: PlanRequest,
     *,
-    max_latency_s: float,
-    accesses: Mapping[str, float] | None = None,
     locked: Mapping[str, str] | None = None,
     is_exact: bool = True,
 ) -> DeletionPlan:
@@ -129,9 +150,7 @@ def plan_deletion(
 
     Args:
         graph: which table lies in which.
-        costs: prices.
-        max_latency_s: longest a rebuild may take to read its parent.
-        accesses: how often a month each table is asked for; 1 for those that are not named.
+        request: prices, accesses and the longest latency.
         locked: tables that have to stay, with the reason.
         is_exact: solve integer programs; False takes the greedy choice.
 
@@ -143,7 +162,8 @@ def plan_deletion(
 
     Source: R2D2 (arXiv 2312.13427), optimal retention; C = c_read S_parent + c_write S_table.
     """
-    asked, fixed = dict(accesses or {}), dict(locked or {})
+    costs, asked, max_latency_s = request.prices, request.accesses, request.max_latency_s
+    fixed = dict(locked or {})
     _refuse(graph, asked, max_latency_s)
     nodes = {node.name: node for node in graph.nodes}
     options = {

@@ -345,24 +345,34 @@ def _choice(
 
     if len(places) == parent.rows and np.array_equal(places, np.arange(len(places))):
         return "all rows", "", None
+    best: tuple[str, pa.RecordBatch] | None = None
     if len(places) and (np.diff(places) > 0).all():
         for name, values in _ordered_columns(parent):
-            chosen = values.take(pa.array(places))
-            if chosen.null_count:
+            ends = _ends(values, places)
+            if ends is None:
                 continue
-            ends = compute().min_max(chosen)
-            low, high = ends["min"], ends["max"]
-            if np.array_equal(np.flatnonzero(_between(values, low, high)), places):
-                kept = pa.RecordBatch.from_arrays(
-                    [pa.array([end], values.type) for end in (low, high)], ["low", "high"]
-                )
-                return "range", name, kept
-    return "rows", "", None
+            if best is None or ends.column(0).equals(ends.column(1)):
+                best = (name, ends)
+    return ("range", *best) if best else ("rows", "", None)
+
+
+def _ends(values: "pa.Array", places: NDArray[np.int64]) -> "pa.RecordBatch | None":
+    """Return the least and the largest of some values, where all values between are among them."""
+    import pyarrow as pa
+
+    chosen = values.take(pa.array(places))
+    if chosen.null_count:
+        return None
+    found = compute().min_max(chosen)
+    low, high = found["min"], found["max"]
+    if not np.array_equal(np.flatnonzero(_between(values, low, high)), places):
+        return None
+    columns = [pa.array([end], values.type) for end in (low, high)]
+    return pa.RecordBatch.from_arrays(columns, ["low", "high"])
 
 
 def _ordered_columns(parent: LakeTable) -> "Iterator[tuple[str, pa.Array]]":
-    """Yield columns whose values can be compared, one at a time."""
-    for field in parent.schema:
-        # A range of real numbers with NaN among them would depend on how NaN compares.
-        if comparable(field.type):
-            yield field.name, read_column(parent, field.name)
+    """Yield columns whose values can be compared, one at a time; texts last, whose ranges say least."""
+    fields = [field for field in parent.schema if comparable(field.type)]
+    for field in sorted(fields, key=lambda field: comparable(field.type) == "text"):
+        yield field.name, read_column(parent, field.name)
