@@ -46,6 +46,7 @@ for name, module, text, example in VERBS:
 
 NOUNS: tuple[tuple[str, str], ...] = (
     ("table", "Look at tables in files: CSV, JSON lines, Parquet, Arrow."),
+    ("lake", "Find tables of a lake that lie in others, and delete what can be rebuilt."),
 )
 """Nouns with verbs of their own, each an `app` in its file, and one line of help."""
 for name, text in NOUNS:

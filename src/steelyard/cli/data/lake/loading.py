@@ -1,0 +1,87 @@
+"""From the words of `steelyard data lake` to lakes, graphs and plans."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from steelyard.config import load
+from steelyard.errors import BackendError
+from steelyard.runs.progress import progress
+
+if TYPE_CHECKING:
+    from steelyard.data.lake import ContainmentGraph, DeletionPlan, Lake, PlanRequest
+
+__all__ = ["extra", "graphed", "planned", "requested", "scanned"]
+
+
+@contextmanager
+def extra() -> Iterator[None]:
+    """Name the extra that is missing where Arrow is not installed."""
+    try:
+        yield
+    except ImportError as error:
+        raise BackendError(
+            "tables of a lake are read with Arrow, which is not installed",
+            hint="pip install 'steelyard[data]'",
+        ) from error
+
+
+def scanned(source: str) -> "Lake":
+    """Return the lake.
+
+    Args:
+        source: folder or pattern.
+
+    Raises:
+        BackendError: Arrow is not installed.
+    """
+    with extra():
+        from steelyard.data.lake import Lake
+
+        return Lake.scan(source)
+
+
+def requested(recipe: Path | None) -> "PlanRequest":
+    """Return what a recipe asks for, the defaults where there is none."""
+    from steelyard.data.lake import PlanRequest
+
+    return load(recipe, PlanRequest) if recipe else PlanRequest()
+
+
+def graphed(
+    lake: "Lake", request: "PlanRequest", state: Path | None, *, quiet: bool
+) -> "ContainmentGraph":
+    """Return the graph of a lake, and keep it.
+
+    Args:
+        lake: the lake.
+        request: how to check.
+        state: file of an earlier graph, which is replaced; None keeps none.
+        quiet: show no progress.
+    """
+    from steelyard.data.lake import ContainmentGraph
+
+    previous = ContainmentGraph.load(state) if state and state.is_file() else None
+    with progress("containment", quiet=quiet):
+        found = lake.containment(request.checks, previous=previous)
+    if state is not None:
+        found.save(state)
+    return found
+
+
+def planned(graph: "ContainmentGraph", request: "PlanRequest", *, is_exact: bool) -> "DeletionPlan":
+    """Return a plan; tables that deleted ones are rebuilt from stay.
+
+    Args:
+        graph: which table lies in which.
+        request: prices, accesses and the longest latency.
+        is_exact: solve integer programs.
+    """
+    from steelyard.data.lake import deleted_tables, plan_deletion
+
+    locked = {
+        item.parent: f"{item.table}, deleted earlier, is rebuilt from it"
+        for item in deleted_tables(Path(graph.root))
+    }
+    return plan_deletion(graph, request, locked=locked, is_exact=is_exact)
