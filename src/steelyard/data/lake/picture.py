@@ -15,6 +15,8 @@ _MOST = 120
 _WIDE = 14
 """Tables in a row of the picture."""
 _ROW_PIXELS = 58
+_GAP = 0.4
+"""Rows between families."""
 _LONGEST_NAME = 12
 
 
@@ -51,12 +53,12 @@ def arranged(edges: Sequence[tuple[str, str]]) -> Arrangement:
         if sum(map(len, shown)) + len(family) <= _MOST:
             shown.append(family)
     places: dict[str, tuple[float, float]] = {}
-    across, down, deepest = 0, 0, 0
+    across, down, deepest = 0, 0.0, 0
     for family in shown:
         rows = _rows(family, parents)
         wide = max(map(len, rows))
         if across and across + wide > _WIDE:
-            across, down, deepest = 0, down + deepest + 1, 0
+            across, down, deepest = 0, down + deepest + _GAP, 0
         for level, row in enumerate(rows):
             for place, name in enumerate(row):
                 places[name] = (across + (wide - len(row)) / 2 + place, down + level)
@@ -96,6 +98,11 @@ def _above(name: str, parents: Mapping[str, set[str]]) -> set[str]:
     return {parent for parent in parents[name] if name not in parents[parent]}
 
 
+def _equals(name: str, parents: Mapping[str, set[str]]) -> set[str]:
+    """Return what contains a table and is contained in it."""
+    return {parent for parent in parents[name] if name in parents[parent]}
+
+
 def _rows(family: Sequence[str], parents: Mapping[str, set[str]]) -> list[list[str]]:
     """Return the tables of a family by the length of the longest way down to them.
 
@@ -109,14 +116,17 @@ def _rows(family: Sequence[str], parents: Mapping[str, set[str]]) -> list[list[s
     rows = []
     for level in range(max(levels.values()) + 1):
         row = [name for name in family if levels[name] == level]
+        # Equal tables stand side by side.
+        row.sort(key=lambda name: (min({name, *_equals(name, parents)}), name))
         rows += [row[start : start + _WIDE] for start in range(0, len(row), _WIDE)]
     return rows
 
 
 def _follows(child: str, parent: str, parents: Mapping[str, set[str]]) -> bool:
-    """Whether a line is implied by two others, or stands for one of two equal tables twice."""
+    """Whether a line is implied by two others; equal tables are linked to the next one only."""
     if child in parents[parent]:
-        return child > parent
+        group = sorted({child, *_equals(child, parents)})
+        return group.index(parent) != group.index(child) + 1
     between = _above(child, parents) - {parent}
     return any(parent in _above(other, parents) for other in between)
 
@@ -151,20 +161,25 @@ def containment_chart(
         }
         for name, (x, y) in found.places.items()
     ]
-    drawn = {*found.lines, *((child, parent) for child, parent in chosen.items())}
+    # Equal tables stand in one row, where a line to any but the next would run through others.
+    mutual = {(parent, child) for child, parent in edges} & set(edges)
+    long = [pair for pair in chosen.items() if pair not in mutual]
+    drawn = {*found.lines, *long}
     lines = [
         {
             "x": found.places[child][0],
             "y": found.places[child][1],
             "x2": found.places[parent][0],
             "y2": found.places[parent][1],
-            "used": chosen.get(child) == parent,
+            "used": chosen.get(child) == parent
+            or ((parent, child) in mutual and (child in chosen or parent in chosen)),
         }
         for child, parent in sorted(drawn)
         if child in found.places
     ]
+    wide = max((x for x, _ in found.places.values()), default=0)
     deep = max((y for _, y in found.places.values()), default=0)
-    x = alt.X("x:Q", axis=None, scale=alt.Scale(domain=[-0.7, _WIDE - 0.3]))
+    x = alt.X("x:Q", axis=None, scale=alt.Scale(domain=[-0.7, max(wide, _WIDE / 2) + 0.7]))
     y = alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[-0.5, deep + 0.6], reverse=True))
     colour = alt.Color(
         "kind:N", title=None, scale=alt.Scale(domain=kinds, range=[SERIES[0][0], SERIES[1][0]])
@@ -190,10 +205,14 @@ def containment_chart(
         size=alt.Size("bytes:Q", legend=None, scale=alt.Scale(range=[40, 420])),
         tooltip=tooltip,
     )
-    names = base.mark_text(dy=19, fontSize=10.5, color=LIGHT["soft"]).encode(
-        x=x, y=y, text="name:N"
+    # A rim in the colour of the page keeps names readable on lines.
+    rim = base.mark_text(
+        dy=19, fontSize=10.5, color=LIGHT["card"], stroke=LIGHT["card"], strokeWidth=3,
+        strokeJoin="round",
     )
-    chart = alt.layer(rules, dots, names).properties(
+    names = base.mark_text(dy=19, fontSize=10.5, color=LIGHT["soft"])
+    written = [mark.encode(x=x, y=y, text="name:N") for mark in (rim, names)]
+    chart = alt.layer(rules, *written, dots).properties(
         width=PLOT_WIDTH, height=_ROW_PIXELS * (deep + 1), title="Which table lies in which"
     )
     return finish(chart), found.left_out

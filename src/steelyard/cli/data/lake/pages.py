@@ -81,7 +81,7 @@ def graph_page(graph: "ContainmentGraph") -> Report:
         [
             edge.child,
             edge.parent,
-            "all rows" if edge.is_whole else f"{edge.rows:,} rows drawn",
+            "all rows" if edge.is_whole else f"{edge.rows:,} drawn",
             f"{edge.lower_bound:.2%}",
         ]
         for edge in graph.edges[:_MOST_LINES]
@@ -119,11 +119,14 @@ def plan_page(graph: "ContainmentGraph", plan: "DeletionPlan", out: Path | None)
             ("kept as it is", f"{_usd(plan.keep_all_usd_month)} a month", "derived"),
         ]
     )
+    nodes = {node.name: node for node in graph.nodes}
     rows: list[list[Cell]] = [
         [
             item.table,
             item.parent,
-            "all rows" if item.is_whole else f"{item.rows_checked:,} rows drawn",
+            f"{_rows(nodes[item.table].rows)} of {_rows(nodes[item.parent].rows)}",
+            f"{len(nodes[item.table].columns)} of {len(nodes[item.parent].columns)}",
+            "all rows" if item.is_whole else f"{item.rows_checked:,} drawn",
             _size(item.num_bytes),
             _usd(item.saved_usd_month),
             pretty(item.latency_s, "s"),
@@ -131,7 +134,8 @@ def plan_page(graph: "ContainmentGraph", plan: "DeletionPlan", out: Path | None)
         for item in plan.deletions[:_MOST_LINES]
     ]
     right = ("size", "saves a month", "rebuilt in")
-    heads = [Column("table"), Column("its rows are in"), Column("checked", rank=1)]
+    heads = [Column("table"), Column("lies in"), Column("rows", align="right")]
+    heads += [Column("columns", align="right"), Column("checked", rank=1)]
     heads += [Column(name, align="right") for name in right]
     gap = f"no plan is more than {plan.gap:.2%} cheaper" if plan.gap > 1e-9 else "no plan is cheaper"
     note = f"{gap}; prices: {plan.source}"
