@@ -17,8 +17,8 @@ from steelyard.data.lake.graph import (
 from steelyard.data.lake.hashing import RowReader
 from steelyard.data.lake.listing import list_tables
 from steelyard.data.lake.pruning import KEPT, REASONS, prune_by_statistics
-from steelyard.data.lake.schemas import SchemaEdges, column_token, schema_edges
-from steelyard.data.lake.tables import LakeTable, look_at_table
+from steelyard.data.lake.schemas import SchemaEdges, schema_edges
+from steelyard.data.lake.tables import LakeTable, column_token, look_at_table
 from steelyard.data.lake.updates import Known
 from steelyard.errors import DataError
 
@@ -64,6 +64,22 @@ class Lake:
                 unreadable[str(path)] = str(error)
         return cls(root=folder, tables=tuple(tables), unreadable=unreadable)
 
+    def tokens(self, *, coerce: bool = False) -> list[tuple[str, ...]]:
+        """Return the columns of each table by name and type.
+
+        Args:
+            coerce: let numbers of different types match.
+
+        Returns:
+            Tokens of each table, in the order of its columns.
+        """
+        if not coerce:
+            return [table.tokens for table in self.tables]
+        return [
+            tuple(column_token(column, coerce=True) for column in table.columns)
+            for table in self.tables
+        ]
+
     def schema_edges(self, *, coerce: bool = False) -> SchemaEdges:
         """Return pairs of tables of which one has all columns of the other.
 
@@ -73,12 +89,7 @@ class Lake:
         Returns:
             The pairs.
         """
-        return schema_edges(
-            [
-                frozenset(column_token(column, coerce=coerce) for column in table.columns)
-                for table in self.tables
-            ]
-        )
+        return schema_edges([frozenset(own) for own in self.tokens(coerce=coerce)])
 
     def containment(
         self, settings: GraphSettings | None = None, *, previous: ContainmentGraph | None = None
@@ -99,10 +110,7 @@ class Lake:
         """
         asked = settings or GraphSettings()
         found = self.schema_edges(coerce=asked.coerce)
-        tokens = [
-            [column_token(column, coerce=asked.coerce) for column in table.columns]
-            for table in self.tables
-        ]
+        tokens = self.tokens(coerce=asked.coerce)
         reasons, _ = prune_by_statistics(self.tables, tokens, found.children, found.parents)
         kept = reasons == KEPT
         pairs = [

@@ -1,18 +1,14 @@
 """Which schemas lie within which: clusters around the largest ones, then pairs inside clusters."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.data.lake.bounds import comparable
 from steelyard.jit import njit
 
-if TYPE_CHECKING:
-    from steelyard.data.lake.tables import LakeColumn
-
-__all__ = ["SchemaEdges", "column_token", "schema_edges"]
+__all__ = ["SchemaEdges", "schema_edges"]
 
 
 class SchemaEdges(NamedTuple):
@@ -31,27 +27,6 @@ class SchemaEdges(NamedTuple):
     tests: int
     schemas: int
     centres: int
-
-
-def column_token(column: "LakeColumn", *, coerce: bool = False) -> str:
-    """Return what makes two columns the same: the name and the type.
-
-    Args:
-        column: a leaf.
-        coerce: let whole and real numbers of any width match.
-
-    Returns:
-        Name and type; texts are alike whatever the width of their offsets.
-    """
-    import pyarrow as pa
-
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    told = str(kind).removeprefix("large_")
-    if coerce and comparable(kind) == "number" and not pa.types.is_boolean(kind):
-        told = "number"
-    return f"{column.name}:{told}"
 
 
 def schema_edges(tokens: Sequence[frozenset[str]]) -> SchemaEdges:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.data.lake.bounds import NO_BOUNDS, bounds_of
+from steelyard.data.lake.bounds import NO_BOUNDS, bounds_of, comparable
 from steelyard.data.stages import hash_of
 from steelyard.data.table import DataTable, Quarantine
 from steelyard.data.table.partitions import TableFile, TablePart, format_of
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow import parquet
 
-__all__ = ["LakeColumn", "LakePart", "LakeTable", "leaf_values", "look_at_table"]
+__all__ = ["LakeColumn", "LakePart", "LakeTable", "column_token", "leaf_values", "look_at_table"]
 
 _TAIL_BYTES = 8
 
@@ -69,6 +69,10 @@ class LakeTable:
         prints: fingerprint of each file: size, time of change, and footer.
         num_bytes: size of its files.
         source: reads its files.
+        tokens: columns as `column_token` names them, [columns].
+        low: codes of the least values, [columns]; NaN where a part does not say.
+        high: codes of the largest values, [columns].
+        nulls: missing values, [columns]; -1 where a part does not say.
     """
 
     name: str
@@ -79,6 +83,10 @@ class LakeTable:
     prints: tuple[tuple[str, str], ...]
     num_bytes: int
     source: DataTable
+    tokens: tuple[str, ...]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    nulls: NDArray[np.int64]
 
     @property
     def rows(self) -> int:
@@ -95,24 +103,6 @@ class LakeTable:
     def is_columnar(self) -> bool:
         """Whether values are kept as they are; texts lose how a number was written."""
         return format_of(self.prints[0][0]) in ("parquet", "arrow")
-
-    @property
-    def low(self) -> NDArray[np.float64]:
-        """Codes of the least values, [columns]; NaN where a part does not say."""
-        start = np.full(len(self.columns), np.inf)
-        return np.min([start, *(part.low for part in self.parts)], axis=0)
-
-    @property
-    def high(self) -> NDArray[np.float64]:
-        """Codes of the largest values, [columns]."""
-        start = np.full(len(self.columns), -np.inf)
-        return np.max([start, *(part.high for part in self.parts)], axis=0)
-
-    @property
-    def nulls(self) -> NDArray[np.int64]:
-        """Missing values, [columns]; -1 where a part does not say."""
-        counts = np.array([part.nulls for part in self.parts]).reshape(-1, len(self.columns))
-        return np.where((counts < 0).any(axis=0), -1, counts.sum(axis=0))
 
     def read(
         self, columns: Sequence[str], parts: Sequence[LakePart] | None = None
@@ -142,6 +132,27 @@ class LakeTable:
                 f"{bad.file}: {bad.reason}",
                 hint="repair them, or leave the table out",
             )
+
+
+def column_token(column: LakeColumn, *, coerce: bool = False) -> str:
+    """Return what makes two columns the same: the name and the type.
+
+    Args:
+        column: a leaf.
+        coerce: let whole and real numbers of any width match.
+
+    Returns:
+        Name and type; texts are alike whatever the width of their offsets.
+    """
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    told = str(kind).removeprefix("large_")
+    if coerce and comparable(kind) == "number" and not pa.types.is_boolean(kind):
+        told = "number"
+    return f"{column.name}:{told}"
 
 
 def _top(name: str, tops: Sequence[str]) -> str:
@@ -203,18 +214,27 @@ def look_at_table(name: str, path: Path, files: Sequence[str]) -> LakeTable:
     for item in looked[1:]:
         _refuse_drift(source, item.table)
     stats = [Path(file).stat() for file in files]
+    columns = _leaves(source.schema)
+    parts = tuple(part for item in looked for part in item.parts)
+    wide = len(columns)
+    nulls = np.array([part.nulls for part in parts], np.int64).reshape(-1, wide)
     return LakeTable(
         name=name,
         path=path,
         schema=source.schema,
-        columns=_leaves(source.schema),
-        parts=tuple(part for item in looked for part in item.parts),
+        columns=columns,
+        parts=parts,
         prints=tuple(
             (file, hash_of(stat.st_size, stat.st_mtime_ns, item.footer))
             for file, stat, item in zip(files, stats, looked, strict=True)
         ),
         num_bytes=sum(stat.st_size for stat in stats),
         source=replace(source, files=tuple(file for item in looked for file in item.table.files)),
+        tokens=tuple(column_token(column) for column in columns),
+        # NaN, which is unknown, wins over any number.
+        low=np.min([np.full(wide, np.inf), *(part.low for part in parts)], axis=0),
+        high=np.max([np.full(wide, -np.inf), *(part.high for part in parts)], axis=0),
+        nulls=np.where((nulls < 0).any(axis=0), -1, nulls.sum(axis=0)),
     )
 
 
