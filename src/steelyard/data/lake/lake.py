@@ -15,10 +15,11 @@ from steelyard.data.lake.graph import (
     TableNode,
 )
 from steelyard.data.lake.hashing import RowReader
+from steelyard.data.lake.index import ColumnIndex
 from steelyard.data.lake.listing import list_tables
 from steelyard.data.lake.pruning import KEPT, REASONS, prune_by_statistics
 from steelyard.data.lake.schemas import SchemaEdges, schema_edges
-from steelyard.data.lake.tables import LakeTable, column_token, look_at_table
+from steelyard.data.lake.tables import LakeTable, look_at_table
 from steelyard.data.lake.updates import Known
 from steelyard.errors import DataError
 
@@ -32,11 +33,13 @@ class Lake:
     Attributes:
         root: the folder.
         tables: those that can be read, by name.
+        index: their columns.
         unreadable: reason by path of those that cannot.
     """
 
     root: Path
     tables: tuple[LakeTable, ...]
+    index: ColumnIndex
     unreadable: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -62,23 +65,12 @@ class Lake:
                 tables.append(look_at_table(name, path, files))
             except (DataError, OSError) as error:
                 unreadable[str(path)] = str(error)
-        return cls(root=folder, tables=tuple(tables), unreadable=unreadable)
-
-    def tokens(self, *, coerce: bool = False) -> list[tuple[str, ...]]:
-        """Return the columns of each table by name and type.
-
-        Args:
-            coerce: let numbers of different types match.
-
-        Returns:
-            Tokens of each table, in the order of its columns.
-        """
-        if not coerce:
-            return [table.tokens for table in self.tables]
-        return [
-            tuple(column_token(column, coerce=True) for column in table.columns)
-            for table in self.tables
-        ]
+        return cls(
+            root=folder,
+            tables=tuple(tables),
+            index=ColumnIndex.of(tables),
+            unreadable=unreadable,
+        )
 
     def schema_edges(self, *, coerce: bool = False) -> SchemaEdges:
         """Return pairs of tables of which one has all columns of the other.
@@ -89,7 +81,10 @@ class Lake:
         Returns:
             The pairs.
         """
-        return schema_edges([frozenset(own) for own in self.tokens(coerce=coerce)])
+        return schema_edges(self._index(coerce=coerce))
+
+    def _index(self, *, coerce: bool) -> ColumnIndex:
+        return ColumnIndex.of(self.tables, coerce=True) if coerce else self.index
 
     def containment(
         self, settings: GraphSettings | None = None, *, previous: ContainmentGraph | None = None
@@ -109,9 +104,9 @@ class Lake:
         Source: R2D2 (arXiv 2312.13427).
         """
         asked = settings or GraphSettings()
-        found = self.schema_edges(coerce=asked.coerce)
-        tokens = self.tokens(coerce=asked.coerce)
-        reasons, _ = prune_by_statistics(self.tables, tokens, found.children, found.parents)
+        index = self._index(coerce=asked.coerce)
+        found = schema_edges(index)
+        reasons, _ = prune_by_statistics(index, found.children, found.parents)
         kept = reasons == KEPT
         pairs = [
             (self.tables[child], self.tables[parent])

@@ -1,16 +1,10 @@
 """Drop pairs of tables that statistics of footers contradict; no row is read."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.data.lake.bounds import comparable
+from steelyard.data.lake.index import ColumnIndex
 from steelyard.jit import njit
-
-if TYPE_CHECKING:
-    from steelyard.data.lake.tables import LakeTable
 
 __all__ = ["KEPT", "REASONS", "prune_by_statistics"]
 
@@ -20,10 +14,7 @@ REASONS = ("", "least and largest numbers", "least and largest texts", "missing 
 
 
 def prune_by_statistics(
-    tables: Sequence["LakeTable"],
-    tokens: Sequence[Sequence[str]],
-    children: NDArray[np.int64],
-    parents: NDArray[np.int64],
+    index: ColumnIndex, children: NDArray[np.int64], parents: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Check pairs against the least and largest values and the missing ones of their columns.
 
@@ -32,10 +23,9 @@ def prune_by_statistics(
     before texts, so that the first code is what the paper's step alone would drop.
 
     Args:
-        tables: tables of the lake.
-        tokens: columns of each table as `column_token` names them, in the order of its columns.
+        index: columns of the tables.
         children: places of children, [pairs].
-        parents: places of parents, [pairs].
+        parents: places of parents, [pairs]; they have all columns of the children.
 
     Returns:
         Code of the reason, [pairs], `KEPT` where there is none, and the place of the column in the
@@ -43,24 +33,17 @@ def prune_by_statistics(
 
     Source: R2D2 (arXiv 2312.13427), min-max pruning; texts and missing values are added here.
     """
-    names = {name: code for code, name in enumerate(sorted({name for own in tokens for name in own}))}
-    groups: dict[str, int] = {"text": 0}
-    sizes = [len(own) for own in tokens]
-    starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    codes, places = np.empty(starts[-1], np.int64), np.empty(starts[-1], np.int64)
-    kinds = np.empty(starts[-1], np.int64)
-    low, high = np.empty(starts[-1]), np.empty(starts[-1])
-    nulls = np.empty(starts[-1], np.int64)
-    for place, (table, own) in enumerate(zip(tables, tokens, strict=True)):
-        rows = slice(starts[place], starts[place + 1])
-        order = np.argsort(mine := np.array([names[name] for name in own], np.int64))
-        codes[rows], places[rows] = mine[order], order
-        kinds[rows] = [
-            groups.setdefault(comparable(table.columns[column].type), len(groups)) for column in order
-        ]
-        low[rows], high[rows] = table.low[order], table.high[order]
-        nulls[rows] = table.nulls[order]
-    return _contradicted(children, parents, starts, codes, places, kinds, low, high, nulls)
+    return _contradicted(
+        children,
+        parents,
+        index.starts,
+        index.codes,
+        index.places,
+        index.kinds,
+        index.low,
+        index.high,
+        index.nulls,
+    )
 
 
 @njit()

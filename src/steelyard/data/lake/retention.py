@@ -156,21 +156,23 @@ def _program(
         ),
         shape=(count, tables + count),
     )
+    # The solver's tolerances are absolute: dollars of small tables would all be nothing to it.
+    scale = float(problem.keep[part].max()) or 1.0
     low = np.concatenate([problem.locked[part].astype(float), np.zeros(count)])
     solved = milp(
-        np.concatenate([problem.keep[part], [edge[2] for edge in edges]]),
+        np.concatenate([problem.keep[part], [edge[2] for edge in edges]]) / scale,
         constraints=[LinearConstraint(once, 1, 1), LinearConstraint(kept, -np.inf, 0)],
         bounds=Bounds(low, 1),
         integrality=np.full(tables + count, int(is_whole)),
         options={"time_limit": _TIME_LIMIT_S, "mip_rel_gap": 0.0},
     )
     if solved.x is None or not is_whole:
-        bound = float(solved.fun) if solved.x is not None else 0.0
+        bound = scale * float(solved.fun) if solved.x is not None else 0.0
         return greedy(problem.keep, problem.parents, problem.locked, part), bound, False
     chosen = np.full(tables, -1, np.int64)
     picked = np.flatnonzero(solved.x[tables:] > 0.5)
     chosen[child[picked]] = part[parent[picked]]
-    return chosen, float(solved.mip_dual_bound), solved.status == 0
+    return chosen, scale * float(solved.mip_dual_bound), solved.status == 0
 
 
 def greedy(

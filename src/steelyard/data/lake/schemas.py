@@ -1,11 +1,11 @@
 """Which schemas lie within which: clusters around the largest ones, then pairs inside clusters."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from steelyard.data.lake.index import ColumnIndex
 from steelyard.jit import njit
 
 __all__ = ["SchemaEdges", "schema_edges"]
@@ -29,7 +29,7 @@ class SchemaEdges(NamedTuple):
     centres: int
 
 
-def schema_edges(tokens: Sequence[frozenset[str]]) -> SchemaEdges:
+def schema_edges(index: ColumnIndex) -> SchemaEdges:
     """Find every pair of tables with one schema inside the other, exactly.
 
     Schemas are taken by size, the largest first. Each goes into every cluster whose centre holds
@@ -38,29 +38,36 @@ def schema_edges(tokens: Sequence[frozenset[str]]) -> SchemaEdges:
     schema's rarest column can hold it, and tables of one schema are compared once.
 
     Args:
-        tokens: columns of each table, as `column_token` names them.
+        index: columns of the tables.
 
     Returns:
         The pairs; two tables of one schema make a pair each way. A table without columns is in none.
 
     Source: R2D2 (arXiv 2312.13427), schema graph builder.
     """
-    members: dict[frozenset[str], list[int]] = {}
-    for place, schema in enumerate(tokens):
-        if schema:
-            members.setdefault(schema, []).append(place)
-    schemas = sorted(members, key=len, reverse=True)
-    names = {name: code for code, name in enumerate(dict.fromkeys(sorted(frozenset().union(*schemas))))}
-    sizes = np.array([len(schema) for schema in schemas], np.int64)
+    sizes = np.diff(index.starts)[index.first_of]
+    order = np.argsort(-sizes, kind="stable")
+    sizes, firsts = sizes[order], index.starts[:-1][index.first_of[order]]
     starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    codes = np.array([names[name] for schema in schemas for name in schema], np.int64)
-    frequency = np.bincount(codes, minlength=len(names))
-    bits = np.zeros((len(schemas), (len(names) + 63) // 64), np.uint64)
-    owners = np.repeat(np.arange(len(schemas)), sizes)
-    np.bitwise_or.at(bits, (owners, codes // 64), np.uint64(1) << (codes % 64).astype(np.uint64))
+    within = np.arange(starts[-1]) - np.repeat(starts[:-1], sizes)
+    codes = index.codes[np.repeat(firsts, sizes) + within]
+    frequency = np.bincount(codes, minlength=len(index.names))
+    bits = _bits(starts, codes, (len(index.names) + 63) // 64)
     inner, outer, tests, centres = _within(bits, sizes, starts, codes, frequency)
-    children, parents = _expanded([members[schema] for schema in schemas], inner, outer)
-    return SchemaEdges(children, parents, int(tests), len(schemas), int(centres))
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    children, parents = _expanded(rank, index.schema_of, inner, outer)
+    return SchemaEdges(children, parents, int(tests), len(sizes), int(centres))
+
+
+@njit()
+def _bits(starts: np.ndarray, codes: np.ndarray, words: int) -> np.ndarray:
+    """Return the columns of each schema as bits, [schemas, words]."""
+    bits = np.zeros((len(starts) - 1, words), np.uint64)
+    for schema in range(len(starts) - 1):
+        for place in range(starts[schema], starts[schema + 1]):
+            bits[schema, codes[place] // 64] |= np.uint64(1) << np.uint64(codes[place] % 64)
+    return bits
 
 
 @njit()
@@ -147,20 +154,25 @@ def _pairs(
 
 
 def _expanded(
-    groups: Sequence[Sequence[int]], inner: NDArray[np.int64], outer: NDArray[np.int64]
+    rank: NDArray[np.int64],
+    schema_of: NDArray[np.int64],
+    inner: NDArray[np.int64],
+    outer: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Turn pairs of schemas into pairs of tables, each once though clusters may share it."""
-    lengths = np.array([len(group) for group in groups], np.int64)
-    starts = np.concatenate([[0], np.cumsum(lengths)])[:-1]
-    flat = np.array([place for group in groups for place in group], np.int64)
-    pairs = np.unique(np.stack([inner, outer], axis=1), axis=0) if len(inner) else np.zeros((0, 2), int)
+    tables = np.flatnonzero(schema_of >= 0)
+    own = rank[schema_of[tables]]
+    flat = tables[np.argsort(own, kind="stable")]
+    lengths = np.bincount(own, minlength=len(rank))
+    starts = np.cumsum(lengths) - lengths
     same = np.flatnonzero(lengths > 1)
-    pairs = np.concatenate([pairs, np.stack([same, same], axis=1)]).astype(np.int64)
-    counts = lengths[pairs[:, 0]] * lengths[pairs[:, 1]]
-    owners = np.repeat(np.arange(len(pairs)), counts)
+    coded = np.unique(np.concatenate([inner * len(rank) + outer, same * len(rank) + same]))
+    small, large = coded // max(len(rank), 1), coded % max(len(rank), 1)
+    counts = lengths[small] * lengths[large]
+    owners = np.repeat(np.arange(len(coded)), counts)
     within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    wide = lengths[pairs[owners, 1]]
-    children = flat[starts[pairs[owners, 0]] + within // np.maximum(wide, 1)]
-    parents = flat[starts[pairs[owners, 1]] + within % np.maximum(wide, 1)]
+    wide = lengths[large][owners]
+    children = flat[starts[small][owners] + within // wide]
+    parents = flat[starts[large][owners] + within % wide]
     differs = children != parents
     return children[differs], parents[differs]
