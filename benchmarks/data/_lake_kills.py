@@ -73,7 +73,9 @@ def _moment(root: Path) -> str:
     state = root / ".steelyard"
     if (state / "journal.json").exists():
         return "while tables were moved"
-    return "after the last" if (state / "manifest.json").exists() else "before the first table moved"
+    return (
+        "after the last" if (state / "manifest.json").exists() else "before the first table moved"
+    )
 
 
 def _seen(root: Path) -> tuple[list[str], list[str], list[str]]:

@@ -109,7 +109,9 @@ def _joins(pairs: list[tuple[str, str]]) -> set[tuple[str, str]]:
             own, other = (str(SHARED / "tables" / f"{name}.parquet") for name in (child, parent))
             columns = ", ".join(
                 f'"{row[0]}"'
-                for row in database.execute("DESCRIBE SELECT * FROM read_parquet(?)", [own]).fetchall()
+                for row in database.execute(
+                    "DESCRIBE SELECT * FROM read_parquet(?)", [own]
+                ).fetchall()
             )
             query = (
                 f"SELECT count(*) FROM (SELECT {columns} FROM read_parquet(?) EXCEPT "

@@ -264,7 +264,9 @@ class _Reasons:
         if node.name in self._locked:
             return self._locked[node.name]
         if served := self._served.get(node.name):
-            return f"{len(served)} {'table is' if len(served) == 1 else 'tables are'} rebuilt from it"
+            return (
+                f"{len(served)} {'table is' if len(served) == 1 else 'tables are'} rebuilt from it"
+            )
         if node.name not in self._contained:
             return "no other table contains it"
         if not node.is_columnar:

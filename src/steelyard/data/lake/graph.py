@@ -97,9 +97,7 @@ class GraphSettings(msgspec.Struct, frozen=True, kw_only=True):
             if not 0 < getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, but must be between 0 and 1")
         if self.verify not in ("sample", "exact"):
-            raise ConfigError(
-                f"verify is {self.verify!r}", hint='give "sample" or "exact"'
-            )
+            raise ConfigError(f"verify is {self.verify!r}", hint='give "sample" or "exact"')
         if self.bag and self.verify != "exact":
             raise ConfigError("how often a row occurs is known from all rows", hint="verify=exact")
 

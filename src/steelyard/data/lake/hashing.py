@@ -32,9 +32,7 @@ def column_hashes(batch: "pa.RecordBatch", columns: Iterable[str]) -> dict[str, 
     Returns:
         Hashes by column, [rows] each.
     """
-    return {
-        name: mix64(hash_column(leaf_values(batch, name)) + _seed(name)) for name in columns
-    }
+    return {name: mix64(hash_column(leaf_values(batch, name)) + _seed(name)) for name in columns}
 
 
 def _seed(name: str) -> np.uint64:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.data.lake.bounds import comparable
 from steelyard.data.lake.tables import LakeTable, column_token
 
 __all__ = ["ColumnIndex"]
@@ -67,11 +66,7 @@ class ColumnIndex:
         codes = unsorted[order]
         groups: dict[str, int] = {"text": 0}
         kinds = np.array(
-            [
-                groups.setdefault(comparable(column.type), len(groups))
-                for table in tables
-                for column in table.columns
-            ],
+            [groups.setdefault(kind, len(groups)) for table in tables for kind in table.kinds],
             np.int64,
         )
         schemas: dict[bytes, int] = {}

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -24,6 +25,8 @@ from steelyard.data.lake.updates import Known
 from steelyard.errors import DataError
 
 __all__ = ["Lake"]
+
+_Pair = TypeVar("_Pair", ContainmentEdge, RuledOut)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +192,10 @@ def _checked(
             )
         )
     # A table that turned out to be unreadable late is in no edge, whatever was found before.
-    edges = [
-        edge for edge in edges if not {edge.child, edge.parent} & set(reader.problems)
-    ]
-    return sorted(edges, key=lambda edge: (edge.child, edge.parent)), ruled_out
+    edges = [edge for edge in edges if not {edge.child, edge.parent} & set(reader.problems)]
+    return _in_order(edges), _in_order(ruled_out)
+
+
+def _in_order(pairs: "list[_Pair]") -> "list[_Pair]":
+    """Return pairs by the names of their tables, in whatever order they were read."""
+    return sorted(pairs, key=lambda pair: (pair.child, pair.parent))

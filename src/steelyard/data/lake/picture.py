@@ -207,7 +207,11 @@ def containment_chart(
     )
     # A rim in the colour of the page keeps names readable on lines.
     rim = base.mark_text(
-        dy=19, fontSize=10.5, color=LIGHT["card"], stroke=LIGHT["card"], strokeWidth=3,
+        dy=19,
+        fontSize=10.5,
+        color=LIGHT["card"],
+        stroke=LIGHT["card"],
+        strokeWidth=3,
         strokeJoin="round",
     )
     names = base.mark_text(dy=19, fontSize=10.5, color=LIGHT["soft"])

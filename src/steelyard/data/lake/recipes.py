@@ -47,7 +47,8 @@ class RebuildRecipe:
         """Return the choice of rows in words."""
         if self.kind != "range" or self.ends is None:
             return "all rows" if self.kind == "all rows" else f"{len(self.rows):,} numbered rows"
-        low, high = (column[0].as_py() for column in self.ends.columns)
+        # Python holds no nanoseconds, text does.
+        low, high = (compute().cast(column, "string")[0].as_py() for column in self.ends.columns)
         if low == high:
             return f"{self.column} = {low}"
         return f"{self.column} from {low} to {high}"
@@ -230,9 +231,7 @@ def _shaped(values: "pa.Array", kind: "pa.DataType") -> "pa.Array":
         fields = [
             _shaped(compute().struct_field(values, [field.name]), field.type) for field in kind
         ]
-        return pa.StructArray.from_arrays(
-            fields, fields=list(kind), mask=values.is_null()
-        )
+        return pa.StructArray.from_arrays(fields, fields=list(kind), mask=values.is_null())
     return values.cast(kind)
 
 
@@ -292,9 +291,7 @@ def _hashes(batches: "Iterable[pa.RecordBatch]", names: Sequence[str]) -> NDArra
     return np.concatenate([np.zeros(0, np.uint64), *pieces])
 
 
-def _matched(
-    own: NDArray[np.uint64], others: NDArray[np.uint64]
-) -> NDArray[np.int64] | None:
+def _matched(own: NDArray[np.uint64], others: NDArray[np.uint64]) -> NDArray[np.int64] | None:
     """Return a row of the parent for each of the child's, None where one has none.
 
     The n-th of equal rows takes the n-th of the parent's, over again where that has fewer, so that

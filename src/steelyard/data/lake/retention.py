@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Retention", "cheapest", "greedy", "retain"]
+__all__ = ["Retention", "greedy", "retain"]
 
 _LARGEST_EXACT = 2000
 """Tables of a component up to which it is solved as an integer program."""
@@ -277,28 +277,3 @@ class _Search:
         """Return deleted tables that could stand in for a kept one."""
         near = {*self.parents[table], *self.children[table]}
         return sorted(other for other in near if other not in self.kept)
-
-
-def cheapest(keep: Sequence[float], costs: NDArray[np.float64]) -> float:
-    """Return the cost of the cheapest choice for tables that lie in each other as a chain.
-
-    Table i lies in every table before it. With a table kept, those up to the next kept one are
-    rebuilt from the cheapest kept one before them, which is the one kept last where sizes fall.
-
-    Args:
-        keep: cost of keeping each table, [tables], the largest table first.
-        costs: cost of rebuilding a table (column) from another (row), [tables, tables].
-
-    Returns:
-        The cost.
-
-    Source: R2D2 (arXiv 2312.13427), dynamic program for line graphs: V(v) is the cost of the suffix
-        when v is kept.
-    """
-    count = len(keep)
-    suffix = np.zeros(count + 1)
-    for table in range(count - 1, -1, -1):
-        rebuilt = np.concatenate([[0.0], np.cumsum(costs[table, table + 1 :])])
-        ends = suffix[table + 1 :]
-        suffix[table] = keep[table] + float((rebuilt + ends).min())
-    return float(suffix[0]) if count else 0.0

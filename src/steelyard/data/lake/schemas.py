@@ -81,7 +81,11 @@ def _is_within(inner: np.ndarray, outer: np.ndarray) -> bool:
 
 @njit()
 def _within(
-    bits: np.ndarray, sizes: np.ndarray, starts: np.ndarray, codes: np.ndarray, frequency: np.ndarray
+    bits: np.ndarray,
+    sizes: np.ndarray,
+    starts: np.ndarray,
+    codes: np.ndarray,
+    frequency: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, int, int]:
     """Return pairs of schemas, [pairs] each, the number of comparisons, and of clusters."""
     count = len(sizes)

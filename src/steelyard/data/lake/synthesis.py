@@ -107,8 +107,9 @@ def synthesize(
     for place in range(count):
         name = f"t{place:0{width}d}"
         if place < len(bases):
-            table, step = bases[place], Derivation(
-                table=name, parent="", operation="base", is_contained=False
+            table, step = (
+                bases[place],
+                Derivation(table=name, parent="", operation="base", is_contained=False),
             )
         else:
             source = int(

@@ -70,6 +70,7 @@ class LakeTable:
         num_bytes: size of its files.
         source: reads its files.
         tokens: columns as `column_token` names them, [columns].
+        kinds: class of types whose values can be compared, [columns].
         low: codes of the least values, [columns]; NaN where a part does not say.
         high: codes of the largest values, [columns].
         nulls: missing values, [columns]; -1 where a part does not say.
@@ -84,6 +85,7 @@ class LakeTable:
     num_bytes: int
     source: DataTable
     tokens: tuple[str, ...]
+    kinds: tuple[str, ...]
     low: NDArray[np.float64]
     high: NDArray[np.float64]
     nulls: NDArray[np.int64]
@@ -190,6 +192,8 @@ def _leaves(schema: "pa.Schema") -> tuple[LakeColumn, ...]:
             waiting += [(f"{name}.{field.name}", field.type) for field in reversed(list(kind))]
         else:
             found.append(LakeColumn(name, kind))
+    if not found:
+        raise DataError("the table has no columns")
     if twice := [item.name for item in found if [leaf.name for leaf in found].count(item.name) > 1]:
         raise DataError(f"the column {twice[0]!r} is there twice", hint="rename one of them")
     return tuple(found)
@@ -231,6 +235,7 @@ def look_at_table(name: str, path: Path, files: Sequence[str]) -> LakeTable:
         num_bytes=sum(stat.st_size for stat in stats),
         source=replace(source, files=tuple(file for item in looked for file in item.table.files)),
         tokens=tuple(column_token(column) for column in columns),
+        kinds=tuple(comparable(column.type) for column in columns),
         # NaN, which is unknown, wins over any number.
         low=np.min([np.full(wide, np.inf), *(part.low for part in parts)], axis=0),
         high=np.max([np.full(wide, -np.inf), *(part.high for part in parts)], axis=0),
@@ -281,9 +286,7 @@ def _looked(file: str) -> _Looked:
         raise DataError(f"cannot read {file}: {error}") from error
 
 
-def _row_groups(
-    file: str, metadata: "parquet.FileMetaData", schema: "pa.Schema"
-) -> list[LakePart]:
+def _row_groups(file: str, metadata: "parquet.FileMetaData", schema: "pa.Schema") -> list[LakePart]:
     leaves = _leaves(schema)
     writer = metadata.created_by or ""
     parts, row = [], 1

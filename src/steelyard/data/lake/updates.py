@@ -83,9 +83,7 @@ class Known:
             asked.bag,
         )
 
-    def tell(
-        self, child: LakeTable, parent: LakeTable
-    ) -> ContainmentEdge | RuledOut | Unknown:
+    def tell(self, child: LakeTable, parent: LakeTable) -> ContainmentEdge | RuledOut | Unknown:
         """Return what is known of a pair whose schemas and statistics fit now.
 
         Rows that were added to a parent take no child from it; rows that were added to a child have

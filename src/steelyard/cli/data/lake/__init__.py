@@ -128,7 +128,11 @@ def apply(plan: Path, *, yes: Switch = False, json: Switch = False) -> None:
 
 @app.command
 def rebuild(
-    lake: Path, *tables: _Names, every: Switch = False, out: Path | None = None, json: Switch = False
+    lake: Path,
+    *tables: _Names,
+    every: Switch = False,
+    out: Path | None = None,
+    json: Switch = False,
 ) -> None:
     """Make deleted tables anew from the tables that contain them, equal row by row.
 

@@ -137,7 +137,9 @@ def plan_page(graph: "ContainmentGraph", plan: "DeletionPlan", out: Path | None)
     heads = [Column("table"), Column("lies in"), Column("rows", align="right")]
     heads += [Column("columns", align="right"), Column("checked", rank=1)]
     heads += [Column(name, align="right") for name in right]
-    gap = f"no plan is more than {plan.gap:.2%} cheaper" if plan.gap > 1e-9 else "no plan is cheaper"
+    gap = (
+        f"no plan is more than {plan.gap:.2%} cheaper" if plan.gap > 1e-9 else "no plan is cheaper"
+    )
     note = f"{gap}; prices: {plan.source}"
     kept: list[list[Cell]] = [
         [item.table, _size(item.num_bytes), item.reason] for item in plan.kept[:_MOST_LINES]
@@ -168,7 +170,9 @@ def plan_page(graph: "ContainmentGraph", plan: "DeletionPlan", out: Path | None)
 
 def _next(out: Path | None) -> str:
     if out is None:
-        return "Nothing was changed. `--out plan.json` keeps the plan for `steelyard data lake apply`."
+        return (
+            "Nothing was changed. `--out plan.json` keeps the plan for `steelyard data lake apply`."
+        )
     return (
         f"Nothing was changed. `steelyard data lake apply {out}` proves each deletion value by value, "
         "and with `--yes` moves the tables to a trash folder."
@@ -194,9 +198,13 @@ def applied_page(found: "Applied", plan: "DeletionPlan") -> Report:
     sections = [Section("Deletions", [facts, *_deleted(found.deleted)])]
     if found.refused:
         rows: list[list[Cell]] = [[name, why] for name, why in found.refused.items()]
-        sections.append(Section("Kept all the same", [Table([Column("table"), Column("why")], rows)]))
+        sections.append(
+            Section("Kept all the same", [Table([Column("table"), Column("why")], rows)])
+        )
     if found.is_done:
-        told = f"Recipes take {_size(found.recipe_bytes)}. `steelyard data lake rebuild {plan.root}` "
+        told = (
+            f"Recipes take {_size(found.recipe_bytes)}. `steelyard data lake rebuild {plan.root}` "
+        )
         told += "lists what can be brought back; space is free once the trash folder is removed."
         sections[0].blocks.append(Text(told))
     return Report("Deletions", plan.root, sections)
