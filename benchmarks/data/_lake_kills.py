@@ -1,4 +1,4 @@
-"""Kill processes that apply a plan of deletions at random moments, and look at what a rerun makes."""
+"""Kill processes that apply a plan of deletions at random, and look at what a rerun makes."""
 
 import shutil
 import signal

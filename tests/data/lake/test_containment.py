@@ -120,12 +120,10 @@ def test_what_statistics_do_not_say_is_kept(tmp_path):
     without = lake_of(tmp_path / "none", tables, write_statistics=False).containment()
     assert pairs(without) == {("a", "b")}
     # Only of "b" is the parent's range unknown, of "a" the child's.
-    for name in tables:
+    for name, table in tables.items():
         folder = tmp_path / name
         lake_of(folder, tables)
-        parquet.write_table(
-            pa.table(tables[name]), folder / f"{name}.parquet", write_statistics=False
-        )
+        parquet.write_table(pa.table(table), folder / f"{name}.parquet", write_statistics=False)
         assert pairs(Lake.scan(folder).containment()) == {("a", "b")}
 
 
@@ -236,9 +234,9 @@ def test_text_and_arrow_files_are_tables_too(tmp_path):
     (tmp_path / "a.csv").write_text("x,s\n1,u\n2,v\n")
     (tmp_path / "b.jsonl").write_text('{"x": 2, "s": "v", "z": 1}\n{"x": 1, "s": "u", "z": 1}\n')
     table = pa.table({"x": [2], "s": ["v"]})
-    with pa.OSFile(str(tmp_path / "c.arrow"), "wb") as file:
-        with pa.ipc.new_file(file, table.schema) as writer:
-            writer.write_table(table)
+    path = str(tmp_path / "c.arrow")
+    with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
     lake = Lake.scan(tmp_path)
     assert [table.rows for table in lake.tables] == [-1, -1, 1]
     assert pairs(lake.containment()) == {("a", "b"), ("c", "a"), ("c", "b")}

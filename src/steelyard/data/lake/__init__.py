@@ -1,13 +1,18 @@
 """Lakes: which tables lie in which, which of them can go, and how those are rebuilt."""
 
-from steelyard.data.lake.applying import Applied, DeletedTable, apply_plan, deleted_tables
-from steelyard.data.lake.applying import rebuild_table
+from steelyard.data.lake.applying import (
+    Applied,
+    DeletedTable,
+    apply_plan,
+    deleted_tables,
+    rebuild_table,
+)
 from steelyard.data.lake.costs import StorageCosts
 from steelyard.data.lake.deletion import Deletion, DeletionPlan, PlanRequest, plan_deletion
 from steelyard.data.lake.graph import ContainmentEdge, ContainmentGraph, GraphSettings
 from steelyard.data.lake.lake import Lake
-from steelyard.data.lake.tables import LakeTable
 from steelyard.data.lake.synthesis import SyntheticLake, synthesize
+from steelyard.data.lake.tables import LakeTable
 
 __all__ = [
     "Applied",

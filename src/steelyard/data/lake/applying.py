@@ -225,11 +225,7 @@ def _proven(
 def _prove(
     item: Deletion, listed: Mapping[str, tuple[Path, list[str]]], state: _State
 ) -> tuple[_Move, RebuildRecipe]:
-    """Return a deletion that holds, with its recipe.
-
-    Raises:
-        DataError: it does not.
-    """
+    """Return a deletion that holds, with its recipe; one that does not is refused."""
     for name in (item.table, item.parent):
         if name not in listed:
             raise DataError(f"{name} is no longer there")

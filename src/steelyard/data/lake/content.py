@@ -206,7 +206,7 @@ class _Search:
             return bool((self._found == 0).any()) or self._bag
         open_rows = self.codes[(self._found == 0)[self._places]]
         low, high = part.low[list(columns)], part.high[list(columns)]
-        # A part without values has bounds the wrong way round: rows that miss the value may be in it.
+        # Where a part holds no value of a column, only rows that miss it pass.
         outside = (open_rows < low) | (open_rows > high)
         return bool((~outside.any(axis=1)).any())
 

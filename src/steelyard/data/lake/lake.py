@@ -49,8 +49,8 @@ class Lake:
     def scan(cls, root: str | Path) -> "Lake":
         """Look at the tables below a folder; of Parquet files only the footers are read.
 
-        A file is a table, and a folder whose name ends like a file's ("sales.parquet/") is one table
-        of many files. Hidden files and folders, and those that begin with "_", are left out.
+        A file is a table, and a folder whose name ends like a file's ("sales.parquet/") is one
+        table of many files. Files and folders that begin with "." or "_" are left out.
 
         Args:
             root: the folder, or a pattern such as "lake/*.parquet".

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from steelyard.data.arrow import compute
 from steelyard.data.lake.bounds import comparable
 from steelyard.data.lake.hashing import column_hashes, row_hashes
-from steelyard.data.lake.tables import LakeTable, leaf_values
+from steelyard.data.lake.tables import LakeTable
 from steelyard.data.pack import Pack, write_pack
 from steelyard.errors import DataError
 

@@ -162,7 +162,7 @@ def _program(
     solved = milp(
         np.concatenate([problem.keep[part], [edge[2] for edge in edges]]) / scale,
         constraints=[LinearConstraint(once, 1, 1), LinearConstraint(kept, -np.inf, 0)],
-        bounds=Bounds(low, 1),
+        bounds=Bounds(low, np.ones(tables + count)),  # pyright: ignore[reportArgumentType]
         integrality=np.full(tables + count, int(is_whole)),
         options={"time_limit": _TIME_LIMIT_S, "mip_rel_gap": 0.0},
     )
@@ -219,7 +219,7 @@ class _Search:
 
     def served_by(self, table: int, *, without: int = -1, added: int = -1) -> int:
         """Return the cheapest kept parent, -1 for a kept table, -2 where there is none."""
-        if table in self.kept and table != without or table == added:
+        if (table in self.kept and table != without) or table == added:
             return -1
         costs = [
             (cost, parent)

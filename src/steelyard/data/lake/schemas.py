@@ -1,6 +1,6 @@
 """Which schemas lie within which: clusters around the largest ones, then pairs inside clusters."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,8 +96,8 @@ def _within(
     used, centres, tests = 0, 0, 0
     # Memberships, as linked lists by cluster: members come largest first, and are kept last first.
     member_heads = np.full(count, -1, np.int64)
-    members = [np.int64(0) for _ in range(0)]
-    member_nexts = [np.int64(0) for _ in range(0)]
+    members: Any = [np.int64(0) for _ in range(0)]
+    member_nexts: Any = [np.int64(0) for _ in range(0)]
     of_centre = np.full(count, -1, np.int64)
     for schema in range(count):
         rarest = codes[starts[schema]]
@@ -134,8 +134,8 @@ def _pairs(
     bits: np.ndarray,
     sizes: np.ndarray,
     heads: np.ndarray,
-    members: list[int],
-    nexts: list[int],
+    members: Any,
+    nexts: Any,
 ) -> tuple[np.ndarray, np.ndarray, int]:
     """Compare the members of each cluster, the smaller with the larger."""
     inner = [np.int64(0) for _ in range(0)]

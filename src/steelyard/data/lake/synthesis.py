@@ -18,7 +18,50 @@ __all__ = ["Derivation", "SyntheticLake", "base_tables", "synthesize"]
 
 _CHANGED = 0.01
 """Share of the rows that the decoy of changed rows changes."""
-_WORDS = "account amount batch channel city client code day depot device error grade hour item level line load model node order phase plant price queue rate reason region route score shift site source state stock store target team type unit user valve zone".split()
+_WORDS = (
+    "account",
+    "amount",
+    "batch",
+    "channel",
+    "city",
+    "client",
+    "code",
+    "day",
+    "depot",
+    "device",
+    "error",
+    "grade",
+    "hour",
+    "item",
+    "level",
+    "line",
+    "load",
+    "model",
+    "node",
+    "order",
+    "phase",
+    "plant",
+    "price",
+    "queue",
+    "rate",
+    "reason",
+    "region",
+    "route",
+    "score",
+    "shift",
+    "site",
+    "source",
+    "state",
+    "stock",
+    "store",
+    "target",
+    "team",
+    "type",
+    "unit",
+    "user",
+    "valve",
+    "zone",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -258,8 +258,9 @@ def _refuse_drift(first: DataTable, other: DataTable) -> None:
     for name in dict.fromkeys((*kinds, *own)):
         was, now = kinds.get(name, "not there"), own.get(name, "not there")
         if was != now:
+            ours, theirs = first.files[0].path, other.files[0].path
             raise DataError(
-                f"column {name!r} of {other.files[0].path} is {now}, in {first.files[0].path} {was}",
+                f"column {name!r} of {theirs} is {now}, in {ours} {was}",
                 hint="turn the files of a table into one schema",
             )
 

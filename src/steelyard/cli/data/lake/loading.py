@@ -28,14 +28,7 @@ def extra() -> Iterator[None]:
 
 
 def scanned(source: str) -> "Lake":
-    """Return the lake.
-
-    Args:
-        source: folder or pattern.
-
-    Raises:
-        BackendError: Arrow is not installed.
-    """
+    """Return the lake below a folder or of a pattern."""
     with extra():
         from steelyard.data.lake import Lake
 
@@ -52,14 +45,7 @@ def requested(recipe: Path | None) -> "PlanRequest":
 def graphed(
     lake: "Lake", request: "PlanRequest", state: Path | None, *, quiet: bool
 ) -> "ContainmentGraph":
-    """Return the graph of a lake, and keep it.
-
-    Args:
-        lake: the lake.
-        request: how to check.
-        state: file of an earlier graph, which is replaced; None keeps none.
-        quiet: show no progress.
-    """
+    """Return the graph of a lake; it replaces the earlier one in the file of the state."""
     from steelyard.data.lake import ContainmentGraph
 
     previous = ContainmentGraph.load(state) if state and state.is_file() else None
@@ -71,13 +57,7 @@ def graphed(
 
 
 def planned(graph: "ContainmentGraph", request: "PlanRequest", *, is_exact: bool) -> "DeletionPlan":
-    """Return a plan; tables that deleted ones are rebuilt from stay.
-
-    Args:
-        graph: which table lies in which.
-        request: prices, accesses and the longest latency.
-        is_exact: solve integer programs.
-    """
+    """Return a plan; tables that deleted ones are rebuilt from stay."""
     from steelyard.data.lake import deleted_tables, plan_deletion
 
     locked = {

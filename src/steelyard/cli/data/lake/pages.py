@@ -23,11 +23,7 @@ _MOST_LINES = 200
 
 
 def scan_page(lake: "Lake") -> Report:
-    """Return the page of a lake's tables.
-
-    Args:
-        lake: the lake.
-    """
+    """Return the page of a lake's tables."""
     rows: list[list[Cell]] = [
         [item.name, _rows(item.rows), len(item.columns), len(item.parts), _size(item.num_bytes)]
         for item in lake.tables[:_MOST_LINES]
@@ -50,11 +46,7 @@ def scan_page(lake: "Lake") -> Report:
 
 
 def scan_values(lake: "Lake") -> dict[str, Any]:
-    """Return a lake's tables for programs.
-
-    Args:
-        lake: the lake.
-    """
+    """Return a lake's tables for programs."""
     return {
         "root": str(lake.root),
         "tables": [
@@ -72,11 +64,7 @@ def scan_values(lake: "Lake") -> dict[str, Any]:
 
 
 def graph_page(graph: "ContainmentGraph") -> Report:
-    """Return the page of a graph.
-
-    Args:
-        graph: which table lies in which.
-    """
+    """Return the page of a graph."""
     rows: list[list[Cell]] = [
         [
             edge.child,
@@ -101,13 +89,7 @@ def graph_page(graph: "ContainmentGraph") -> Report:
 
 
 def plan_page(graph: "ContainmentGraph", plan: "DeletionPlan", out: Path | None) -> Report:
-    """Return the page of a plan.
-
-    Args:
-        graph: which table lies in which.
-        plan: what can go.
-        out: file of the plan, None where it was not kept.
-    """
+    """Return the page of a plan."""
     saved = plan.keep_all_usd_month - plan.cost_usd_month
     share = saved / plan.keep_all_usd_month if plan.keep_all_usd_month else 0.0
     num_bytes = sum(item.num_bytes for item in plan.deletions)
@@ -174,18 +156,13 @@ def _next(out: Path | None) -> str:
             "Nothing was changed. `--out plan.json` keeps the plan for `steelyard data lake apply`."
         )
     return (
-        f"Nothing was changed. `steelyard data lake apply {out}` proves each deletion value by value, "
-        "and with `--yes` moves the tables to a trash folder."
+        f"Nothing was changed. `steelyard data lake apply {out}` proves each deletion value by "
+        "value, and with `--yes` moves the tables to a trash folder."
     )
 
 
 def applied_page(found: "Applied", plan: "DeletionPlan") -> Report:
-    """Return the page of a plan that was applied, or only proven.
-
-    Args:
-        found: what was done.
-        plan: the plan.
-    """
+    """Return the page of a plan that was applied, or only proven."""
     words = "moved to the trash" if found.is_done else "proven; nothing was changed without --yes"
     saved = {item.table: item.saved_usd_month for item in plan.deletions}
     facts = Facts(
@@ -211,12 +188,7 @@ def applied_page(found: "Applied", plan: "DeletionPlan") -> Report:
 
 
 def deleted_page(root: Path, deleted: "Sequence[DeletedTable]") -> Report:
-    """Return the page of what was deleted from a lake.
-
-    Args:
-        root: folder of the lake.
-        deleted: the tables.
-    """
+    """Return the page of what was deleted from a lake."""
     blocks: list[Block] = list(_deleted(deleted)) or [Text("nothing was deleted")]
     return Report("Deleted tables", str(root), [Section("Tables", blocks)])
 
@@ -234,7 +206,8 @@ def _deleted(deleted: "Sequence[DeletedTable]") -> list[Table]:
 def _steps(graph: "ContainmentGraph") -> Table:
     """Say how many pairs each step left."""
     count = len(graph.nodes)
-    rows: list[list[Cell]] = [["all pairs", f"{count * (count - 1):,}"]]
+    rows: list[list[Cell]] = []
+    rows.append(["all pairs", f"{count * (count - 1):,}"])
     rows += [[f"after {name}", f"{left:,}"] for name, left in graph.counts.items()]
     share = graph.rows_read / graph.brute_rows if graph.brute_rows else 0.0
     note = (
