@@ -264,7 +264,7 @@ def _compression(table: LakeTable) -> str:
     if not metadata.num_row_groups or not metadata.num_columns:
         return "zstd"
     name = metadata.row_group(0).column(0).compression.lower()
-    return {"uncompressed": "none", "lz4_raw": "lz4"}.get(name, name)
+    return str({"uncompressed": "none", "lz4_raw": "lz4"}.get(name, name))
 
 
 def rebuild_table(root: Path, name: str, *, out: Path | None = None) -> Path:

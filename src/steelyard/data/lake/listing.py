@@ -1,6 +1,7 @@
 """Which files below a folder are tables of a lake."""
 
 import glob
+import re
 from pathlib import Path
 
 from steelyard.data.table.partitions import format_of
@@ -27,9 +28,7 @@ def list_tables(source: str) -> tuple[Path, list[tuple[str, Path, list[str]]]]:
     else:
         # A pattern may be absolute, which `Path.glob` refuses.
         listed = sorted(map(Path, glob.glob(source, recursive=True)))  # noqa: PTH207
-        root = Path(
-            source.split("*", maxsplit=1)[0].split("?", maxsplit=1)[0].split("[", maxsplit=1)[0]
-        )
+        root = Path(re.split(r"[*?\[]", source)[0])
         root = root if root.is_dir() else root.parent
     tables: dict[Path, list[str]] = {}
     for path in listed:

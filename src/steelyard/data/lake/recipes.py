@@ -369,7 +369,7 @@ def _ends(values: "pa.Array", places: NDArray[np.int64]) -> "pa.RecordBatch | No
 
 
 def _ordered_columns(parent: LakeTable) -> "Iterator[tuple[str, pa.Array]]":
-    """Yield columns whose values can be compared, one at a time; texts last, whose ranges say least."""
+    """Yield columns whose values can be compared, one at a time; texts last."""
     fields = [field for field in parent.schema if comparable(field.type)]
     for field in sorted(fields, key=lambda field: comparable(field.type) == "text"):
         yield field.name, read_column(parent, field.name)

@@ -1,6 +1,6 @@
-"""Which tables to keep so that keeping and rebuilding cost least: an uncapacitated facility location.
+"""Which tables to keep so that keeping and rebuilding cost least.
 
-A table is kept, or rebuilt from one kept table; nothing is rebuilt from what is deleted itself.
+This is an uncapacitated facility location: a table is kept, or rebuilt from one kept table; nothing is rebuilt from what is deleted itself.
 """
 
 import heapq
@@ -245,7 +245,7 @@ class _Search:
         return now - sum(self._cost_of(table, without=without, added=added) for table in touched)
 
     def drop_all(self) -> None:
-        """Drop tables, the one that saves most first; savings that are out of date are computed anew."""
+        """Drop the table that saves most, again and again; savings out of date are computed anew."""
         waiting = [(-self.saving(without=table), table) for table in self.part]
         heapq.heapify(waiting)
         while waiting and waiting[0][0] < 0:

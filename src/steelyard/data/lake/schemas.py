@@ -41,7 +41,7 @@ def schema_edges(index: ColumnIndex) -> SchemaEdges:
         index: columns of the tables.
 
     Returns:
-        The pairs; two tables of one schema make a pair each way. A table without columns is in none.
+        The pairs; two tables of one schema make a pair each way.
 
     Source: R2D2 (arXiv 2312.13427), schema graph builder.
     """
@@ -73,7 +73,8 @@ def _bits(starts: np.ndarray, codes: np.ndarray, words: int) -> np.ndarray:
 @njit()
 def _is_within(inner: np.ndarray, outer: np.ndarray) -> bool:
     """Whether all bits of one row are set in the other."""
-    for word in range(len(inner)):
+    # As a loop, because numba compiles no generator for `all`.
+    for word in range(len(inner)):  # noqa: SIM110
         if inner[word] & ~outer[word]:
             return False
     return True

@@ -1,4 +1,4 @@
-"""Lakes with known lineage: copies, projections, filters, samples, and tables that only look alike."""
+"""Lakes with known lineage: copies, projections, filters, and tables that only look alike."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,6 +1,7 @@
 """A table of a lake: what its footers say, and its rows when they are needed."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -194,8 +195,9 @@ def _leaves(schema: "pa.Schema") -> tuple[LakeColumn, ...]:
             found.append(LakeColumn(name, kind))
     if not found:
         raise DataError("the table has no columns")
-    if twice := [item.name for item in found if [leaf.name for leaf in found].count(item.name) > 1]:
-        raise DataError(f"the column {twice[0]!r} is there twice", hint="rename one of them")
+    name, count = Counter(item.name for item in found).most_common(1)[0]
+    if count > 1:
+        raise DataError(f"the column {name!r} is there twice", hint="rename one of them")
     return tuple(found)
 
 
