@@ -1,6 +1,7 @@
 """Which tables to keep so that keeping and rebuilding cost least.
 
-This is an uncapacitated facility location: a table is kept, or rebuilt from one kept table; nothing is rebuilt from what is deleted itself.
+This is an uncapacitated facility location: a table is kept, or rebuilt from one kept table; nothing
+is rebuilt from what is deleted itself.
 """
 
 import heapq
@@ -245,7 +246,7 @@ class _Search:
         return now - sum(self._cost_of(table, without=without, added=added) for table in touched)
 
     def drop_all(self) -> None:
-        """Drop the table that saves most, again and again; savings out of date are computed anew."""
+        """Drop the table that saves most, again and again; old savings are computed anew."""
         waiting = [(-self.saving(without=table), table) for table in self.part]
         heapq.heapify(waiting)
         while waiting and waiting[0][0] < 0:
