@@ -11,6 +11,7 @@ from steelyard.data.lake.costs import StorageCosts
 from steelyard.data.lake.deletion import Deletion, DeletionPlan, PlanRequest, plan_deletion
 from steelyard.data.lake.graph import ContainmentEdge, ContainmentGraph, GraphSettings
 from steelyard.data.lake.lake import Lake
+from steelyard.data.lake.sketches import write_sketches
 from steelyard.data.lake.synthesis import SyntheticLake, synthesize
 from steelyard.data.lake.tables import LakeTable
 
@@ -32,4 +33,5 @@ __all__ = [
     "plan_deletion",
     "rebuild_table",
     "synthesize",
+    "write_sketches",
 ]

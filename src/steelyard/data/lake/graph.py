@@ -78,7 +78,7 @@ class GraphSettings(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         epsilon: share of rows that a wrong parent lacks at least.
         delta: chance that such a parent is kept.
-        verify: "sample" or "exact".
+        verify: "sample"; "exact" for all rows; "sketch" for none, so that edges are candidates.
         coerce: whether numbers of different types match.
         bag: whether a parent must have each row as often.
         seed: of the samples.
@@ -96,8 +96,10 @@ class GraphSettings(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("epsilon", "delta"):
             if not 0 < getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, but must be between 0 and 1")
-        if self.verify not in ("sample", "exact"):
-            raise ConfigError(f"verify is {self.verify!r}", hint='give "sample" or "exact"')
+        if self.verify not in ("sample", "exact", "sketch"):
+            raise ConfigError(
+                f"verify is {self.verify!r}", hint='give "sample", "exact" or "sketch"'
+            )
         if self.bag and self.verify != "exact":
             raise ConfigError("how often a row occurs is known from all rows", hint="verify=exact")
 

@@ -20,6 +20,7 @@ from steelyard.data.lake.index import ColumnIndex
 from steelyard.data.lake.listing import list_tables
 from steelyard.data.lake.pruning import KEPT, REASONS, prune_by_statistics
 from steelyard.data.lake.schemas import SchemaEdges, schema_edges
+from steelyard.data.lake.sketches import TableSketch, can_contain, load_sketches
 from steelyard.data.lake.tables import LakeTable, look_at_table
 from steelyard.data.lake.updates import Known
 from steelyard.errors import DataError
@@ -90,7 +91,11 @@ class Lake:
         return ColumnIndex.of(self.tables, coerce=True) if coerce else self.index
 
     def containment(
-        self, settings: GraphSettings | None = None, *, previous: ContainmentGraph | None = None
+        self,
+        settings: GraphSettings | None = None,
+        *,
+        previous: ContainmentGraph | None = None,
+        sketches: Path | None = None,
     ) -> ContainmentGraph:
         """Find which table lies in which, by schemas, then statistics, then rows.
 
@@ -100,6 +105,8 @@ class Lake:
         Args:
             settings: epsilon, delta and the like; None for the defaults.
             previous: an earlier graph of this lake; rows of pairs that did not change are not read.
+            sketches: folder where `write_sketches` left what it found; pairs that it contradicts
+                are not read.
 
         Returns:
             The graph.
@@ -110,23 +117,32 @@ class Lake:
         index = self._index(coerce=asked.coerce)
         found = schema_edges(index)
         reasons, _ = prune_by_statistics(index, found.children, found.parents)
-        kept = reasons == KEPT
         pairs = [
             (self.tables[child], self.tables[parent])
-            for child, parent in zip(found.children[kept], found.parents[kept], strict=True)
+            for child, parent in zip(
+                found.children[reasons == KEPT], found.parents[reasons == KEPT], strict=True
+            )
         ]
-        reader = RowReader()
-        edges, ruled_out = _checked(pairs, asked, reader, Known.of(previous, asked, self.tables))
         counts = {"schemas": len(found.children)}
         for code, words in enumerate(REASONS[1:], 1):
             counts[words] = int(((reasons == KEPT) | (reasons > code)).sum())
+        if sketches is not None:
+            pairs = _not_contradicted(pairs, load_sketches(self.tables, sketches))
+            counts["sketches"] = len(pairs)
+        reader = RowReader()
+        if asked.verify == "sketch":
+            edges, ruled_out = _unread(pairs), []
+        else:
+            known = Known.of(previous, asked, self.tables)
+            edges, ruled_out = _checked(pairs, asked, reader, known)
+            counts["rows"] = len(edges)
         return ContainmentGraph(
             root=str(self.root),
             settings=asked,
             nodes=tuple(_node(table) for table in self.tables),
             edges=tuple(edges),
             ruled_out=tuple(ruled_out),
-            counts=counts | {"rows": len(edges)},
+            counts=counts,
             rows_read=reader.rows_read,
             brute_rows=self._joined_rows(found),
             problems={**self.unreadable, **reader.problems},
@@ -147,6 +163,31 @@ def _node(table: LakeTable) -> TableNode:
         columns=tuple(column.name for column in table.columns),
         is_columnar=table.is_columnar,
         prints=table.prints,
+    )
+
+
+def _not_contradicted(
+    pairs: Sequence[tuple[LakeTable, LakeTable]], sketches: Mapping[str, TableSketch]
+) -> list[tuple[LakeTable, LakeTable]]:
+    """Return the pairs that sketches do not rule out."""
+    return [
+        (child, parent)
+        for child, parent in pairs
+        if child.name not in sketches
+        or parent.name not in sketches
+        or can_contain(sketches[parent.name], sketches[child.name])
+    ]
+
+
+def _unread(pairs: Sequence[tuple[LakeTable, LakeTable]]) -> list[ContainmentEdge]:
+    """Return pairs as edges of which no row was looked at."""
+    return _in_order(
+        [
+            ContainmentEdge(
+                child=child.name, parent=parent.name, rows=0, is_whole=False, lower_bound=0.0
+            )
+            for child, parent in pairs
+        ]
     )
 
 

@@ -18,20 +18,26 @@ _Names = Annotated[str, cyclopts.Parameter(help="Tables by name; none lists what
 
 
 @app.command
-def scan(lake: str, *, json: Switch = False, report: Path | None = None) -> None:
+def scan(
+    lake: str, *, sketches: Path | None = None, json: Switch = False, report: Path | None = None
+) -> None:
     """List the tables of a lake by their footers: rows, columns, bytes, and what cannot be read.
 
     Example: steelyard data lake scan lake/
 
     Args:
         lake: folder of tables, or a pattern such as 'lake/*.parquet'.
+        sketches: folder for some values of each column, from which `graph` and `plan` rule pairs
+            out unread; every table that is new there is read once.
         json: print JSON instead of tables.
         report: HTML file for the page.
     """
-    from steelyard.cli.data.lake.loading import scanned
+    from steelyard.cli.data.lake.loading import scanned, sketched
     from steelyard.cli.data.lake.pages import scan_page, scan_values
 
     found = scanned(lake)
+    if sketches is not None:
+        found = sketched(found, sketches, quiet=json)
     print_report(scan_page(found), json=json, html=report, values=scan_values(found))
 
 
@@ -41,6 +47,7 @@ def graph(
     *,
     recipe: Path | None = None,
     state: Path | None = None,
+    sketches: Path | None = None,
     json: Switch = False,
     report: Path | None = None,
 ) -> None:
@@ -52,13 +59,14 @@ def graph(
         lake: folder of tables, or a pattern such as 'lake/*.parquet'.
         recipe: TOML file of how to check, such as recipes/data-lake.toml.
         state: JSON file of the graph; where it is there, only what has changed since is read.
+        sketches: folder that `scan --sketches` wrote; pairs that it rules out are not read.
         json: print JSON instead of tables.
         report: HTML file for the page.
     """
     from steelyard.cli.data.lake.loading import graphed, requested, scanned
     from steelyard.cli.data.lake.pages import graph_page
 
-    found = graphed(scanned(lake), requested(recipe), state, quiet=json)
+    found = graphed(scanned(lake), requested(recipe), (state, sketches), quiet=json)
     print_report(graph_page(found), json=json, html=report, values=found)
 
 
@@ -68,6 +76,7 @@ def plan(
     *,
     recipe: Path | None = None,
     state: Path | None = None,
+    sketches: Path | None = None,
     greedy: Switch = False,
     out: Path | None = None,
     json: Switch = False,
@@ -84,6 +93,7 @@ def plan(
         recipe: TOML file of prices, accesses and the longest latency, such as
             recipes/data-lake.toml.
         state: JSON file of the graph; where it is there, only what has changed since is read.
+        sketches: folder that `scan --sketches` wrote; pairs that it rules out are not read.
         greedy: choose by single steps in place of an integer program.
         out: JSON file for the plan, which `apply` takes.
         json: print JSON instead of tables.
@@ -93,7 +103,7 @@ def plan(
     from steelyard.cli.data.lake.pages import plan_page
 
     request = requested(recipe)
-    found = graphed(scanned(lake), request, state, quiet=json)
+    found = graphed(scanned(lake), request, (state, sketches), quiet=json)
     made = planned(found, request, is_exact=not greedy)
     if out is not None:
         made.save(out)

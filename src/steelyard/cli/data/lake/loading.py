@@ -12,7 +12,7 @@ from steelyard.runs.progress import progress
 if TYPE_CHECKING:
     from steelyard.data.lake import ContainmentGraph, DeletionPlan, Lake, PlanRequest
 
-__all__ = ["extra", "graphed", "planned", "requested", "scanned"]
+__all__ = ["extra", "graphed", "planned", "requested", "scanned", "sketched"]
 
 
 @contextmanager
@@ -35,6 +35,17 @@ def scanned(source: str) -> "Lake":
         return Lake.scan(source)
 
 
+def sketched(lake: "Lake", folder: Path, *, quiet: bool) -> "Lake":
+    """Write sketches of the tables; return the lake with those left out that cannot be read."""
+    from dataclasses import replace
+
+    from steelyard.data.lake import write_sketches
+
+    with progress("sketches", quiet=quiet):
+        problems = write_sketches(lake.tables, folder)
+    return replace(lake, unreadable={**lake.unreadable, **problems})
+
+
 def requested(recipe: Path | None) -> "PlanRequest":
     """Return what a recipe asks for, the defaults where there is none."""
     from steelyard.data.lake import PlanRequest
@@ -43,14 +54,19 @@ def requested(recipe: Path | None) -> "PlanRequest":
 
 
 def graphed(
-    lake: "Lake", request: "PlanRequest", state: Path | None, *, quiet: bool
+    lake: "Lake",
+    request: "PlanRequest",
+    kept: tuple[Path | None, Path | None],
+    *,
+    quiet: bool,
 ) -> "ContainmentGraph":
-    """Return the graph of a lake; it replaces the earlier one in the file of the state."""
+    """Return the graph of a lake, with the file of its state, which is replaced, and sketches."""
     from steelyard.data.lake import ContainmentGraph
 
+    state, sketches = kept
     previous = ContainmentGraph.load(state) if state and state.is_file() else None
     with progress("containment", quiet=quiet):
-        found = lake.containment(request.checks, previous=previous)
+        found = lake.containment(request.checks, previous=previous, sketches=sketches)
     if state is not None:
         found.save(state)
     return found
