@@ -76,6 +76,7 @@ _MEASURED: dict[str, Callable[[Calibration], Record]] = {
 }
 """Makers of the records that a calibration stands for, by kind."""
 
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Table:
     """One TOML table and the file it stands in."""

@@ -65,6 +65,11 @@ def test_pages_show_what_is_left_out(lake, tmp_path, capsys):
         run(capsys, "scan", tmp_path / "nowhere")
     with pytest.raises(ConfigError, match="--rows"):
         run(capsys, "generate", tmp_path / "new", "--rows", 0)
+    cheap, dear = (
+        json.loads(run(capsys, "plan", lake, "--tier", name, "--json"))["keep_all_usd_month"]
+        for name in ("s3-glacier-instant", "s3-standard")
+    )
+    assert 0 < cheap and 0 < dear and cheap != dear
     wrong = tmp_path / "wrong.toml"
     wrong.write_text("[checks]\nepsilon = 2.0\n")
     with pytest.raises(ConfigError, match="epsilon"):

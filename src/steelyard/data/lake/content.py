@@ -67,7 +67,7 @@ def lower_bound(check: RowCheck, delta: float) -> float:
 
 
 @dataclass(slots=True)
-class _Wanted:
+class _WantedRows:
     """Rows of a child that its parents are asked for.
 
     Attributes:
@@ -104,7 +104,7 @@ def check_pairs(
         Place of the pair, and what the rows say; nothing for a pair that cannot be read.
     """
     by_parent: dict[str, list[int]] = {}
-    wanted: dict[tuple[str, int], _Wanted] = {}
+    wanted: dict[tuple[str, int], _WantedRows] = {}
     for place, (child, parent) in enumerate(pairs):
         by_parent.setdefault(parent.name, []).append(place)
         key = (child.name, len(child.parts))
@@ -115,7 +115,7 @@ def check_pairs(
                 reader.problems[child.name] = str(error)
     for name, places in by_parent.items():
         searches = {
-            place: _Search(child, wanted[child.name, len(child.parts)], bag=bag)
+            place: _ChildSearch(child, wanted[child.name, len(child.parts)], bag=bag)
             for place in places
             if ((child := pairs[place][0]).name, len(child.parts)) in wanted
         }
@@ -129,7 +129,7 @@ def check_pairs(
 
 def _wanted(
     table: LakeTable, reader: RowReader, sample: int | None, rng: np.random.Generator
-) -> _Wanted:
+) -> _WantedRows:
     """Read the rows of a child that are looked for."""
     names = [column.name for column in table.columns]
     rows = table.rows
@@ -140,7 +140,7 @@ def _wanted(
             for name in names
         }
         count = len(whole[names[0]])
-        return _Wanted(whole, np.arange(1, count + 1), None, is_whole=True)
+        return _WantedRows(whole, np.arange(1, count + 1), None, is_whole=True)
     drawn = np.sort(rng.choice(rows, sample, replace=False))
     starts = np.cumsum([0, *(part.rows for part in table.parts)])
     places = np.searchsorted(starts, drawn, side="right") - 1
@@ -150,7 +150,7 @@ def _wanted(
     ]
     hashes = {name: np.concatenate([own[name] for own, _ in made]) for name in names}
     codes = np.concatenate([codes for _, codes in made]) if sample <= _MOST_CODED else None
-    return _Wanted(hashes, drawn + 1, codes, is_whole=False)
+    return _WantedRows(hashes, drawn + 1, codes, is_whole=False)
 
 
 def _taken(
@@ -178,10 +178,10 @@ def _taken(
     return hashes, np.concatenate(codes)
 
 
-class _Search:
+class _ChildSearch:
     """Rows of one child, and how often a parent has been seen to hold each."""
 
-    def __init__(self, child: LakeTable, wanted: _Wanted, *, bag: bool) -> None:
+    def __init__(self, child: LakeTable, wanted: _WantedRows, *, bag: bool) -> None:
         self.columns = [column.name for column in child.columns]
         self.codes, self._is_whole, self._bag = wanted.codes, wanted.is_whole, bag
         hashes = row_hashes(wanted.hashes, self.columns)
@@ -217,7 +217,7 @@ class _Search:
         return RowCheck(len(self._hashes), int(lacking.sum()), self._is_whole, example)
 
 
-def _search(parent: LakeTable, searches: Sequence[_Search], reader: RowReader) -> None:
+def _search(parent: LakeTable, searches: Sequence[_ChildSearch], reader: RowReader) -> None:
     """Look for the rows of all children in one pass over a parent."""
     place_of = {column.name: place for place, column in enumerate(parent.columns)}
     places = [[place_of[name] for name in search.columns] for search in searches]

@@ -162,51 +162,54 @@ def plan_deletion(
 
     Source: R2D2 (arXiv 2312.13427), optimal retention; C = c_read S_parent + c_write S_table.
     """
-    costs, asked, max_latency_s = request.prices, request.accesses, request.max_latency_s
     fixed = dict(locked or {})
-    _refuse(graph, asked, max_latency_s)
-    nodes = {node.name: node for node in graph.nodes}
-    options = {
-        (edge.child, edge.parent): _option(
-            edge, nodes[edge.child], nodes[edge.parent], costs, asked.get(edge.child, 1.0)
-        )
-        for edge in graph.edges
-        # Values of text are not kept to the bit, and a parent has to be read in time.
-        if nodes[edge.child].is_columnar
-        and nodes[edge.parent].is_columnar
-        and costs.latency_s(nodes[edge.parent].num_bytes) <= max_latency_s
-    }
-    places = {name: place for place, name in enumerate(nodes)}
+    _refuse(graph, request.accesses, request.max_latency_s)
+    options = _options(graph, request)
+    names = [node.name for node in graph.nodes]
+    places = {name: place for place, name in enumerate(names)}
+    keep = [request.prices.keep_usd_month(node.num_bytes) for node in graph.nodes]
     found = retain(
-        [costs.keep_usd_month(node.num_bytes) for node in graph.nodes],
+        keep,
         [places[child] for child, _ in options],
         [places[parent] for _, parent in options],
         [option.rebuild_usd_month for option in options.values()],
         locked=[places[name] for name in fixed if name in places],
         is_exact=is_exact,
     )
-    names = list(nodes)
-    deletions = [
-        options[names[child], names[parent]]
+    deletions = {
+        names[child]: options[names[child], names[parent]]
         for child, parent in enumerate(found.parents)
         if parent >= 0
-    ]
-    gone = {item.table for item in deletions}
-    why = _Reasons(graph, set(options), deletions, fixed)
+    }
+    why = _Reasons(graph, set(options), list(deletions.values()), fixed)
     return DeletionPlan(
         root=graph.root,
-        deletions=tuple(sorted(deletions, key=lambda item: -item.saved_usd_month)),
+        deletions=tuple(sorted(deletions.values(), key=lambda item: -item.saved_usd_month)),
         kept=tuple(
-            KeptTable(table=name, num_bytes=node.num_bytes, reason=why.of(node))
-            for name, node in nodes.items()
-            if name not in gone
+            KeptTable(table=node.name, num_bytes=node.num_bytes, reason=why.of(node))
+            for node in graph.nodes
+            if node.name not in deletions
         ),
-        keep_all_usd_month=sum(costs.keep_usd_month(node.num_bytes) for node in graph.nodes),
+        keep_all_usd_month=sum(keep),
         cost_usd_month=found.cost,
         gap=max(found.cost - found.bound, 0.0) / found.cost if found.cost else 0.0,
-        max_latency_s=max_latency_s,
-        source=costs.source,
+        max_latency_s=request.max_latency_s,
+        source=request.prices.source,
     )
+
+
+def _options(graph: ContainmentGraph, request: PlanRequest) -> dict[tuple[str, str], Deletion]:
+    """Return what could go if its parent stayed, by both."""
+    nodes = {node.name: node for node in graph.nodes}
+    found = {}
+    for edge in graph.edges:
+        child, parent = nodes[edge.child], nodes[edge.parent]
+        # Values of text are not kept to the bit, and a parent has to be read in time.
+        is_safe = child.is_columnar and parent.is_columnar
+        if is_safe and request.prices.latency_s(parent.num_bytes) <= request.max_latency_s:
+            accesses = request.accesses.get(edge.child, 1.0)
+            found[edge.child, edge.parent] = _option(edge, child, parent, request.prices, accesses)
+    return found
 
 
 def _refuse(graph: ContainmentGraph, accesses: Mapping[str, float], max_latency_s: float) -> None:

@@ -22,7 +22,7 @@ from steelyard.data.lake.pruning import KEPT, REASONS, prune_by_statistics
 from steelyard.data.lake.schemas import SchemaEdges, schema_edges
 from steelyard.data.lake.sketches import TableSketch, can_contain, load_sketches
 from steelyard.data.lake.tables import LakeTable, look_at_table
-from steelyard.data.lake.updates import Known
+from steelyard.data.lake.updates import KnownPairs
 from steelyard.errors import DataError
 
 __all__ = ["Lake"]
@@ -133,7 +133,7 @@ class Lake:
         if asked.verify == "sketch":
             edges, ruled_out = _unread(pairs), []
         else:
-            known = Known.of(previous, asked, self.tables)
+            known = KnownPairs.of(previous, asked, self.tables)
             edges, ruled_out = _checked(pairs, asked, reader, known)
             counts["rows"] = len(edges)
         return ContainmentGraph(
@@ -195,7 +195,7 @@ def _checked(
     pairs: Sequence[tuple[LakeTable, LakeTable]],
     asked: GraphSettings,
     reader: RowReader,
-    known: Known,
+    known: KnownPairs,
 ) -> tuple[list[ContainmentEdge], list[RuledOut]]:
     """Check pairs by rows, those that an earlier graph decides left out."""
     edges: list[ContainmentEdge] = []

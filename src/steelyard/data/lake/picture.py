@@ -9,7 +9,7 @@ from steelyard.runs.layers import PLOT_WIDTH, finish, values
 from steelyard.runs.theme import LIGHT, SERIES
 from steelyard.units import pretty
 
-__all__ = ["Arrangement", "arranged", "containment_chart"]
+__all__ = ["GraphArrangement", "arranged", "containment_chart"]
 
 _MOST = 120
 _WIDE = 14
@@ -18,9 +18,11 @@ _ROW_PIXELS = 58
 _GAP = 0.4
 """Rows between families."""
 _LONGEST_NAME = 12
+_KINDS = ["stays", "can go"]
+_COLOURS = [SERIES[0][0], SERIES[1][0]]
 
 
-class Arrangement(NamedTuple):
+class GraphArrangement(NamedTuple):
     """Where tables stand, and the lines between them.
 
     Attributes:
@@ -34,7 +36,7 @@ class Arrangement(NamedTuple):
     left_out: int
 
 
-def arranged(edges: Sequence[tuple[str, str]]) -> Arrangement:
+def arranged(edges: Sequence[tuple[str, str]]) -> GraphArrangement:
     """Arrange the tables that contain another or are contained, family by family.
 
     Args:
@@ -70,7 +72,7 @@ def arranged(edges: Sequence[tuple[str, str]]) -> Arrangement:
         if not _follows(child, parent, parents)
     ]
     left_out = sum(map(len, families)) - len(places)
-    return Arrangement(places, lines, left_out)
+    return GraphArrangement(places, lines, left_out)
 
 
 def _families(parents: Mapping[str, set[str]]) -> list[list[str]]:
@@ -147,8 +149,49 @@ def containment_chart(
         Vega-Lite spec, and the number of tables that there was no room for.
     """
     found = arranged(edges)
-    kinds = ["stays", "can go"]
-    nodes = [
+    wide = max((x for x, _ in found.places.values()), default=0)
+    deep = max((y for _, y in found.places.values()), default=0)
+    x = alt.X("x:Q", axis=None, scale=alt.Scale(domain=[-0.7, max(wide, _WIDE / 2) + 0.7]))
+    y = alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[-0.5, deep + 0.6], reverse=True))
+    is_used = "datum.used"
+    rules = (
+        alt.Chart(values(_lines(found, edges, chosen)))
+        .mark_rule()
+        .encode(
+            x=x,
+            y=y,
+            x2="x2:Q",
+            y2="y2:Q",
+            color=alt.condition(is_used, alt.value(SERIES[1][0]), alt.value(LIGHT["axis"])),
+            strokeWidth=alt.condition(is_used, alt.value(1.8), alt.value(1)),
+        )
+    )
+    base = alt.Chart(values(_dots(found, num_bytes, chosen)))
+    dots = base.mark_circle(opacity=1).encode(
+        x=x,
+        y=y,
+        color=alt.Color("kind:N", title=None, scale=alt.Scale(domain=_KINDS, range=_COLOURS)),
+        size=alt.Size("bytes:Q", legend=None, scale=alt.Scale(range=[40, 420])),
+        tooltip=[alt.Tooltip(f"{name}:N") for name in ("table", "size", "kind", "parent")],
+    )
+    # A rim in the colour of the page keeps names readable on lines.
+    card = LIGHT["card"]
+    rim = {"color": card, "stroke": card, "strokeWidth": 3, "strokeJoin": "round"}
+    written = [
+        base.mark_text(dy=19, fontSize=10.5, **style).encode(x=x, y=y, text="name:N")
+        for style in (rim, {"color": LIGHT["soft"]})
+    ]
+    chart = alt.layer(rules, *written, dots).properties(
+        width=PLOT_WIDTH, height=_ROW_PIXELS * (deep + 1), title="Which table lies in which"
+    )
+    return finish(chart), found.left_out
+
+
+def _dots(
+    found: GraphArrangement, num_bytes: Mapping[str, float], chosen: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """Return a row for each table."""
+    return [
         {
             "x": x,
             "y": y,
@@ -156,16 +199,21 @@ def containment_chart(
             "table": name,
             "size": pretty(num_bytes[name], "byte"),
             "bytes": num_bytes[name],
-            "kind": kinds[name in chosen],
+            "kind": _KINDS[name in chosen],
             "parent": chosen.get(name, ""),
         }
         for name, (x, y) in found.places.items()
     ]
+
+
+def _lines(
+    found: GraphArrangement, edges: Sequence[tuple[str, str]], chosen: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """Return a row for each line."""
     # Equal tables stand in one row, where a line to any but the next would run through others.
     mutual = {(parent, child) for child, parent in edges} & set(edges)
-    long = [pair for pair in chosen.items() if pair not in mutual]
-    drawn = {*found.lines, *long}
-    lines = [
+    drawn = {*found.lines, *(pair for pair in chosen.items() if pair not in mutual)}
+    return [
         {
             "x": found.places[child][0],
             "y": found.places[child][1],
@@ -177,46 +225,3 @@ def containment_chart(
         for child, parent in sorted(drawn)
         if child in found.places
     ]
-    wide = max((x for x, _ in found.places.values()), default=0)
-    deep = max((y for _, y in found.places.values()), default=0)
-    x = alt.X("x:Q", axis=None, scale=alt.Scale(domain=[-0.7, max(wide, _WIDE / 2) + 0.7]))
-    y = alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[-0.5, deep + 0.6], reverse=True))
-    colour = alt.Color(
-        "kind:N", title=None, scale=alt.Scale(domain=kinds, range=[SERIES[0][0], SERIES[1][0]])
-    )
-    rules = (
-        alt.Chart(values(lines))
-        .mark_rule()
-        .encode(
-            x=x,
-            y=y,
-            x2="x2:Q",
-            y2="y2:Q",
-            color=alt.condition("datum.used", alt.value(SERIES[1][0]), alt.value(LIGHT["axis"])),
-            strokeWidth=alt.condition("datum.used", alt.value(1.8), alt.value(1)),
-        )
-    )
-    base = alt.Chart(values(nodes))
-    tooltip = [alt.Tooltip(f"{name}:N") for name in ("table", "size", "kind", "parent")]
-    dots = base.mark_circle(opacity=1).encode(
-        x=x,
-        y=y,
-        color=colour,
-        size=alt.Size("bytes:Q", legend=None, scale=alt.Scale(range=[40, 420])),
-        tooltip=tooltip,
-    )
-    # A rim in the colour of the page keeps names readable on lines.
-    rim = base.mark_text(
-        dy=19,
-        fontSize=10.5,
-        color=LIGHT["card"],
-        stroke=LIGHT["card"],
-        strokeWidth=3,
-        strokeJoin="round",
-    )
-    names = base.mark_text(dy=19, fontSize=10.5, color=LIGHT["soft"])
-    written = [mark.encode(x=x, y=y, text="name:N") for mark in (rim, names)]
-    chart = alt.layer(rules, *written, dots).properties(
-        width=PLOT_WIDTH, height=_ROW_PIXELS * (deep + 1), title="Which table lies in which"
-    )
-    return finish(chart), found.left_out

@@ -34,7 +34,7 @@ class Retention(NamedTuple):
     is_exact: bool
 
 
-class _Problem(NamedTuple):
+class _RetentionProblem(NamedTuple):
     """Tables with their cost of keeping, and for each its parents with the cost of rebuilding."""
 
     keep: NDArray[np.float64]
@@ -69,7 +69,7 @@ def retain(
 
     Source: R2D2 (arXiv 2312.13427), optimal retention.
     """
-    problem = _Problem(
+    problem = _RetentionProblem(
         np.asarray(keep, np.float64), [{} for _ in keep], np.zeros(len(keep), np.bool_)
     )
     problem.locked[list(locked)] = True
@@ -88,7 +88,7 @@ def retain(
     return Retention(chosen, _cost(problem, chosen), bound, all_exact)
 
 
-def _cost(problem: _Problem, chosen: NDArray[np.int64]) -> float:
+def _cost(problem: _RetentionProblem, chosen: NDArray[np.int64]) -> float:
     """Return what a choice costs."""
     return float(
         sum(
@@ -98,7 +98,7 @@ def _cost(problem: _Problem, chosen: NDArray[np.int64]) -> float:
     )
 
 
-def _components(problem: _Problem) -> list[NDArray[np.int64]]:
+def _components(problem: _RetentionProblem) -> list[NDArray[np.int64]]:
     """Return the tables of each weakly connected component."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
@@ -114,7 +114,7 @@ def _components(problem: _Problem) -> list[NDArray[np.int64]]:
 
 
 def _solve(
-    problem: _Problem, part: NDArray[np.int64], *, is_exact: bool
+    problem: _RetentionProblem, part: NDArray[np.int64], *, is_exact: bool
 ) -> tuple[NDArray[np.int64], float, bool]:
     """Return parents of the tables of a component, a lower bound, and whether it is solved."""
     if len(part) == 1:
@@ -127,7 +127,7 @@ def _solve(
 
 
 def _program(
-    problem: _Problem, part: NDArray[np.int64], *, is_whole: bool
+    problem: _RetentionProblem, part: NDArray[np.int64], *, is_whole: bool
 ) -> tuple[NDArray[np.int64], float, bool]:
     """Solve the integer program of a component, or its linear relaxation for the bound alone."""
     from scipy.optimize import Bounds, LinearConstraint, milp
@@ -193,14 +193,14 @@ def greedy(
     Returns:
         Parents of the tables of the component, [part]; -1 for those that are kept.
     """
-    search = _Search(keep, parents, locked, part)
+    search = _LocalSearch(keep, parents, locked, part)
     search.drop_all()
     while search.improve():
         pass
     return np.array([search.served_by(int(table)) for table in part], np.int64)
 
 
-class _Search:
+class _LocalSearch:
     """Kept tables of a component, and what changing one of them saves."""
 
     def __init__(

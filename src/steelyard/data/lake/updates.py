@@ -7,12 +7,12 @@ from typing import NamedTuple
 from steelyard.data.lake.graph import ContainmentEdge, ContainmentGraph, GraphSettings, RuledOut
 from steelyard.data.lake.tables import LakeTable
 
-__all__ = ["Known", "Unknown"]
+__all__ = ["KnownPairs", "OpenPair"]
 
 _SAME, _LONGER, _OTHER = "same", "longer", "other"
 
 
-class Unknown(NamedTuple):
+class OpenPair(NamedTuple):
     """A pair whose rows have to be read.
 
     Attributes:
@@ -25,7 +25,7 @@ class Unknown(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownPairs:
     """What an earlier graph says.
 
     Attributes:
@@ -48,7 +48,7 @@ class Known:
         previous: ContainmentGraph | None,
         asked: GraphSettings,
         tables: Sequence[LakeTable],
-    ) -> "Known":
+    ) -> "KnownPairs":
         """Return what a graph says about tables as they are now.
 
         Args:
@@ -83,7 +83,7 @@ class Known:
             asked.bag,
         )
 
-    def tell(self, child: LakeTable, parent: LakeTable) -> ContainmentEdge | RuledOut | Unknown:
+    def tell(self, child: LakeTable, parent: LakeTable) -> ContainmentEdge | RuledOut | OpenPair:
         """Return what is known of a pair whose schemas and statistics fit now.
 
         Rows that were added to a parent take no child from it; rows that were added to a child have
@@ -102,16 +102,16 @@ class Known:
         own = self.changes.get(child.name, _OTHER)
         other = self.changes.get(parent.name, _OTHER)
         if _OTHER in (own, other):
-            return Unknown(child, None)
+            return OpenPair(child, None)
         if pair in self.edges:
             if own == _SAME:
                 return self.edges[pair]
             if self.bag:
                 # How often a row occurs is known of old and new files together only.
-                return Unknown(child, None)
+                return OpenPair(child, None)
             old = self.old_files[child.name]
             fresh = tuple(part for part in child.parts if part.source.path not in old)
-            return Unknown(replace(child, parts=fresh), self.edges[pair])
+            return OpenPair(replace(child, parts=fresh), self.edges[pair])
         if pair in self.ruled_out and other == _SAME:
             return self.ruled_out[pair]
-        return Unknown(child, None)
+        return OpenPair(child, None)

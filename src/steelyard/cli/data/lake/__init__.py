@@ -77,6 +77,7 @@ def plan(
     recipe: Path | None = None,
     state: Path | None = None,
     sketches: Path | None = None,
+    tier: str = "",
     greedy: Switch = False,
     out: Path | None = None,
     json: Switch = False,
@@ -94,6 +95,8 @@ def plan(
             recipes/data-lake.toml.
         state: JSON file of the graph; where it is there, only what has changed since is read.
         sketches: folder that `scan --sketches` wrote; pairs that it rules out are not read.
+        tier: storage of the catalog whose prices count in place of the recipe's, such as
+            gcs-standard; `steelyard catalog list storage` has them.
         greedy: choose by single steps in place of an integer program.
         out: JSON file for the plan, which `apply` takes.
         json: print JSON instead of tables.
@@ -102,7 +105,7 @@ def plan(
     from steelyard.cli.data.lake.loading import graphed, planned, requested, scanned
     from steelyard.cli.data.lake.pages import plan_page
 
-    request = requested(recipe)
+    request = requested(recipe, tier)
     found = graphed(scanned(lake), request, (state, sketches), quiet=json)
     made = planned(found, request, is_exact=not greedy)
     if out is not None:

@@ -46,11 +46,19 @@ def sketched(lake: "Lake", folder: Path, *, quiet: bool) -> "Lake":
     return replace(lake, unreadable={**lake.unreadable, **problems})
 
 
-def requested(recipe: Path | None) -> "PlanRequest":
-    """Return what a recipe asks for, the defaults where there is none."""
-    from steelyard.data.lake import PlanRequest
+def requested(recipe: Path | None, tier: str = "") -> "PlanRequest":
+    """Return what a recipe asks for, the defaults where there is none, with a tier's prices."""
+    from dataclasses import replace
 
-    return load(recipe, PlanRequest) if recipe else PlanRequest()
+    from steelyard.catalog import storage_tier
+    from steelyard.data.lake import PlanRequest, StorageCosts
+
+    asked = load(recipe, PlanRequest) if recipe else PlanRequest()
+    if not tier:
+        return asked
+    scans = asked.prices.maintenance_scans
+    prices = StorageCosts.of_tier(storage_tier(tier), maintenance_scans=scans)
+    return replace(asked, prices=prices)
 
 
 def graphed(

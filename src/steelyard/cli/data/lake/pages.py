@@ -20,6 +20,7 @@ __all__ = [
 ]
 
 _MOST_LINES = 200
+_ROUNDING = 1e-9
 
 
 def scan_page(lake: "Lake") -> Report:
@@ -89,7 +90,7 @@ def graph_page(graph: "ContainmentGraph") -> Report:
 
 
 def plan_page(graph: "ContainmentGraph", plan: "DeletionPlan", out: Path | None) -> Report:
-    """Return the page of a plan."""
+    """Return the page of a plan, which is in a file where it was kept."""
     saved = plan.keep_all_usd_month - plan.cost_usd_month
     share = saved / plan.keep_all_usd_month if plan.keep_all_usd_month else 0.0
     num_bytes = sum(item.num_bytes for item in plan.deletions)
@@ -101,6 +102,27 @@ def plan_page(graph: "ContainmentGraph", plan: "DeletionPlan", out: Path | None)
             ("kept as it is", f"{_usd(plan.keep_all_usd_month)} a month", "derived"),
         ]
     )
+    kept: list[list[Cell]] = [
+        [item.table, _size(item.num_bytes), item.reason] for item in plan.kept[:_MOST_LINES]
+    ]
+    heads = [Column("table"), Column("size", align="right"), Column("why")]
+    chosen = {item.table: item.parent for item in plan.deletions}
+    return Report(
+        "What can go",
+        graph.root,
+        [
+            Section("Plan", [facts, Text(_next(out))]),
+            Section("Tables that can go", [_deletions(graph, plan)]),
+            *_drawing(graph, chosen),
+            Section("Tables that stay", [Table(heads, kept, caption=_more(len(plan.kept)))]),
+            Section("How it was found", [_steps(graph)]),
+            *_problems(graph.problems),
+        ],
+    )
+
+
+def _deletions(graph: "ContainmentGraph", plan: "DeletionPlan") -> Table:
+    """List the tables that can go."""
     nodes = {node.name: node for node in graph.nodes}
     rows: list[list[Cell]] = [
         [
@@ -119,35 +141,10 @@ def plan_page(graph: "ContainmentGraph", plan: "DeletionPlan", out: Path | None)
     heads = [Column("table"), Column("lies in"), Column("rows", align="right")]
     heads += [Column("columns", align="right"), Column("checked", rank=1)]
     heads += [Column(name, align="right") for name in right]
-    gap = (
-        f"no plan is more than {plan.gap:.2%} cheaper" if plan.gap > 1e-9 else "no plan is cheaper"
-    )
-    note = f"{gap}; prices: {plan.source}"
-    kept: list[list[Cell]] = [
-        [item.table, _size(item.num_bytes), item.reason] for item in plan.kept[:_MOST_LINES]
-    ]
-    chosen = {item.table: item.parent for item in plan.deletions}
-    return Report(
-        "What can go",
-        graph.root,
-        [
-            Section("Plan", [facts, Text(_next(out))]),
-            Section("Tables that can go", [Table(heads, rows, caption=note)]),
-            *_drawing(graph, chosen),
-            Section(
-                "Tables that stay",
-                [
-                    Table(
-                        [Column("table"), Column("size", align="right"), Column("why")],
-                        kept,
-                        caption=_more(len(plan.kept)),
-                    )
-                ],
-            ),
-            Section("How it was found", [_steps(graph)]),
-            *_problems(graph.problems),
-        ],
-    )
+    is_exact = plan.gap <= _ROUNDING
+    best = "no plan is cheaper" if is_exact else f"no plan is more than {plan.gap:.2%} cheaper"
+    note = "; ".join(filter(None, (best, f"prices: {plan.source}", _more(len(plan.deletions)))))
+    return Table(heads, rows, caption=note)
 
 
 def _next(out: Path | None) -> str:
