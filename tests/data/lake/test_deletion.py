@@ -292,13 +292,18 @@ def test_a_table_that_others_come_from_stays_later_on(tmp_path):
 def test_a_rebuild_from_a_changed_parent_is_refused(tmp_path):
     lake = tmp_path / "lake"
     apply_plan(small(lake), dry_run=False)
-    grown = pa.concat_tables(
-        [parquet.read_table(lake / "whole.parquet"), pa.table({"n": [999], "s": ["new"]})]
-    )
+    whole = parquet.read_table(lake / "whole.parquet")
+    # A row within the range of the filter, after the others: it was not in the table.
+    more = pa.table({"n": [25], "s": ["new"]})
+    parquet.write_table(pa.concat_tables([whole, more]), lake / "whole.parquet")
+    for name in ("some", "part"):
+        rebuild_table(lake, name, out=tmp_path / f"{name}.parquet")
+    assert parquet.read_table(tmp_path / "some.parquet").equals(whole.slice(20, 30))
+    grown = pa.concat_tables([more, whole])
     parquet.write_table(grown, lake / "whole.parquet")
-    rebuild_table(lake, "some", out=tmp_path / "some.parquet")
-    with pytest.raises(DataError, match="no longer holds the rows"):
-        rebuild_table(lake, "part")
+    for name in ("some", "part"):
+        with pytest.raises(DataError, match="no longer holds the rows"):
+            rebuild_table(lake, name)
     (lake / "whole.parquet").unlink()
     parquet.write_table(grown, lake / "other.parquet")
     with pytest.raises(DataError, match="is not there"):

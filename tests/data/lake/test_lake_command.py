@@ -69,7 +69,7 @@ def test_pages_show_what_is_left_out(lake, tmp_path, capsys):
         json.loads(run(capsys, "plan", lake, "--tier", name, "--json"))["keep_all_usd_month"]
         for name in ("s3-glacier-instant", "s3-standard")
     )
-    assert 0 < cheap and 0 < dear and cheap != dear
+    assert min(cheap, dear) > 0 and cheap != dear
     wrong = tmp_path / "wrong.toml"
     wrong.write_text("[checks]\nepsilon = 2.0\n")
     with pytest.raises(ConfigError, match="epsilon"):

@@ -189,9 +189,11 @@ def apply_plan(
         if proven:
             write_json(state.journal, [move for move, _ in proven])
             state.finish()
+        entries = state.entries()
     return Applied(
         is_done=True,
-        deleted=tuple(move.entry for move, _ in proven),
+        # A table that changed after its proof has stayed.
+        deleted=tuple(move.entry for move, _ in proven if move.entry.table in entries),
         refused=refused,
         recipe_bytes=size,
     )

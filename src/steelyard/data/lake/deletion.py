@@ -55,6 +55,7 @@ class Deletion(msgspec.Struct, frozen=True, kw_only=True):
         rebuild_usd_month: what rebuilding it costs, as often as it is asked for.
         accesses_month: how often that is.
         latency_s: seconds that a rebuild takes to read the parent.
+        saved_usd_month: dollars a month that go with the table.
     """
 
     table: str
@@ -68,11 +69,7 @@ class Deletion(msgspec.Struct, frozen=True, kw_only=True):
     rebuild_usd_month: float
     accesses_month: float
     latency_s: float
-
-    @property
-    def saved_usd_month(self) -> float:
-        """Dollars a month that go with it."""
-        return self.keep_usd_month - self.rebuild_usd_month
+    saved_usd_month: float
 
 
 class KeptTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -230,6 +227,8 @@ def _option(
     accesses_month: float,
 ) -> Deletion:
     """Return what deleting a table would mean if its parent stayed."""
+    keep = costs.keep_usd_month(child.num_bytes)
+    rebuild = accesses_month * costs.rebuild_usd(parent.num_bytes, child.num_bytes)
     return Deletion(
         table=child.name,
         path=child.path,
@@ -238,10 +237,11 @@ def _option(
         parent=parent.name,
         rows_checked=edge.rows,
         is_whole=edge.is_whole,
-        keep_usd_month=costs.keep_usd_month(child.num_bytes),
-        rebuild_usd_month=accesses_month * costs.rebuild_usd(parent.num_bytes, child.num_bytes),
+        keep_usd_month=keep,
+        rebuild_usd_month=rebuild,
         accesses_month=accesses_month,
         latency_s=costs.latency_s(parent.num_bytes),
+        saved_usd_month=keep - rebuild,
     )
 
 

@@ -1,6 +1,7 @@
 """Which files below a folder are tables of a lake."""
 
 import glob
+import os
 import re
 from pathlib import Path
 
@@ -22,6 +23,8 @@ def list_tables(source: str) -> tuple[Path, list[tuple[str, Path, list[str]]]]:
     Raises:
         DataError: there is no table.
     """
+    # Fingerprints and plans hold paths: they must not depend on the folder one stands in.
+    source = os.path.abspath(source)  # noqa: PTH100
     root = Path(source)
     if root.is_dir():
         listed = sorted(path for path in root.rglob("*"))

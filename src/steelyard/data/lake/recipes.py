@@ -33,6 +33,7 @@ class RebuildRecipe:
         column: column of the parent whose values are compared; empty for other kinds.
         ends: least and largest value, one row of two columns; None for other kinds.
         rows: numbers of the parent's rows, [rows]; empty for other kinds.
+        parent_rows: rows that the parent had; those that it gets later are passed over.
         digest: SHA-256 of the hashes of the table's rows in their order.
     """
 
@@ -41,6 +42,7 @@ class RebuildRecipe:
     column: str
     ends: "pa.RecordBatch | None"
     rows: NDArray[np.int64]
+    parent_rows: int
     digest: str
 
     def told(self) -> str:
@@ -62,12 +64,14 @@ class RebuildRecipe:
         Raises:
             CapacityError: the disk is full.
         """
+        told = {
+            "kind": self.kind,
+            "column": self.column,
+            "digest": self.digest,
+            "parent_rows": self.parent_rows,
+        }
         sections = {
-            "told": _bytes(
-                msgspec.json.encode(
-                    {"kind": self.kind, "column": self.column, "digest": self.digest}
-                )
-            ),
+            "told": _bytes(msgspec.json.encode(told)),
             "schema": _bytes(self.schema.serialize()),
             **_coded(self.rows),
         }
@@ -92,7 +96,7 @@ class RebuildRecipe:
         import pyarrow as pa
 
         pack = Pack.open(path)
-        told: dict[str, str] = msgspec.json.decode(pack["told"].tobytes(), type=dict[str, str])
+        told: dict[str, Any] = msgspec.json.decode(pack["told"].tobytes())
         ends = None
         if "ends" in pack.names:
             schema = pa.ipc.read_schema(pa.py_buffer(pack["ends schema"].tobytes()))
@@ -135,10 +139,10 @@ class RebuildRecipe:
         if self.kind == "rows":
             return self.rows
         if self.kind == "all rows":
-            return np.arange(parent.rows)
+            return np.arange(self.parent_rows)
         assert self.ends is not None
         chosen = _between(read_column(parent, self.column), *(end[0] for end in self.ends.columns))
-        return np.flatnonzero(chosen)
+        return np.flatnonzero(chosen[: self.parent_rows])
 
 
 def _changed(parent: LakeTable) -> DataError:
@@ -281,6 +285,7 @@ def infer_recipe(child: LakeTable, parent: LakeTable) -> RebuildRecipe | None:
         column=column,
         ends=ends,
         rows=places if kind == "rows" else np.zeros(0, np.int64),
+        parent_rows=parent.rows,
         digest=row_digest(whole),
     )
 

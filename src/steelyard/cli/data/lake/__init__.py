@@ -127,12 +127,13 @@ def apply(plan: Path, *, yes: Switch = False, json: Switch = False) -> None:
         yes: move the tables.
         json: print JSON instead of a table.
     """
+    from steelyard.cli.data.lake.loading import extra
     from steelyard.cli.data.lake.pages import applied_page
     from steelyard.data.lake import DeletionPlan, apply_plan
 
     loaded = DeletionPlan.load(plan)
     total = float(max(len(loaded.deletions), 1))
-    with progress("prove deletions", total=total, quiet=json) as advance:
+    with extra(), progress("prove deletions", total=total, quiet=json) as advance:
         found = apply_plan(
             loaded, dry_run=not yes, advance=lambda done, name: advance(float(done), name)
         )
@@ -158,6 +159,7 @@ def rebuild(
         out: folder to write to in place of the lake, which stays as it is.
         json: print JSON instead of lines.
     """
+    from steelyard.cli.data.lake.loading import extra
     from steelyard.cli.data.lake.pages import deleted_page
     from steelyard.data.lake import deleted_tables, rebuild_table
 
@@ -169,7 +171,8 @@ def rebuild(
     written: dict[str, str] = {}
     for name in sources if every else tables:
         target = out / sources[name].path if out is not None and name in sources else None
-        written[name] = str(rebuild_table(lake, name, out=target))
+        with extra():
+            written[name] = str(rebuild_table(lake, name, out=target))
         if not json:
             print(f"{name}: {written[name]}")
     if json:
