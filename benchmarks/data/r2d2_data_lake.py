@@ -121,7 +121,7 @@ def _sketches(folder: Path, truth: dict) -> list[Check]:
         if not number:
             size = sum(file.stat().st_size for file in home.iterdir())
             print(
-                f"sketches of {size:,} bytes leave {len(found)} of {before} pairs of the shared lake; "
+                f"sketches of {size:,} bytes leave {len(found)} of {before} pairs, shared lake; "
                 f"{graph.rows_read} rows read"
             )
     return [
