@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steelyard.data.lake.retention import retain
-from steelyard.errors import ConfigError, DataError, StoreError
+from steelyard.errors import CapacityError, ConfigError, DataError, StoreError
 from steelyard.files import exclusive
 
 pa = pytest.importorskip("pyarrow")
@@ -55,7 +55,7 @@ def by_enumeration(keep, edges):
     return best
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10_000), st.integers(2, 8), st.sampled_from([1.0, 1e-6]))
 def test_a_plan_costs_what_enumeration_finds(seed, count, unit):
     rng = np.random.default_rng(seed)
@@ -320,6 +320,29 @@ def test_a_second_writer_is_refused(tmp_path):
         with pytest.raises(StoreError, match="another process"):
             rebuild_table(tmp_path / "lake", "part")
     assert names(tmp_path / "lake") == ["part", "some", "whole"]
+
+
+def test_a_full_disk_moves_no_table(tmp_path, monkeypatch):
+    from steelyard.data.lake import recipes
+
+    plan = small(tmp_path / "lake")
+    written = []
+
+    def full(path, sections):
+        if written:
+            raise CapacityError("the disk is full")
+        written.append(path)
+
+    real = recipes.write_pack
+    monkeypatch.setattr(
+        recipes, "write_pack", lambda path, sections: (full(path, sections), real(path, sections))
+    )
+    with pytest.raises(CapacityError):
+        apply_plan(plan, dry_run=False)
+    assert names(tmp_path / "lake") == ["part", "some", "whole"]
+    assert deleted_tables(tmp_path / "lake") == ()
+    monkeypatch.setattr(recipes, "write_pack", real)
+    assert len(apply_plan(plan, dry_run=False).deleted) == 2
 
 
 def test_a_manifest_that_leads_out_of_the_lake_is_refused(tmp_path):
