@@ -1,5 +1,6 @@
 """Lakes with known lineage: copies, projections, filters, and tables that only look alike."""
 
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ import numpy as np
 
 from steelyard.data.arrow import compute
 from steelyard.errors import ConfigError
-from steelyard.files import atomic_path, write_json
+from steelyard.files import replace_folder, write_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -99,20 +100,23 @@ class SyntheticLake:
         """Write a Parquet file for each table, and `_lineage.json`, which is no table.
 
         Args:
-            folder: made if it is missing.
+            folder: missing or empty; all files appear in it at once.
 
         Raises:
-            ConfigError: there are tables in it.
+            ConfigError: there is something in it.
+            StoreError: it cannot be put in its place.
         """
         from pyarrow import parquet
 
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.glob("*.parquet")):
-            raise ConfigError(f"{folder} holds tables", hint="give an empty folder")
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ConfigError(f"{folder} is not empty", hint="give an empty folder, or a new one")
+        beside = folder.absolute().with_name(f".{folder.name}.part")
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir(parents=True)
         for name, table in self.tables.items():
-            with atomic_path(folder / f"{name}.parquet") as beside:
-                parquet.write_table(table, beside, compression="zstd")
-        write_json(folder / "_lineage.json", {"seed": self.seed, "lineage": self.lineage})
+            parquet.write_table(table, beside / f"{name}.parquet", compression="zstd")
+        write_json(beside / "_lineage.json", {"seed": self.seed, "lineage": self.lineage})
+        replace_folder(beside, folder.absolute())
 
 
 def synthesize(
