@@ -176,10 +176,11 @@ def containment_chart(
     )
     # A rim in the colour of the page keeps names readable on lines.
     card = LIGHT["card"]
-    rim = {"color": card, "stroke": card, "strokeWidth": 3, "strokeJoin": "round"}
+    rim: dict[str, Any] = {"color": card, "stroke": card, "strokeWidth": 3, "strokeJoin": "round"}
+    plain: dict[str, Any] = {"color": LIGHT["soft"]}
     written = [
         base.mark_text(dy=19, fontSize=10.5, **style).encode(x=x, y=y, text="name:N")
-        for style in (rim, {"color": LIGHT["soft"]})
+        for style in (rim, plain)
     ]
     chart = alt.layer(rules, *written, dots).properties(
         width=PLOT_WIDTH, height=_ROW_PIXELS * (deep + 1), title="Which table lies in which"
