@@ -203,9 +203,9 @@ def _deleted(deleted: "Sequence[DeletedTable]") -> list[Table]:
 def _steps(graph: "ContainmentGraph") -> Table:
     """Say how many pairs each step left."""
     count = len(graph.nodes)
-    rows: list[list[Cell]] = []
-    rows.append(["all pairs", f"{count * (count - 1):,}"])
-    rows += [[f"after {name}", f"{left:,}"] for name, left in graph.counts.items()]
+    steps = {"all pairs": count * (count - 1)}
+    steps |= {f"after {name}": left for name, left in graph.counts.items()}
+    rows: list[list[Cell]] = [[name, f"{left:,}"] for name, left in steps.items()]
     share = graph.rows_read / graph.brute_rows if graph.brute_rows else 0.0
     note = (
         f"{graph.rows_read:,} rows were read; joining every pair of fitting schemas reads "
