@@ -24,7 +24,7 @@ from steelyard.files import read_json, writable_user_dir, write_json
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Advice", "FormatCosts", "advise", "calibrate", "known_costs"]
+__all__ = ["FormatAdvice", "FormatCosts", "advise", "calibrate", "known_costs"]
 
 _SAMPLES = (16_384, 65_536)
 """Rows of the two samples from which sizes are extrapolated."""
@@ -35,7 +35,7 @@ _PLAIN = ("parquet plain none", "parquet none")
 _KINDS = ("number", "flag", "text", "other")
 _FEATURES = 2
 """Version of the features, so that costs of other ones are measured again."""
-_CALIBRATION_ROWS = 262_144
+_CALIBRATION_ROWS = 131_072
 _CALIBRATION_ROUNDS = 3
 
 
@@ -53,7 +53,7 @@ class FormatCosts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+class FormatAdvice:
     """What is predicted of an option.
 
     Attributes:
@@ -263,7 +263,7 @@ def advise(
     *,
     options: Sequence[WriteOption] = OPTIONS,
     tier: StorageTier | None = None,
-) -> list[Advice]:
+) -> list[FormatAdvice]:
     """Predict size and time of a table for each option, the fastest to load first.
 
     Args:
@@ -295,13 +295,13 @@ def advise(
     return sorted(found, key=lambda item: item.load_s)
 
 
-def _advice(name: str, num_bytes: float, scan_s: float, tier: StorageTier | None) -> Advice:
+def _advice(name: str, num_bytes: float, scan_s: float, tier: StorageTier | None) -> FormatAdvice:
     """Return what is predicted of an option; a scan asks for the footer and for the rest."""
     transfer_s = usd = 0.0
     if tier is not None:
         transfer_s = 2 * tier.first_byte_s + num_bytes / (tier.bytes_per_s or math.inf)
         usd = num_bytes / 1e9 * tier.usd_per_gb_month
-    return Advice(
+    return FormatAdvice(
         option=name,
         num_bytes=num_bytes,
         scan_s=scan_s,

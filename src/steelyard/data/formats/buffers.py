@@ -15,7 +15,7 @@ from steelyard.errors import DataError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ENCODINGS", "Chunk", "join_buffers"]
+__all__ = ["ENCODINGS", "EncodedColumn", "join_buffers"]
 
 ENCODINGS = ("plain", "constant", "dictionary", "integers", "decimal", "text", "vector", "arrow")
 """How a column's values are kept; see `columns`."""
@@ -48,7 +48,7 @@ def join_buffers(encoding: str, facts: Sequence[int], buffers: Sequence[Any]) ->
     return np.frombuffer(b"".join([*parts, *filled]), np.uint8)
 
 
-class Chunk:
+class EncodedColumn:
     """A chunk in a pack; bytes are checked when they are used.
 
     Attributes:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.data.formats.bits import empty
-from steelyard.data.formats.buffers import Chunk, join_buffers
+from steelyard.data.formats.buffers import EncodedColumn, join_buffers
 from steelyard.data.formats.lookup import copy_texts, gather, text_offsets
 from steelyard.data.formats.numbers import Numbers, encode_numbers
 from steelyard.data.formats.physical import (
@@ -170,7 +170,7 @@ def _texts(array: "pa.Array", compress: str) -> tuple[str, int, list[Any]]:
 class ColumnChunk:
     """A column of a row group, read as Arrow."""
 
-    def __init__(self, chunk: Chunk, type: "pa.DataType") -> None:
+    def __init__(self, chunk: EncodedColumn, type: "pa.DataType") -> None:
         """Point to a chunk.
 
         Args:

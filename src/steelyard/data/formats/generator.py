@@ -4,7 +4,7 @@ import csv
 from collections.abc import Sequence
 from dataclasses import fields
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,7 +43,7 @@ _LEAST_RANGE = 1.0
 @cache
 def _listed() -> tuple[tuple[str, ColumnProperties], ...]:
     kinds: dict[str, Any] = {"int": int, "float": float, "str": str}
-    raw = files("steelyard.data.formats").joinpath("presets.csv").read_text()
+    raw = Path(__file__).with_name("presets.csv").read_text()
     rows = csv.DictReader(line for line in raw.splitlines() if not line.startswith("#"))
     types = {
         item.name: kinds[str(getattr(item.type, "__name__", item.type))]

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.data.formats.buffers import Chunk
+from steelyard.data.formats.buffers import EncodedColumn
 from steelyard.data.formats.streams import encode_integers
 
 __all__ = ["Numbers", "decimal_digits", "encode_numbers"]
@@ -100,7 +100,9 @@ def _decimal_buffers(values: NDArray[Any]) -> tuple[int, list[Any]] | None:
 class Numbers:
     """Values of one width in the buffers of a chunk, from one of them on."""
 
-    def __init__(self, chunk: Chunk, encoding: str, parameter: int, first: int, dtype: Any) -> None:
+    def __init__(
+        self, chunk: EncodedColumn, encoding: str, parameter: int, first: int, dtype: Any
+    ) -> None:
         """Point to the buffers.
 
         Args:

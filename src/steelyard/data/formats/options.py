@@ -15,7 +15,7 @@ from steelyard.errors import ConfigError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["OPTIONS", "Measured", "WriteOption", "bench", "option", "read_as", "write_as"]
+__all__ = ["OPTIONS", "MeasuredOption", "WriteOption", "bench", "option", "read_as", "write_as"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +156,7 @@ def _touched(table: "pa.Table") -> "pa.Table":
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredOption:
     """What an option cost.
 
     Attributes:
@@ -183,7 +183,7 @@ def bench(
     *,
     options: Sequence[WriteOption] = OPTIONS,
     rounds: int = 3,
-) -> list[Measured]:
+) -> list[MeasuredOption]:
     """Write a table in several ways and time each; they take turns, files are in the page cache.
 
     Args:
@@ -219,7 +219,7 @@ def bench(
                 if turn:
                     seconds[place][kind].append(time.perf_counter() - began_s)
     return [
-        Measured(
+        MeasuredOption(
             option=chosen.name,
             num_bytes=sizes[place],
             write_s=writes[place],

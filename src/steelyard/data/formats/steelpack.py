@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.data.arrow import compute
-from steelyard.data.formats.buffers import Chunk
+from steelyard.data.formats.buffers import EncodedColumn
 from steelyard.data.formats.columns import ColumnChunk
 from steelyard.data.formats.marks import whole_groups
 from steelyard.data.formats.physical import stored_type
+from steelyard.data.formats.selection import Condition, rows_within
 from steelyard.data.formats.writer import FACTS, VERSION
-from steelyard.data.formats.zones import ZONE_ROWS, may_hold
+from steelyard.data.formats.zones import ZONE_ROWS
 from steelyard.data.pack import Pack
 from steelyard.errors import ConfigError, DataError
 
@@ -143,9 +143,9 @@ class Steelpack:
             )
         return self._chunks[group, place]
 
-    def _located(self, group: int, number: int) -> Chunk:
+    def _located(self, group: int, number: int) -> EncodedColumn:
         try:
-            return Chunk(self.pack, number)
+            return EncodedColumn(self.pack, number)
         except DataError as error:
             raise self._damage(error, group) from error
 
@@ -212,11 +212,7 @@ class Steelpack:
                     self._chunks.pop((group, place), None)
 
     def _decoded(self, group: int, place: int, first: int, last: int) -> "pa.Array":
-        try:
-            array = self._chunk(group, place).decode(first, last)
-        except DataError as error:
-            raise self._damage(error, group) from error
-        return self._as_given(array, place)
+        return self._as_given(self._kept(group, place, first, last), place)
 
     def _as_given(self, array: "pa.Array", place: int) -> "pa.Array":
         """Return a column in the type in which it was written."""
@@ -366,48 +362,23 @@ class Steelpack:
             ConfigError: there is no such column, or its type has no order.
             DataError: a byte is damaged.
         """
-        import pyarrow as pa
-
         conditions = [
-            (place, self._kind(place)[1], between[name])
+            Condition(place, self._kind(place)[1], *between[name], self._zones(place))
             for place, name in self._places(list(between))
         ]
-        kept: list[NDArray[np.int64]] = []
-        begins, zone = 0, 0
-        for group, rows in enumerate(self.group_rows):
-            zones = np.ones(-(-rows // ZONE_ROWS), bool)
-            for place, kind, (low, high) in conditions:
-                listed = self.pack.at(self._first_zone + place)
-                listed = listed[zone : zone + len(zones)] if len(listed) else listed
-                zones &= may_hold(listed, kind, low, high, rows)
-            for number in np.flatnonzero(zones).tolist():
-                first = number * ZONE_ROWS
-                last = min(first + ZONE_ROWS, rows)
-                mask = self._matching(group, conditions, first, last)
-                kept.append(begins + first + np.flatnonzero(mask))
-            begins, zone = begins + rows, zone + len(zones)
-        found = np.concatenate(kept) if kept else np.zeros(0, np.int64)
-        table = self.take(found, columns)
-        return table if len(found) else pa.Table.from_batches([], table.schema)
+        found = rows_within(conditions, self.group_rows, self._kept)
+        return self.take(found, columns)
 
-    def _matching(
-        self,
-        group: int,
-        conditions: Sequence[tuple[int, Any, tuple[Any, Any]]],
-        first: int,
-        last: int,
-    ) -> NDArray[np.bool_]:
-        """Return which rows of a zone hold all conditions."""
-        import pyarrow as pa
+    def _zones(self, place: int) -> NDArray[np.int64]:
+        """Return the zone map of a column, [zones, 3]."""
+        return self.pack.at(self._first_zone + place)
 
-        pc, mask = compute(), np.ones(last - first, bool)
-        for place, kind, (low, high) in conditions:
-            values = self._chunk(group, place).decode(first, last)
-            for bound, holds in ((low, pc.greater_equal), (high, pc.less_equal)):
-                if bound is not None:
-                    held = pc.fill_null(holds(values, pa.scalar(bound, kind)), fill_value=False)
-                    mask &= held.to_numpy(zero_copy_only=False)
-        return mask
+    def _kept(self, group: int, place: int, first: int, last: int) -> "pa.Array":
+        """Return rows of a column in the type in which it is kept."""
+        try:
+            return self._chunk(group, place).decode(first, last)
+        except DataError as error:
+            raise self._damage(error, group) from error
 
     def told(self) -> list[dict[str, Any]]:
         """Return name, type, encodings and bytes of each column, summed over its row groups."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.data.formats.bits import empty
-from steelyard.data.formats.buffers import Chunk
+from steelyard.data.formats.buffers import EncodedColumn
 from steelyard.data.formats.lookup import copy_texts
 from steelyard.data.formats.streams import encode_integers
 from steelyard.data.formats.symbols import SymbolTable, compress_texts, expand_texts, trained
@@ -85,7 +85,7 @@ def _spared(heap: NDArray[np.uint8]) -> bytes:
 class Texts:
     """Texts in four buffers of a chunk, from one of them on."""
 
-    def __init__(self, chunk: Chunk, first: int, *, whole: bool = False) -> None:
+    def __init__(self, chunk: EncodedColumn, first: int, *, whole: bool = False) -> None:
         """Point to the buffers.
 
         Args:

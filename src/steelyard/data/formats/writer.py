@@ -69,7 +69,7 @@ def write_steelpack(
         raise DataError(f"two columns are named {min(twice)!r}", hint="rename one of them")
     every = given if first is None else _chained(first, given)
     with writing_pack(Path(path)) as pack:
-        table = _Table(pack, known, compress)
+        table = _GroupWriter(pack, known, compress)
         for group in _groups(every, known, group_rows):
             table.add(group)
         return table.finish()
@@ -119,7 +119,7 @@ def _limit(rows: int, size: int) -> int:
     return min(max(fitting, ZONE_ROWS), GROUP_ROWS)
 
 
-class _Table:
+class _GroupWriter:
     """Row groups written so far, and their zone maps."""
 
     def __init__(self, pack: PackWriter, schema: "pa.Schema", compress: str) -> None:
