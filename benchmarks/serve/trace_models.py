@@ -23,8 +23,8 @@ from benchmarks.common import Check
 from steelyard.serve.traces import read_rows
 from steelyard.serve.traces.columns import TraceColumns
 from steelyard.serve.traces.models import fit_trace
-from steelyard.serve.traces.models.arrivals import spread_ties
 from steelyard.serve.traces.statistics import burstiness, length_quantiles
+from steelyard.serve.traces.statistics.rounding import spread_ties
 from steelyard.serve.traces.statistics.sharing import prefix_hits
 
 PAPER: list[str] = []

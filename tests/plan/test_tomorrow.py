@@ -128,3 +128,25 @@ def test_the_verb_takes_a_file_for_each_day(tmp_path, capsys):
         main([*words, "--sure", "2"])
     assert caught.value.code == 2
     assert "--sure" in capsys.readouterr().err
+
+
+def test_prompts_that_share_need_smaller_fleets(found):
+    rng = np.random.default_rng(0)
+    times = np.sort(rng.uniform(0, 2400.0, 24_000))
+    alone = [TraceRow(arrival_s=float(at), input_tokens=600, output_tokens=24) for at in times]
+    shared = [
+        TraceRow(
+            arrival_s=row.arrival_s, input_tokens=600, output_tokens=24,
+            hash_ids=(0, place + 1), block_tokens=256,
+        )
+        for place, row in enumerate(alone)
+    ]  # fmt: skip
+    kept = []
+    for rows in (alone, shared):
+        made = DayLoad.of("day", TraceColumns.of(rows), np.random.default_rng(1), parts=4)
+        kept.append(made.attainment(fleet_of(found[0], 1), SLO))
+        load = made.load(np.random.default_rng(0), 100)
+        assert len(load.input_tokens) == 100
+    assert kept[1] > kept[0] + 0.1
+    assert load.shared_fraction == pytest.approx(256 / 600, rel=0.05)
+    assert made.faster(2.0).shared is made.shared

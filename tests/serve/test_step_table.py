@@ -78,6 +78,24 @@ def test_the_fit_predicts_what_it_was_fitted_on():
     assert samples.fit().predict(features) == pytest.approx(truth * 1.1, rel=0.01)
 
 
+def test_four_of_five_later_runs_are_within_what_three_rounds_showed():
+    generator = np.random.default_rng(0)
+    features = np.tile([1.0, 2.0, 8.0, 40.0, 4.0, 200.0, 8.0], (10, 1))
+    model = PhaseStepTime.of(
+        ServeStepTime(coefficients=(1e-3,) * len(FEATURES), relative_spread=0.0, count=9)
+    )
+    truth = model.predict(features)[:, None]
+    inside = []
+    for _ in range(2000):
+        paces = 1 + 0.1 * generator.standard_normal(4)
+        seen = StepSamples(features=features, round_seconds=truth * paces[:3])
+        steps = seen.anchor(model)
+        ratio = float((truth[0] * paces[3])[0] / steps.predict(features)[0])
+        inside.append(abs(ratio - 1) <= seen.drift(steps))
+    # The least of 3 % adds a little; a normal law's quantile would hold 70 %.
+    assert 0.78 < np.mean(inside) < 0.85
+
+
 def test_long_contexts_are_covered_without_computing_them(model):
     samples = profile(
         LLM(model, config(num_blocks=100, max_model_len=128)),

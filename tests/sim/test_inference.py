@@ -81,3 +81,15 @@ def test_a_platform_starts_engines_this_way():
         waits[name] = run(platform, work, seed=0).wait_s
     np.testing.assert_allclose(waits["cold"], 42.12, rtol=1e-6)
     np.testing.assert_allclose(waits["dram"], 4.75, rtol=1e-6)
+
+
+def test_steps_add_up_and_only_the_weights_of_forks_wait():
+    starts = published_starts()
+    for kind in ("cold", "fork"):
+        steps = starts.steps_s(kind, 8, seed=3)
+        assert steps.shape == (8, len(STEPS))
+        assert steps.sum(axis=1) == pytest.approx(starts.ready_s(kind, 8, seed=3))
+    load = STEPS.index("te_load")
+    others = np.delete(starts.steps_s("fork", 8, seed=3), load, axis=1)
+    assert (others == np.delete(starts["fork"].sample(8, 3), load, axis=1)).all()
+    assert starts.steps_s("fork", 8, seed=3, busy=0.5)[:, load].max() > steps[:, load].max()

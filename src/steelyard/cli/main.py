@@ -43,6 +43,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "data": ("data:app", "Clean, deduplicate, tokenize and pack text."),
     "train": ("train:app", "Train a model from a recipe; a killed run continues."),
     "serve": ("serve:app", "Serve a model over an OpenAI-compatible API, or replay a trace."),
+    "retrieve": ("retrieve:app", "Build indexes of vectors, search and tune them."),
     "operate": ("operate:app", "Forecast what is watched, and act on it: replicas, power, shards."),
     "chat": ("chat:chat", "Talk to a model in the terminal."),
     "runs": ("runs:app", "List, compare, check and export what was run."),

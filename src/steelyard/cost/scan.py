@@ -29,11 +29,11 @@ READ_AHEAD_COLUMNS = 32
 """Most columns of a table of which one process reads a batch while it looks at another."""
 _ASSUMED_SPREAD = {"scan.bytes_read": 0.01, "scan.duration": 0.15, "scan.peak_memory": 0.3}
 """Standard deviation of the logarithm before forecasts were checked here."""
-_TEXT_COPIES, _VALUE_COPIES = 12.0, 3.5
+_TEXT_COPIES, _VALUE_COPIES = 8.0, 2.5
 """Bytes per byte of text, and per byte of values of columns, that a batch takes: itself, the one
 that is read ahead, and hashes and floats of its columns."""
-_PROCESS_BYTES = 24e6
-"""Compiled kernels and Arrow's pools that a first scan brings in."""
+_PROCESS_BYTES, _COLUMNAR_BYTES = 24e6, 21e6
+"""What kernels and Arrow's pools bring in with a first scan, and more with one of Parquet."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,7 +157,8 @@ def _batch_bytes(work: FileWork) -> float:
     width = sum(8.0 if item.kind != "text" else 4.0 + item.text_bytes for item in work.columns)
     # Of each column of a row group at most so much is read ahead.
     buffered = min(work.num_bytes / batches, len(work.columns) * float(1 << 20))
-    return _VALUE_COPIES * width * work.rows / batches + buffered
+    loose = _COLUMNAR_BYTES if work.format == "parquet" else 0.0
+    return _VALUE_COPIES * width * work.rows / batches + buffered + loose
 
 
 def forecast_scan(

@@ -93,23 +93,32 @@ def forecast_replay(
             with it the share of requests that keep both is forecast too.
 
     Returns:
-        Forecasts of provenance "simulated"; their 80 % interval is at least 1 % either way.
+        Forecasts of provenance "simulated"; their 80 % interval is at least 1 % either way, that
+        of a share at least one request.
     """
     width = 1 + math.hypot(model.relative_spread, drift)
     middle = simulate_replay(llm, trace, model)
     slower = [simulate_replay(llm, trace, model.scaled(factor)) for factor in (1 / width, width)]
     values, *ends = (_quantities(replay, slo) for replay in (middle, *slower))
-    return [
-        Forecast(
-            quantity=name,
-            value=value,
-            low=min(value / (1 + _LEAST), *(end[name] for end in ends)),
-            high=max(value * (1 + _LEAST), *(end[name] for end in ends)),
-            provenance="simulated",
-            source=middle.source,
+    # A request whose time lies at its limit falls on either side: shares move by whole requests.
+    one = 1 / len(trace)
+    found = []
+    for name, value in values.items():
+        low = min(value / (1 + _LEAST), *(end[name] for end in ends))
+        high = max(value * (1 + _LEAST), *(end[name] for end in ends))
+        if name == "serve.slo_attainment":
+            low, high = max(min(low, value - one), 0.0), min(max(high, value + one), 1.0)
+        found.append(
+            Forecast(
+                quantity=name,
+                value=value,
+                low=low,
+                high=high,
+                provenance="simulated",
+                source=middle.source,
+            )
         )
-        for name, value in values.items()
-    ]
+    return found
 
 
 def _quantities(replay: SimulatedReplay, slo: tuple[float, float] | None) -> dict[str, float]:

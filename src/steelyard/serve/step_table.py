@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from scipy.special import stdtrit
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.config import convert, to_plain
@@ -14,7 +15,6 @@ from steelyard.cost.phase_time import PhaseStepTime
 from steelyard.cost.step_time import FEATURES
 from steelyard.errors import ConfigError
 from steelyard.files import read_json, write_json
-from steelyard.quantity import Z80
 from steelyard.runs.host import describe_machine, package_versions
 from steelyard.serve.engine import LLM
 from steelyard.serve.scheduling.config import SchedulerConfig
@@ -104,7 +104,8 @@ class StepSamples:
             return _LEAST_DRIFT
         # A later run differs from the mean of these rounds as one more round would.
         spread = float(np.std(scales, ddof=1)) * np.sqrt(1 + 1 / rounds)
-        return max(Z80 * spread, _LEAST_DRIFT)
+        # Three rounds hardly tell a spread: of a normal law's quantile two thirds would be inside.
+        return max(float(stdtrit(rounds - 1, 0.9)) * spread, _LEAST_DRIFT)
 
     def _scales(self, model: PhaseStepTime) -> np.ndarray:
         """Return by how much each round was slower than a model says, [rounds]."""

@@ -46,6 +46,7 @@ for name, module, text, example in VERBS:
 
 NOUNS: tuple[tuple[str, str], ...] = (
     ("table", "Look at tables in files: CSV, JSON lines, Parquet, Arrow."),
+    ("logs", "Parse, watch, compress and search logs; find odd sessions."),
 )
 """Nouns with verbs of their own, each an `app` in its file, and one line of help."""
 for name, text in NOUNS:

@@ -4,6 +4,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 from cyclopts import Parameter
 
 from steelyard import catalog
@@ -18,11 +19,13 @@ from steelyard.plan.service.assumptions import weakest_assumptions
 from steelyard.plan.service.case import OwnEngine, ServiceCase
 from steelyard.plan.service.deployed import deployment_of, service_forecasts
 from steelyard.plan.service.goodput import unloaded
+from steelyard.plan.service.over_trace import TraceFleet, fleets_over_trace, is_long_enough
 from steelyard.plan.service.planned import explained, service_plan
 from steelyard.plan.service.search import ServiceCandidate, ServiceSearch
 from steelyard.plan.types import Plan
 from steelyard.serve.deployment import DeployedLoad, DeployedMachine, Deployment
-from steelyard.serve.traces import rate_of, read_rows
+from steelyard.serve.traces import load_rows, rate_of, read_rows
+from steelyard.serve.traces.statistics.local import local_arrivals
 from steelyard.units import parse
 
 __all__ = ["ServiceOptions", "serve"]
@@ -47,7 +50,8 @@ class ServiceOptions:
         model: catalog name of the model, its size, such as 7B, or with --steps its folder.
         machine: catalog name of the accelerator; this-machine with --steps.
         trace: requests with arrivals and lengths, as `serve bench` reads them.
-        rate: requests per second; the trace's own mean when left out.
+        rate: requests per second; that of the trace's fullest five minutes when left out, or of
+            longer windows where few requests come.
         ttft: longest time to the first token.
         tpot: longest mean time per further token of a request.
         attainment: share of the requests that has to keep both.
@@ -63,6 +67,8 @@ class ServiceOptions:
         max_num_seqs: most sequences that run at once.
         steps: step times of this package's own engine from `steelyard serve profile`, in place of
             the roofline.
+        start_up: time from asking for an instance until it serves. Over a trace of twenty minutes
+            and more, fleets that follow its load stand beside those that stay.
         memory: with --steps, what the engine's process may come to hold; all of this machine's
             memory when left out.
         requests: requests that are simulated at each rate.
@@ -93,6 +99,7 @@ class ServiceOptions:
     max_num_seqs: int = 256
     steps: Path | None = None
     memory: str = ""
+    start_up: str = "60 s"
     requests: int = 2000
     seed: int = 0
     against: Path | None = None
@@ -123,6 +130,7 @@ def serve(*, options: ServiceOptions | None = None) -> None:
         )
         return
     _check(options)
+    start_up_s = _start_up_s(options.start_up)
     place, asked = _machine(options), _asked(options)
     case = ServiceCase.asked(
         options.model,
@@ -137,7 +145,31 @@ def serve(*, options: ServiceOptions | None = None) -> None:
     plan = service_plan(search, found, case.rate_per_s, case.accelerator)
     if options.out is not None:
         dump(_deployment(case, search, found[0], plan, (place, asked)), options.out)
-    _show(case, search, found, plan, options)
+    fleets = _over_trace(case, found, plan, options, start_up_s)
+    _show(case, search, found, plan, fleets, options)
+
+
+def _over_trace(
+    case: ServiceCase,
+    found: list[ServiceCandidate],
+    plan: Plan,
+    options: ServiceOptions,
+    start_up_s: float,
+) -> list[TraceFleet]:
+    """Return fleets over the whole trace; none where there is no trace, or a short one."""
+    if options.trace is None:
+        return []
+    rows = load_rows(options.trace, np.random.default_rng(options.seed))
+    times = np.array([row.arrival_s for row in rows])
+    if times[-1] <= times[0]:
+        return []
+    # The plan is for the fullest minutes: the trace is as much slower in the mean as it is itself.
+    rate = case.rate_per_s * rate_of(rows) / local_arrivals(times).busiest_per_s
+    if not is_long_enough(len(rows) / rate, start_up_s):
+        return []
+    return fleets_over_trace(
+        case, found, plan.choice["instances"], rows, rate_per_s=rate, start_up_s=start_up_s
+    )
 
 
 def _show(
@@ -145,6 +177,7 @@ def _show(
     search: ServiceSearch,
     found: list[ServiceCandidate],
     plan: Plan,
+    fleets: list[TraceFleet],
     options: ServiceOptions,
 ) -> None:
     """Print the plan, with its curves and what its assumptions cost."""
@@ -152,8 +185,12 @@ def _show(
     best = found[0].goodput
     assert best is not None, "the first candidate was simulated"
     weak = weakest_assumptions(search, found[0].arrangement, best.rate_per_s)
-    page = service_page(case, plan, explained(found, search), curves, weak)
-    values = to_plain(plan) | {"attainment": curves, "assumptions": to_plain(weak)}
+    page = service_page(case, plan, explained(found, search), curves, weak, fleets)
+    values = to_plain(plan) | {
+        "attainment": curves,
+        "assumptions": to_plain(weak),
+        "over_trace": to_plain(fleets),
+    }
     print_report(page, json=options.json, html=options.report, values=values)
     if options.out is not None and not options.json:
         say_next("serve", "MODEL_DIR", "--deployment", options.out)
@@ -207,8 +244,19 @@ def _check(options: ServiceOptions) -> None:
             raise ConfigError(f"--{flag} is {value}, but must be at least {least}")
 
 
+def _start_up_s(given: str) -> float:
+    """Return the seconds of a start."""
+    seconds = parse(given, "s", where="--start-up")
+    if not 0 <= seconds < float("inf"):
+        raise ConfigError(f"--start-up is {given}, but must be at least 0 seconds")
+    return seconds
+
+
 def _rate(rate: str, trace: Path | None) -> float:
-    """Return the rate that is planned for: what is asked, else the trace's own mean."""
+    """Return the rate that is planned for: what is asked, else that of the trace's fullest minutes.
+
+    A fleet for the mean of a day does not hold at noon.
+    """
     if trace is None and not rate:
         raise ConfigError(
             "either --trace or --rate must be given",
@@ -219,12 +267,12 @@ def _rate(rate: str, trace: Path | None) -> float:
         if not asked > 0:
             raise ConfigError(f"--rate is {rate}, but must be above 0")
         return asked
-    mean = rate_of(list(read_rows(trace))) if trace is not None else float("inf")
-    if mean == float("inf"):
+    times = np.array([row.arrival_s for row in read_rows(trace)] if trace is not None else [])
+    if not times.size or times[-1] <= times[0]:
         raise ConfigError(
             f"all requests of {trace} arrive at once, so it has no rate", hint="give --rate"
         )
-    return mean
+    return local_arrivals(times).busiest_per_s
 
 
 def _own(options: ServiceOptions) -> OwnEngine | None:

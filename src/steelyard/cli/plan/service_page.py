@@ -7,6 +7,7 @@ import numpy as np
 from steelyard.cli.output import forecast_table
 from steelyard.plan.service.assumptions import Assumption
 from steelyard.plan.service.case import ServiceCase
+from steelyard.plan.service.over_trace import TraceFleet
 from steelyard.plan.service.search import ServiceCandidate, ServiceSearch
 from steelyard.plan.types import Plan
 from steelyard.runs.report import Cell, Chart, Column, Report, Section, Table, Text
@@ -52,6 +53,7 @@ def service_page(
     found: list[ServiceCandidate],
     curves: dict[str, Any],
     weak: list[Assumption],
+    fleets: list[TraceFleet],
 ) -> Report:
     """Lay a plan out.
 
@@ -61,6 +63,7 @@ def service_page(
         found: candidates with the reasons why they lost, the best first.
         curves: of `attainment_curves`.
         weak: assumptions by what they cost.
+        fleets: fleets over the whole trace, the best first; empty for none.
 
     Returns:
         The report.
@@ -89,11 +92,38 @@ def service_page(
         [
             Section("", [_table(found), Text(f"Bound: {plan.binding_constraint}.")]),
             Section("Forecast of one instance", [forecast_table(plan.forecasts), *notes]),
+            *([Section("Over the whole trace", [_fleets(fleets)])] if fleets else []),
             Section("If an assumption is wrong", [_assumptions(weak)]),
             Section("Attainment", [Chart(chart)]),
             Section("Accelerators and money against time", [Chart(_front(found))]),
         ],
     )
+
+
+def _fleets(fleets: list[TraceFleet]) -> Table:
+    """List fleets by the hours of accelerators that they take."""
+    heads = [
+        Column("fleet"),
+        Column("split"),
+        Column("most at once", align="right", rank=2),
+        Column("accelerator hours", align="right"),
+        Column("price", align="right", rank=1),
+        Column("limits kept", align="right"),
+        Column("why not"),
+    ]
+    rows: list[list[Cell]] = [
+        [
+            item.fleet,
+            f"{item.kind}: {item.words}",
+            item.most,
+            f"{item.accelerator_hours:,.1f}",
+            f"${item.usd:,.2f}" if item.usd else "",
+            f"{item.attainment:.1%}",
+            item.reason,
+        ]
+        for item in fleets
+    ]
+    return Table(heads, rows)
 
 
 def _assumptions(weak: list[Assumption]) -> Table:

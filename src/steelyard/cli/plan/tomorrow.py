@@ -111,7 +111,10 @@ def _say(words: str) -> None:
 
 
 def _pooled(days: list[DayLoad], generator: np.random.Generator, count: int) -> ServiceLoad:
-    """Return requests of all days together."""
+    """Return requests of all days together; those of the fullest where prompts share prefixes."""
+    sharing = [day for day in days if day.shared.block_ids]
+    if sharing:
+        return max(sharing, key=lambda day: day.peak_per_s).load(generator, count)
     inputs, outputs = (
         np.concatenate([getattr(day, name) for day in days])
         for name in ("input_tokens", "output_tokens")

@@ -104,6 +104,14 @@ def _arrivals(found: Burstiness) -> list[Block]:
             f"correlate by {found.gap_correlation:.2f}."
         )
     ]
+    if found.local is not None:
+        blocks.append(
+            Text(
+                f"Inside windows of {pretty(found.local.window_s, 's')} they vary by "
+                f"{found.local.variation:.2f}; the fullest has "
+                f"{pretty(found.local.busiest_per_s, 'request/s')}."
+            )
+        )
     if found.resolution_s:
         blocks.append(
             Text(

@@ -198,38 +198,49 @@ def _fold_rate(deadline_s: float) -> FoldRate:
     ]
     samples.append((_table("text", _FOLD_ROWS // 2, _NARROW, 10**6, width=60), 1.0))
     # States of many columns fall out of the processor's caches between one batch and the next.
-    samples += [(_table("number", rows, _WIDE, 10**6), 1.0) for rows in (800, 4800)]
+    samples += [(_table("number", rows, _WIDE, 10**6), 1.0) for rows in (800, 4800, 600)]
     samples.append((_table("whole number", 4800, _WIDE, _FEW), 0.0))
-    amounts = [_in_memory(table, variety).fold_amounts() for table, variety in samples]
-    seconds = [_usual_s(_profile_of(table), deadline_s) for table, _ in samples]
+    # One batch alone tells what the first values of a column take: counters and texts are filled.
+    batches = [_BATCHES] * (len(samples) - 2) + [1, _BATCHES]
+    amounts = [
+        _in_memory(table, variety, count).fold_amounts()
+        for (table, variety), count in zip(samples, batches, strict=True)
+    ]
+    seconds = [
+        _usual_s(_profile_of(table, count), deadline_s)
+        for (table, _), count in zip(samples, batches, strict=True)
+    ]
     varied = [f"{kind}, varied" for kind in KINDS]
-    rates = _solved(amounts, seconds, [*KINDS, *varied, "byte_s", "column_batch_s"])
+    rates = _solved(
+        amounts, seconds, [*KINDS, *varied, "byte_s", "column_batch_s", "column_part_s"]
+    )
     return FoldRate(
         value_s={kind: rates[kind] for kind in KINDS},
         varied_value_s={kind: rates[f"{kind}, varied"] for kind in KINDS},
         byte_s=rates["byte_s"],
         column_batch_s=rates["column_batch_s"],
-        column_part_s=_usual_s(_part_of(samples[-2][0]), deadline_s) / _WIDE,
+        column_part_s=rates["column_part_s"]
+        + _usual_s(_part_of(samples[-2][0]), deadline_s) / _WIDE,
     )
 
 
-def _in_memory(table: "pa.Table", variety: float) -> FileWork:
+def _in_memory(table: "pa.Table", variety: float, batches: int) -> FileWork:
     """Return the work of profiling a table in memory."""
     work = scan_work(DataTable.scan(table))[0]
     is_text = str(table.schema.types[0]) == "string"
     # Each text has four bytes of offset beside its own.
     length = table.nbytes / len(table) / table.num_columns - 4 if is_text else 0.0
     columns = tuple(replace(item, variety=variety, text_bytes=length) for item in work.columns)
-    return replace(work, columns=columns, batches=float(_BATCHES), parts=0)
+    return replace(work, columns=columns, batches=float(batches), parts=1)
 
 
-def _profile_of(table: "pa.Table") -> Callable[[], None]:
+def _profile_of(table: "pa.Table", count: int) -> Callable[[], None]:
     """Return a call that profiles a table in some batches from the beginning.
 
     A state that has met its values before is faster than one that meets them.
     """
     fold = ProfileFold()
-    batches = table.to_batches(max_chunksize=-(-len(table) // _BATCHES))
+    batches = table.to_batches(max_chunksize=-(-len(table) // count))
 
     def profile() -> None:
         state = fold.init(table.schema)
@@ -240,7 +251,7 @@ def _profile_of(table: "pa.Table") -> Callable[[], None]:
 
 
 def _part_of(table: "pa.Table") -> Callable[[], None]:
-    """Return a call that does what each part of a table adds: begin, keep, read back, merge.
+    """Return a call that does what each part of a table adds: keep, read back, merge.
 
     Finishing is once for all parts; with few of them it counts, and with many it is little.
     """
@@ -249,7 +260,6 @@ def _part_of(table: "pa.Table") -> Callable[[], None]:
     fold.update(state, table.to_batches()[0])
 
     def part() -> None:
-        fold.init(table.schema)
         again = fold.of(table.schema, fold.sections(state))
         fold.merge(again, state)
         fold.finish(again)

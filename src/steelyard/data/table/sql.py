@@ -38,7 +38,7 @@ class SqlAnswer:
         """Rows of the tables that broke a rule in their last reading, and so are in no answer."""
         return sum(view.quarantine.total for view in self._views.values())
 
-    def __iter__(self) -> "Iterator[pa.RecordBatch]":
+    def __iter__(self) -> Iterator["pa.RecordBatch"]:
         """Read the answer.
 
         Yields:

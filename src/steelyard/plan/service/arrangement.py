@@ -68,6 +68,11 @@ class FleetInstance:
     groups: tuple[ReplicaGroup, ...]
 
     @property
+    def relative_spread(self) -> float:
+        """Relative error that is expected of its steps: that of the least certain group."""
+        return max(option.step_time.relative_spread for option in self.options)
+
+    @property
     def num_devices(self) -> int:
         """Accelerators of the instance."""
         pairs = zip(self.options, self.groups, strict=True)

@@ -1,6 +1,5 @@
 """What a service is planned for: model, machines, requests and limits."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from steelyard.plan.service.arrangement import ServiceLimits
 from steelyard.plan.service.expected import DRIFT
 from steelyard.plan.service.load import ServiceLoad, asked_load
 from steelyard.plan.service.options import EngineOption, engine_options, own_option
-from steelyard.plan.service.search import ROOFLINE_SPREAD, ServiceSearch
+from steelyard.plan.service.search import ServiceSearch
 from steelyard.plan.shapes import model_of
 from steelyard.serve.client.summary import Slo
 from steelyard.serve.deployment import DeployedLoad, DeployedMachine
@@ -125,11 +124,9 @@ class ServiceCase:
         )
 
     @property
-    def spread(self) -> float:
-        """Relative error that is expected of the step times."""
-        if self.own is None:
-            return ROOFLINE_SPREAD
-        return math.hypot(self.own.step_time.relative_spread, DRIFT)
+    def drift(self) -> float:
+        """How far a machine moves between the measurement of its steps and its service."""
+        return 0.0 if self.own is None else DRIFT
 
     def limits(self) -> ServiceLimits:
         """Return how engines work and what joins them."""
@@ -202,5 +199,5 @@ class ServiceCase:
             options=tuple(self.options()),
             limits=self.limits(),
             progress=progress,
-            spread=self.spread,
+            drift=self.drift,
         )

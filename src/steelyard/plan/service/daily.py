@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from steelyard.errors import InfeasibleError, TraceError
 from steelyard.operate.autoscale import ReactiveHPA, replay
 from steelyard.plan.service.search import FleetInstance
+from steelyard.plan.service.shared import SharedPrompts
 from steelyard.serve.client.summary import Slo
 from steelyard.serve.traces import TraceRow
 from steelyard.sim.autoscale import Service
@@ -66,6 +67,7 @@ class DailyService:
         slo: limits.
         share: share of the requests that has to keep both.
         start_up_s: seconds from asking for an instance until it is ready.
+        shared: what prompts share; each new instance begins with an empty cache.
     """
 
     instance: FleetInstance
@@ -76,6 +78,7 @@ class DailyService:
     slo: Slo
     share: float
     start_up_s: float
+    shared: SharedPrompts = field(default_factory=SharedPrompts)
 
     @classmethod
     def of_rows(
@@ -122,7 +125,12 @@ class DailyService:
             slo=slo,
             share=share,
             start_up_s=start_up_s,
+            shared=SharedPrompts.of_rows(rows),
         )
+
+    def fixed(self, count: int) -> DailyChoice:
+        """Return what becomes of the requests with so many instances all day."""
+        return self._judged(_always(count), "static")
 
     def static(self) -> DailyChoice:
         """Find the fewest instances that keep the limits all day.
@@ -135,7 +143,7 @@ class DailyService:
         """
         mean = len(self.arrival_s) / float(self.arrival_s[-1])
         low, high = 0, max(math.ceil(mean / self.goodput_per_s), 1)
-        while (found := self._judged(_always(high), "static")).attainment < self.share:
+        while (found := self.fixed(high)).attainment < self.share:
             low, high = high, 2 * high
             if high > _MOST_INSTANCES:
                 raise InfeasibleError(
@@ -144,7 +152,7 @@ class DailyService:
                 )
         while high - low > 1:
             middle = (low + high) // 2
-            tried = self._judged(_always(middle), "static")
+            tried = self.fixed(middle)
             if tried.attainment >= self.share:
                 high, found = middle, tried
             else:
@@ -158,11 +166,22 @@ class DailyService:
             The choice; None where no target keeps them, as when starting takes too long.
         """
         for target in _TARGETS:
-            windows = self._windows(target)
-            found = self._judged(windows, "autoscaled")
+            found = self.following(target)
             if found.attainment >= self.share:
-                return replace(found, target=target)
+                return found
         return None
+
+    def following(self, target: float = _TARGETS[-1]) -> DailyChoice:
+        """Return the autoscaled fleet at a target.
+
+        Args:
+            target: share of its goodput up to which an instance is filled; the most generous by
+                default.
+
+        Returns:
+            The choice, whether it keeps the limits or not.
+        """
+        return replace(self._judged(self._windows(target), "autoscaled"), target=target)
 
     def _windows(self, target: float) -> Windows:
         """Return when each instance is asked for, is ready and is let go, seconds [n, 3]."""
@@ -195,11 +214,13 @@ class DailyService:
         """Simulate instances that come and go."""
         count = len(windows)
         groups = [replace(group, count=group.count * count) for group in self.instance.groups]
+        longest = int((self.input_tokens + self.output_tokens).max())
         run = simulate_fleet(
-            groups,
+            self.shared.groups(groups, longest),
             self.arrival_s,
             self.input_tokens,
             self.output_tokens,
+            block_ids=self.shared.block_ids,
             windows=[
                 np.repeat(windows[:, 1:], group.count, axis=0) for group in self.instance.groups
             ],

@@ -1,15 +1,17 @@
 """Days of a service's load, cut to what shows whether a fleet holds them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.errors import TraceError
 from steelyard.plan.service.load import ServiceLoad
+from steelyard.plan.service.shared import SharedPrompts
 from steelyard.serve.client.summary import Slo
 from steelyard.serve.traces.columns import TraceColumns
+from steelyard.serve.traces.statistics.local import local_variation
 from steelyard.sim.fleet.instance import ReplicaGroup, simulate_fleet
 
 __all__ = ["DayLoad", "days_of"]
@@ -22,7 +24,9 @@ _LEAST_REQUESTS = 200
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DayLoad:
-    """A day as short pieces of its parts, each run into a fleet that was empty before.
+    """A day as short pieces of its parts, each run into a fleet without requests.
+
+    Replicas keep what the prompts of earlier pieces left in their caches.
 
     Attributes:
         name: which day.
@@ -33,6 +37,7 @@ class DayLoad:
         weights: float64 [P] requests of each part of the day.
         piece_s: seconds of each piece, of which the first fifth only fills the fleet.
         duration_s: seconds of the day.
+        shared: what the prompts share.
     """
 
     name: str
@@ -43,6 +48,7 @@ class DayLoad:
     weights: NDArray[np.float64]
     piece_s: float
     duration_s: float = _DAY_S
+    shared: SharedPrompts = field(default_factory=SharedPrompts)
 
     @property
     def rate_per_s(self) -> float:
@@ -100,6 +106,7 @@ class DayLoad:
             weights=np.bincount(of_part, minlength=parts).astype(float),
             piece_s=piece_s,
             duration_s=columns.span_s,
+            shared=_shared(columns, edges),
         )
 
     def faster(self, factor: float) -> "DayLoad":
@@ -126,8 +133,13 @@ class DayLoad:
         """
         # Pieces are so far apart that the longest of them is over before the next begins.
         apart_s = 50.0 * self.piece_s + 7200.0
+        longest = int((self.input_tokens + self.output_tokens).max())
         run = simulate_fleet(
-            groups, self.arrival_s + self.part * apart_s, self.input_tokens, self.output_tokens
+            self.shared.groups(groups, longest),
+            self.arrival_s + self.part * apart_s,
+            self.input_tokens,
+            self.output_tokens,
+            block_ids=self.shared.block_ids,
         )
         kept = run.timeline.within(slo.ttft_s, slo.tpot_s)
         judged = self.arrival_s >= 0.2 * self.piece_s
@@ -139,15 +151,32 @@ class DayLoad:
 
     def load(self, generator: np.random.Generator, count: int) -> ServiceLoad:
         """Return requests of all parts, for the search of arrangements."""
-        gaps = np.diff(self.arrival_s)[np.diff(self.part) == 0]
-        spread = float(gaps.std() / gaps.mean()) if gaps.size > 1 and gaps.mean() > 0 else 1.0
-        return ServiceLoad.drawn(
-            self.input_tokens,
-            self.output_tokens,
-            generator,
-            count=count,
-            variation=float(np.clip(spread, 0.05, 8.0)),
+        # Each piece has a rate of its own: gaps are compared with those of the same piece.
+        inside = np.diff(self.part) == 0
+        spread = local_variation(np.diff(self.arrival_s)[inside], self.part[1:][inside])
+        variation = float(np.clip(spread, 0.05, 8.0))
+        if self.shared.block_ids:
+            count = min(count, len(self.input_tokens))
+        drawn = ServiceLoad.drawn(
+            self.input_tokens, self.output_tokens, generator, count=count, variation=variation
         )
+        if not self.shared.block_ids:
+            return drawn
+        # Prompts share with those that came just before: these are taken as they follow.
+        return replace(
+            drawn,
+            input_tokens=self.input_tokens[:count],
+            output_tokens=self.output_tokens[:count],
+            block_ids=self.shared.finest(count),
+        )
+
+
+def _shared(columns: TraceColumns, edges: NDArray[np.int64]) -> SharedPrompts:
+    """Return what the prompts of all pieces share."""
+    if not columns.has_hashes and not columns.sessions:
+        return SharedPrompts()
+    pieces = (columns.part(int(first), int(last)) for first, last in edges if last > first)
+    return SharedPrompts.of_rows([row for piece in pieces for row in piece.rows()])
 
 
 def days_of(

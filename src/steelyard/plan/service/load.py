@@ -12,6 +12,7 @@ from steelyard.serve.deployment import DeployedLoad
 from steelyard.serve.traces import TraceRow, load_rows
 from steelyard.serve.traces.fleet import block_ids
 from steelyard.serve.traces.reshape import gamma_gaps
+from steelyard.serve.traces.statistics.local import local_arrivals
 
 __all__ = ["ServiceLoad", "asked_load"]
 
@@ -88,10 +89,11 @@ class ServiceLoad:
     def of_rows(
         cls, rows: Sequence[TraceRow], generator: np.random.Generator, *, count: int
     ) -> "ServiceLoad":
-        """Draw requests like those of a trace, with gaps that vary as much as its own.
+        """Draw requests like those of a trace, with gaps that vary as much as inside its minutes.
 
-        Where prompts share prefixes, requests that follow each other are taken: draws from all over
-        the trace would tear conversations apart.
+        How the rate changes over hours is no burst: it is what the rate is planned for. Where
+        prompts share prefixes, requests that follow each other are taken: draws from all over the
+        trace would tear conversations apart.
 
         Args:
             rows: rows by arrival.
@@ -106,24 +108,25 @@ class ServiceLoad:
         """
         if not rows:
             raise TraceError("the trace has no request", hint="give at least one row")
-        gaps = np.diff([row.arrival_s for row in rows])
-        spread = float(gaps.std() / gaps.mean()) if gaps.size > 1 and gaps.mean() > 0 else 1.0
+        times = np.array([row.arrival_s for row in rows])
+        spread = local_arrivals(times).variation if times[-1] > times[0] else 1.0
+        variation = float(np.clip(spread, 0.05, _MOST_BURSTY))
         if any(row.hash_ids or row.session for row in rows):
             start = int(generator.integers(max(len(rows) - count, 0) + 1))
-            return cls._following(rows[start : start + count], spread, generator, rows)
+            return cls._following(rows[start : start + count], variation, generator, rows)
         return cls.drawn(
             np.array([row.input_tokens for row in rows]),
             np.array([row.output_tokens for row in rows]),
             generator,
             count=count,
-            variation=float(np.clip(spread, 0.05, _MOST_BURSTY)),
+            variation=variation,
         )
 
     @classmethod
     def _following(
         cls,
         taken: Sequence[TraceRow],
-        spread: float,
+        variation: float,
         generator: np.random.Generator,
         rows: Sequence[TraceRow],
     ) -> "ServiceLoad":
@@ -135,7 +138,7 @@ class ServiceLoad:
             most_tokens=max(row.input_tokens + row.output_tokens for row in rows),
             block_ids=tuple(block_ids(row, SHARED_BLOCK) for row in taken),
         )
-        return made.with_variation(float(np.clip(spread, 0.05, _MOST_BURSTY)), generator)
+        return made.with_variation(variation, generator)
 
     @property
     def shared_fraction(self) -> float:
@@ -206,6 +209,23 @@ class ServiceLoad:
         gaps = gamma_gaps(generator, count, rate_per_s=1.0, burstiness=1 / variation**2)
         times = np.cumsum(gaps) * (count / gaps.sum())
         return replace(self, unit_arrival_s=times, variation=variation)
+
+    def redrawn(self, generator: np.random.Generator) -> "ServiceLoad":
+        """Return another sample like this one: its requests drawn again, with new gaps.
+
+        Args:
+            generator: source of the draws.
+
+        Returns:
+            As many requests; in their order where prompts share prefixes.
+        """
+        made = self.with_variation(self.variation, generator)
+        if self.block_ids:
+            return made
+        rows = generator.integers(len(self.input_tokens), size=len(self.input_tokens))
+        return replace(
+            made, input_tokens=self.input_tokens[rows], output_tokens=self.output_tokens[rows]
+        )
 
     @property
     def longest(self) -> int:

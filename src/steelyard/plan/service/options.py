@@ -6,20 +6,29 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from steelyard.catalog.architecture import Architecture
+from steelyard.cost.collectives import all_reduce_s
 from steelyard.cost.memory import kv_bytes_per_token, serving_memory
+from steelyard.cost.operators import operators
 from steelyard.cost.phase_time import PhaseStepTime
 from steelyard.cost.resident import StoredIn, resident_serving_memory
 from steelyard.cost.roofline import Machine
 from steelyard.cost.step_time import FEATURES, ServeStepTime
 from steelyard.plan.concurrency import tensor_parallel_step_time
 from steelyard.plan.fit import RESERVE
+from steelyard.plan.intervals import served_relative
+from steelyard.plan.serving_parts import decode_parts
 from steelyard.units import pretty
 
-__all__ = ["EngineOption", "engine_options", "memory_option", "own_option"]
+__all__ = ["EngineOption", "engine_options", "memory_option", "own_option", "roofline_relative"]
 
 _BOOK_BYTES = 48.0
 """Bytes that the engine's own process has for each token beside its keys and values: its id in
 Python, and its share of its block's record and prefix hash. Measured with 100,000 blocks."""
+
+
+_TYPICAL_BATCH, _TYPICAL_CONTEXT = 32, 512
+"""A decoding step whose parts say how far a split's times may be off; of batches from 4 to 64 the
+half-widths differ by two hundredths."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,15 +143,43 @@ def _option(
     # has the logits.
     step = memory.activations + memory.workspace
     heads = 1 if arch.kv_lora_rank else arch.num_kv_heads
+    relative = roofline_relative(arch, machine, tensor)
     return memory_option(
         (tensor, pipeline),
-        PhaseStepTime.of(times),
+        replace(PhaseStepTime.of(times), relative_spread=relative),
         memory_bytes=machine.memory_bytes,
         fixed_bytes=memory.weights / pipeline,
         step_bytes=step / step_tokens,
         kv_bytes=kv_bytes / min(tensor, heads) / pipeline,
         step_tokens=step_tokens,
     )
+
+
+def roofline_relative(arch: Architecture, machine: Machine, tensor: int) -> float:
+    """Return how far an engine's steps may lie from the roofline.
+
+    Args:
+        arch: model that is served.
+        machine: one of the accelerators, with its links.
+        tensor: accelerators that share each layer.
+
+    Returns:
+        80 % half-width, relative, from published steps of engines whose time has the same parts;
+        those of all engines, so that a slow one is inside.
+    """
+    table = operators(
+        arch,
+        phase="decode",
+        tokens=1,
+        context=_TYPICAL_CONTEXT,
+        batch=_TYPICAL_BATCH,
+        dtype_bytes=machine.dtype_bytes,
+        tensor_parallel=tensor,
+    )
+    size = _TYPICAL_BATCH * arch.hidden_size * machine.dtype_bytes
+    # One sum over the group after attention and one after the MLP.
+    links_s = 2 * arch.num_layers * float(all_reduce_s(machine, size, tensor)) if tensor > 1 else 0
+    return served_relative(machine, decode_parts(table, machine, links_s=links_s))
 
 
 def memory_option(

@@ -5,9 +5,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+from scipy.special import stdtrit
+
 from steelyard.catalog.hardware import Accelerator
 from steelyard.plan.service.expected import expected, paced
-from steelyard.plan.service.goodput import Goodput
+from steelyard.plan.service.goodput import Goodput, attained
 from steelyard.plan.service.search import FleetInstance, ServiceCandidate, ServiceSearch
 from steelyard.plan.types import Plan, Rejected
 from steelyard.quantity import Forecast
@@ -15,6 +18,7 @@ from steelyard.units import pretty
 
 __all__ = ["explained", "goodput_forecast", "service_plan"]
 
+_NOISE_RUNS, _NOISE_SEED = 8, 31
 _LATE = {"ttft": "first tokens come too late", "tpot": "further tokens take too long"}
 
 
@@ -126,25 +130,65 @@ def _load_words(search: ServiceSearch) -> str:
 def goodput_forecast(search: ServiceSearch, arrangement: FleetInstance, found: Goodput) -> Forecast:
     """Forecast the goodput of an instance.
 
+    A goodput is where a share falls through a threshold, so two things move it: steps that are
+    longer or shorter than thought, and the share of one run, which wavers from sample to sample.
+    Where the share falls steeply the second hardly counts; where it is flat, most of it is that.
+
     Args:
-        search: the search, with the spread of its step times.
+        search: the search.
         arrangement: the instance.
         found: what it carries.
 
     Returns:
-        Requests per second; the ends of the 80 % interval are carried at step times that are longer
-        and shorter by their spread.
+        Requests per second, with the 80 % interval of what a run of as many requests finds.
     """
-    width = 1 + search.spread
-    low, high = (_at_pace(search, arrangement, factor) for factor in (width, 1 / width))
+    width = 1 + search.relative(arrangement)
+    noise = _run_noise(search, arrangement, found)
+    paces = [_at_pace(search, arrangement, factor) for factor in (width, 1 / width)]
+    shares = [_at_share(search, arrangement, search.share + step) for step in (noise, -noise)]
+    value = found.rate_per_s
+    (slow, fast), (strict, lax) = paces, shares
     return Forecast(
         quantity="serve.goodput",
-        value=found.rate_per_s,
-        low=min(low, found.rate_per_s),
-        high=max(high, found.rate_per_s),
+        value=value,
+        low=value / _factor(value, slow, strict),
+        high=value * _factor(value, fast, lax) if value else max(fast, lax),
         provenance="simulated",
         source=f"sim.fleet, {arrangement.options[0].step_time.source}",
     )
+
+
+def _run_noise(search: ServiceSearch, arrangement: FleetInstance, found: Goodput) -> float:
+    """Return how far the attained share of one run lies from the mean of runs, at 80 %."""
+    if not found.rate_per_s:
+        return 0.0
+    generator = np.random.default_rng(_NOISE_SEED)
+    shares = [
+        attained(
+            arrangement.groups,
+            search.load.redrawn(generator),
+            found.rate_per_s,
+            search.slo,
+            search.share,
+        ).both
+        for _ in range(_NOISE_RUNS)
+    ]
+    return float(stdtrit(_NOISE_RUNS - 1, 0.9)) * float(np.std(shares, ddof=1))
+
+
+def _at_share(search: ServiceSearch, arrangement: FleetInstance, share: float) -> float:
+    """Return the goodput at another share of the requests."""
+    least, most = 1 / len(search.load.input_tokens), 1 - 1 / len(search.load.input_tokens)
+    asked = replace(search, share=min(max(share, least), most))
+    return asked.carried(arrangement).rate_per_s
+
+
+def _factor(value: float, *ends: float) -> float:
+    """Return by how much two causes that do not depend on each other move a value together."""
+    if not value or not min(ends):
+        # A limit that too many requests break even alone: nothing is carried then.
+        return math.inf
+    return math.exp(math.hypot(*(math.log(end / value) for end in ends)))
 
 
 def _at_pace(search: ServiceSearch, arrangement: FleetInstance, factor: float) -> float:
@@ -159,7 +203,7 @@ def _seen(search: ServiceSearch, arrangement: FleetInstance, rate_per_s: float) 
         arrangement.groups,
         search.load.lasting(rate_per_s, 0.0),
         search.slo,
-        spread=search.spread,
+        spread=search.relative(arrangement),
         source=arrangement.options[0].step_time.source,
         load=search.load,
     )

@@ -1,6 +1,7 @@
 """Which phases share machines and how each is split: the placements with the best goodput."""
 
 import itertools
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,15 +16,12 @@ from steelyard.sim.fleet.instance import ReplicaRole
 from steelyard.units import pretty
 
 __all__ = [
-    "ROOFLINE_SPREAD",
     "FleetInstance",
     "ServiceCandidate",
     "ServiceLimits",
     "ServiceSearch",
 ]
 
-ROOFLINE_SPREAD = 0.35
-"""Relative error of step times from published peaks and assumed efficiencies."""
 PHASE_ROLES: tuple[ReplicaRole, ...] = ("prefill", "decode")
 _SLACK = 1.05
 """A pair may carry a little more than its decoding half alone, as prompts come to it evened out."""
@@ -65,7 +63,7 @@ class ServiceSearch:
         options: splits of the model.
         limits: how engines work, and what joins them.
         progress: told of each arrangement that was simulated.
-        spread: relative error that is expected of the step times.
+        drift: how far steps move from their measurement to the service, beside their own spread.
 
     Source: Zhong et al. 2024 (arXiv 2401.09670), algorithms 1 and 2.
     """
@@ -76,7 +74,7 @@ class ServiceSearch:
     options: tuple[EngineOption, ...]
     limits: ServiceLimits = field(default_factory=ServiceLimits)
     progress: Callable[[str], None] = lambda _: None
-    spread: float = ROOFLINE_SPREAD
+    drift: float = 0.0
 
     @cached_property
     def usable(self) -> list[EngineOption]:
@@ -124,6 +122,10 @@ class ServiceSearch:
         """Return what an arrangement carries."""
         self.progress(f"{arrangement.kind}: {arrangement.words}")
         return goodput(arrangement.groups, self.load, self.slo, self.share)
+
+    def relative(self, arrangement: FleetInstance) -> float:
+        """Return the 80 % half-width of an arrangement's step times, relative."""
+        return math.hypot(arrangement.relative_spread, self.drift)
 
     def curve(self, arrangement: FleetInstance, rates_per_s: Iterable[float]) -> list[Attained]:
         """Return what becomes of the requests at several rates."""

@@ -5,25 +5,25 @@ contents: every full block of every request has a place in the table of contents
 Without prefix caching all that is left is a count.
 """
 
-from steelyard.jit import njit_borrowing
+from steelyard.jit import njit_inner
 from steelyard.sim.fleet.state import NONE, FleetState
 
 __all__ = ["available", "blocks_for", "matched", "release", "remember", "share", "take"]
 
 
-@njit_borrowing(inline="always")
+@njit_inner(inline="always")
 def blocks_for(tokens: int, size: int) -> int:
     """Return the blocks of a size that hold so many tokens."""
     return (tokens + size - 1) // size
 
 
-@njit_borrowing(inline="always")
+@njit_inner(inline="always")
 def available(state: FleetState, lane: int) -> int:
     """Return the blocks that can be taken: free ones, and known ones that nobody holds."""
     return state.lanes[lane].free + state.lanes[lane].idle
 
 
-@njit_borrowing(inline="always")
+@njit_inner(inline="always")
 def _slot(state: FleetState, group: int, lane: int, content: int) -> int:
     """Return the place of a content in a lane.
 
@@ -36,7 +36,7 @@ def _slot(state: FleetState, group: int, lane: int, content: int) -> int:
     return len(state.lanes) * shared + group * alone + content - shared
 
 
-@njit_borrowing()
+@njit_inner()
 def _park(state: FleetState, lane: int, slot: int) -> None:
     """Note that nobody holds a known block any more: it is the last to be evicted."""
     row = state.lanes[lane]
@@ -49,7 +49,7 @@ def _park(state: FleetState, lane: int, slot: int) -> None:
     row.newest = slot
 
 
-@njit_borrowing()
+@njit_inner()
 def _unpark(state: FleetState, lane: int, slot: int) -> None:
     """Take a block out of those that nobody holds."""
     row = state.lanes[lane]
@@ -65,7 +65,7 @@ def _unpark(state: FleetState, lane: int, slot: int) -> None:
         state.places[after].older = before
 
 
-@njit_borrowing()
+@njit_inner()
 def take(state: FleetState, lane: int, count: int) -> None:
     """Take blocks that are available, free ones first, then those that were left longest ago."""
     row = state.lanes[lane]
@@ -78,7 +78,7 @@ def take(state: FleetState, lane: int, count: int) -> None:
             state.places[slot].known = 0
 
 
-@njit_borrowing()
+@njit_inner()
 def release(state: FleetState, group: int, lane: int, job: int, blocks: int) -> None:
     """Give up the leading blocks of a request, the last of them first."""
     row, item = state.lanes[lane], state.jobs[job]
@@ -97,7 +97,7 @@ def release(state: FleetState, group: int, lane: int, job: int, blocks: int) -> 
             _park(state, lane, slot)
 
 
-@njit_borrowing()
+@njit_inner()
 def matched(state: FleetState, group: int, lane: int, job: int, most: int) -> int:
     """Return how many leading blocks of a request a lane knows, of the first `most`."""
     item, count = state.jobs[job], 0
@@ -111,7 +111,7 @@ def matched(state: FleetState, group: int, lane: int, job: int, most: int) -> in
     return count
 
 
-@njit_borrowing()
+@njit_inner()
 def share(state: FleetState, group: int, lane: int, job: int, headroom: int) -> bool:
     """Find a request blocks for all its tokens, known ones first; False when there are too few.
 
@@ -140,7 +140,7 @@ def share(state: FleetState, group: int, lane: int, job: int, headroom: int) -> 
     return True
 
 
-@njit_borrowing()
+@njit_inner()
 def remember(state: FleetState, group: int, lane: int, job: int, start: int, stop: int) -> None:
     """Let the blocks that tokens [start, stop) of a request filled be found by others."""
     rule, item = state.groups[group], state.jobs[job]

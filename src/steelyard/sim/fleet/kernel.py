@@ -4,10 +4,19 @@ import math
 
 from steelyard.cost.phase_time import phase_step_s
 from steelyard.cost.step_time import FIRST_TOKENS
-from steelyard.jit import njit_borrowing
+from steelyard.jit import njit_borrowing, njit_inner
 from steelyard.sim.fleet.cache import matched, release, remember, share
 from steelyard.sim.fleet.lane import complete, enqueue, plan, plan_prompts, run_job
-from steelyard.sim.fleet.state import DECODE, LONGEST, NONE, PREFILL, ROTATION, FleetState
+from steelyard.sim.fleet.state import (
+    DECODE,
+    LONGEST,
+    NONE,
+    ONE,
+    PREFILL,
+    ROTATION,
+    ZERO,
+    FleetState,
+)
 
 __all__ = ["run_events"]
 
@@ -23,7 +32,7 @@ def run_events(state: FleetState) -> bool:
         False when some request can never run.
     """
     jobs, replicas = state.jobs, state.replicas
-    coming = 0
+    coming = ZERO
     while state.counts[1] < len(jobs):
         now_s = math.inf
         for index in range(len(replicas)):
@@ -31,7 +40,7 @@ def run_events(state: FleetState) -> bool:
         # An arrival comes before whatever else happens at its time.
         if coming < len(jobs) and jobs[coming].arrival_s <= now_s:
             now_s = jobs[coming].arrival_s
-            _send(state, 0, coming, now_s)
+            _send(state, ZERO, coming, now_s)
             coming += 1
         elif now_s == math.inf:
             return False
@@ -43,7 +52,7 @@ def run_events(state: FleetState) -> bool:
     return True
 
 
-@njit_borrowing()
+@njit_inner()
 def _settle(state: FleetState, now_s: float) -> None:
     """Advance replicas until nothing more happens at this time."""
     replicas = state.replicas
@@ -61,7 +70,7 @@ def _settle(state: FleetState, now_s: float) -> None:
                 _advance_lanes(state, index, now_s)
 
 
-@njit_borrowing()
+@njit_inner()
 def _send(state: FleetState, group: int, job: int, now_s: float) -> None:
     """Route a request to a replica of a group, and to a lane of it."""
     rule, item = state.groups[group], state.jobs[job]
@@ -91,13 +100,13 @@ def _send(state: FleetState, group: int, job: int, now_s: float) -> None:
     _queue_pull(state, lane, job)
 
 
-@njit_borrowing(inline="always")
+@njit_inner(inline="always")
 def _is_open(state: FleetState, index: int, now_s: float) -> bool:
     """Whether a replica takes requests."""
     return state.replicas[index].open_s <= now_s < state.replicas[index].close_s
 
 
-@njit_borrowing()
+@njit_inner()
 def _next_open(state: FleetState, group: int, now_s: float) -> int:
     """Return the replica whose turn it is, of those that are open; NONE without any."""
     rule, count = state.groups[group], 0
@@ -114,7 +123,7 @@ def _next_open(state: FleetState, group: int, now_s: float) -> int:
     return NONE
 
 
-@njit_borrowing()
+@njit_inner()
 def _first_to_open(state: FleetState, group: int, now_s: float) -> int:
     """Return the replica that opens next; where none does, that which closes last."""
     rule = state.groups[group]
@@ -134,7 +143,7 @@ def _first_to_open(state: FleetState, group: int, now_s: float) -> int:
     return chosen
 
 
-@njit_borrowing()
+@njit_inner()
 def _choose(state: FleetState, group: int, job: int, now_s: float) -> int:
     """Return the open replica with the fewest requests, of those that hold most of a prompt.
 
@@ -161,7 +170,7 @@ def _choose(state: FleetState, group: int, job: int, now_s: float) -> int:
     return chosen
 
 
-@njit_borrowing()
+@njit_inner()
 def _queue_pull(state: FleetState, lane: int, job: int) -> None:
     """Let a request wait until a lane has room for its keys and values."""
     row = state.lanes[lane]
@@ -173,7 +182,7 @@ def _queue_pull(state: FleetState, lane: int, job: int) -> None:
     row.pull_tail = job
 
 
-@njit_borrowing()
+@njit_inner()
 def _through_stages(state: FleetState, replica: int, now_s: float) -> float:
     """Pass the planned step through the stages of a replica; return its end."""
     group = state.replicas[replica].group
@@ -188,7 +197,7 @@ def _through_stages(state: FleetState, replica: int, now_s: float) -> float:
     return end_s
 
 
-@njit_borrowing()
+@njit_inner()
 def _log(state: FleetState, replica: int, lane: int, now_s: float, end_s: float) -> None:
     """Count a step, and keep it where there is room."""
     index = state.counts[0]
@@ -200,7 +209,7 @@ def _log(state: FleetState, replica: int, lane: int, now_s: float, end_s: float)
         row.prompt_tokens, row.decodes = int(state.features[2]), int(state.features[4])
 
 
-@njit_borrowing()
+@njit_inner()
 def _advance_prompts(state: FleetState, index: int, now_s: float) -> None:
     """Hand over prompts that ran, and start the next."""
     replica = state.replicas[index]
@@ -213,7 +222,7 @@ def _advance_prompts(state: FleetState, index: int, now_s: float) -> None:
         row.load -= 1
         item.made, item.last_s, item.mark = 1, item.first_s, 0
         if item.output > 1 and len(state.groups) > 1:
-            _send(state, 1, job, now_s)
+            _send(state, ONE, job, now_s)
             continue
         release(state, replica.group, replica.lane, job, item.held)
         item.held = 0
@@ -235,7 +244,7 @@ def _advance_prompts(state: FleetState, index: int, now_s: float) -> None:
         replica.next_s = min(replica.next_s, state.jobs[replica.fly_head].first_s)
 
 
-@njit_borrowing()
+@njit_inner()
 def _advance_lanes(state: FleetState, index: int, now_s: float) -> None:
     """Take results and transfers, and start transfers and steps."""
     replica = state.replicas[index]
@@ -266,7 +275,7 @@ def _advance_lanes(state: FleetState, index: int, now_s: float) -> None:
             replica.next_s = min(replica.next_s, state.stage_s[index, 0])
 
 
-@njit_borrowing()
+@njit_inner()
 def _start(state: FleetState, index: int, now_s: float) -> bool:
     """Start a step of the first idle lane behind the one that planned last."""
     replica = state.replicas[index]
@@ -283,7 +292,7 @@ def _start(state: FleetState, index: int, now_s: float) -> bool:
     return False
 
 
-@njit_borrowing()
+@njit_inner()
 def _land(state: FleetState, index: int, now_s: float) -> bool:
     """Let requests run whose keys and values came, and free these where they came from."""
     replica = state.replicas[index]
@@ -297,7 +306,7 @@ def _land(state: FleetState, index: int, now_s: float) -> bool:
         row.landing -= 1
         item.order = row.orders
         row.orders += 1
-        remember(state, replica.group, item.lane, job, 0, item.input)
+        remember(state, replica.group, item.lane, job, ZERO, item.input)
         item.computed = item.input
         if item.output <= item.made:  # It has all its tokens already.
             release(state, replica.group, item.lane, job, item.blocks)
@@ -315,7 +324,7 @@ def _land(state: FleetState, index: int, now_s: float) -> bool:
     return True
 
 
-@njit_borrowing()
+@njit_inner()
 def _pull(state: FleetState, index: int, lane: int, now_s: float) -> None:
     """Start transfers into a lane while it has room for them, in order."""
     replica, row = state.replicas[index], state.lanes[lane]

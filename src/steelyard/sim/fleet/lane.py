@@ -5,12 +5,13 @@ A lane is a micro-batch of a replica with a pool of its own. What it does follow
 recomputation after preemption; a test holds both side by side.
 """
 
-from steelyard.jit import njit_borrowing
+from steelyard.jit import njit_inner
 from steelyard.sim.fleet.cache import available, release, remember, share, take
 from steelyard.sim.fleet.state import (
     CHUNKS,
     DECODE,
     NONE,
+    ONE,
     PREEMPTED,
     RANKED,
     RUNNING,
@@ -20,14 +21,14 @@ from steelyard.sim.fleet.state import (
 __all__ = ["complete", "enqueue", "plan", "plan_prompts", "run_job"]
 
 
-@njit_borrowing(inline="always")
+@njit_inner(inline="always")
 def _comes_before(state: FleetState, job: int, other: int) -> bool:
     """Whether a request is served before another one of its lane."""
     one, two = state.jobs[job], state.jobs[other]
     return one.rank < two.rank or (one.rank == two.rank and one.order < two.order)
 
 
-@njit_borrowing()
+@njit_inner()
 def enqueue(state: FleetState, lane: int, job: int) -> None:
     """Let a request wait behind all of its rank and those before."""
     row, item = state.lanes[lane], state.jobs[job]
@@ -45,7 +46,7 @@ def enqueue(state: FleetState, lane: int, job: int) -> None:
         state.jobs[before].after = job
 
 
-@njit_borrowing()
+@njit_inner()
 def _dequeue(state: FleetState, lane: int) -> None:
     """Take the first request out of the queue of those that never ran."""
     row = state.lanes[lane]
@@ -55,7 +56,7 @@ def _dequeue(state: FleetState, lane: int) -> None:
     row.head, item.after = item.after, NONE
 
 
-@njit_borrowing()
+@njit_inner()
 def run_job(state: FleetState, lane: int, job: int) -> None:
     """Put a request among those that run, by order."""
     row, order = state.lanes[lane], state.jobs[job].order
@@ -67,7 +68,7 @@ def run_job(state: FleetState, lane: int, job: int) -> None:
     row.running += 1
 
 
-@njit_borrowing()
+@njit_inner()
 def _stop_job(state: FleetState, lane: int, job: int) -> None:
     """Take a request out of those that run."""
     row = state.lanes[lane]
@@ -79,7 +80,7 @@ def _stop_job(state: FleetState, lane: int, job: int) -> None:
         moved, state.lists[RUNNING, lane, place] = state.lists[RUNNING, lane, place], moved
 
 
-@njit_borrowing()
+@njit_inner()
 def _waiting(state: FleetState, lane: int) -> int:
     """Return the request that comes first of those that wait, NONE without any."""
     row = state.lanes[lane]
@@ -91,7 +92,7 @@ def _waiting(state: FleetState, lane: int) -> int:
     return row.head
 
 
-@njit_borrowing()
+@njit_inner()
 def _rank_running(state: FleetState, lane: int) -> None:
     """Fill a list with the running requests, the first to run first."""
     for index in range(state.lanes[lane].running):
@@ -102,7 +103,7 @@ def _rank_running(state: FleetState, lane: int) -> None:
         state.lists[RANKED, lane, place] = job
 
 
-@njit_borrowing()
+@njit_inner()
 def _preempt(state: FleetState, group: int, lane: int, job: int) -> None:
     """Take the blocks of a running request."""
     row, item = state.lanes[lane], state.jobs[job]
@@ -119,7 +120,7 @@ def _preempt(state: FleetState, group: int, lane: int, job: int) -> None:
     row.stack += 1
 
 
-@njit_borrowing()
+@njit_inner()
 def _admit(state: FleetState, group: int, lane: int, job: int, running: int) -> bool:
     """Find the first request that waits blocks, if there are enough and one to spare."""
     rule, row, item = state.groups[group], state.lanes[lane], state.jobs[job]
@@ -136,7 +137,7 @@ def _admit(state: FleetState, group: int, lane: int, job: int, running: int) -> 
     return True
 
 
-@njit_borrowing(inline="always")
+@njit_inner(inline="always")
 def _join(state: FleetState, lane: int, job: int) -> None:
     """Note that a request has a part in the step."""
     row = state.lanes[lane]
@@ -144,7 +145,7 @@ def _join(state: FleetState, lane: int, job: int) -> None:
     row.chunks += 1
 
 
-@njit_borrowing()
+@njit_inner()
 def _add_prompt(state: FleetState, lane: int, job: int, length: int) -> None:
     """Add a chunk of a prompt to the step."""
     item, features = state.jobs[job], state.features
@@ -158,7 +159,7 @@ def _add_prompt(state: FleetState, lane: int, job: int, length: int) -> None:
     features[3] += length * (item.computed - (length - 1) / 2)
 
 
-@njit_borrowing(inline="always")
+@njit_inner(inline="always")
 def _prompt_left(state: FleetState, job: int) -> int:
     """Return the tokens that a request may run as a prompt; 0 while it decodes."""
     item = state.jobs[job]
@@ -166,7 +167,7 @@ def _prompt_left(state: FleetState, job: int) -> int:
     return 0 if pending == 1 and item.made else pending
 
 
-@njit_borrowing()
+@njit_inner()
 def _add_decodes(state: FleetState, group: int, lane: int) -> bool:
     """Add the lane's decoding requests to the step; return whether blocks were short."""
     size, is_ranked = state.groups[group].size, state.groups[group].ranked
@@ -194,7 +195,7 @@ def _add_decodes(state: FleetState, group: int, lane: int) -> bool:
             if last == job:
                 break  # It came last itself, so nobody is left behind it.
             item.blocks += 1
-            take(state, lane, 1)
+            take(state, lane, ONE)
         _join(state, lane, job)
         item.start = item.computed
         item.computed += 1
@@ -205,7 +206,7 @@ def _add_decodes(state: FleetState, group: int, lane: int) -> bool:
     return is_short
 
 
-@njit_borrowing()
+@njit_inner()
 def _add_whole_prompts(state: FleetState, group: int, lane: int) -> None:
     """Admit whole prompts up to the token budget, or one that is longer."""
     total = 0
@@ -225,7 +226,7 @@ def _add_whole_prompts(state: FleetState, group: int, lane: int) -> None:
         total += length
 
 
-@njit_borrowing()
+@njit_inner()
 def _add_chunks(state: FleetState, group: int, lane: int) -> None:
     """Add decoding requests, then prompts in parts while the token budget lasts."""
     is_short = _add_decodes(state, group, lane)
@@ -248,7 +249,7 @@ def _add_chunks(state: FleetState, group: int, lane: int) -> None:
             budget -= length
 
 
-@njit_borrowing()
+@njit_inner()
 def plan(state: FleetState, group: int, lane: int) -> bool:
     """Fill `features` with the next step of a lane that is idle; False when nothing can run."""
     state.features[:] = 0.0
@@ -267,7 +268,7 @@ def plan(state: FleetState, group: int, lane: int) -> bool:
     return row.chunks > 0
 
 
-@njit_borrowing()
+@njit_inner()
 def plan_prompts(state: FleetState, group: int, lane: int, replica: int) -> bool:
     """Fill `features` with the next prompts of a replica that only runs prompts.
 
@@ -300,7 +301,7 @@ def plan_prompts(state: FleetState, group: int, lane: int, replica: int) -> bool
     return row.chunks > 0
 
 
-@njit_borrowing(inline="always")
+@njit_inner(inline="always")
 def _hand_out(state: FleetState, group: int, lane: int, job: int, now_s: float) -> None:
     """Give a request its token of the step; one that has all gives up its blocks."""
     item = state.jobs[job]
@@ -315,7 +316,7 @@ def _hand_out(state: FleetState, group: int, lane: int, job: int, now_s: float) 
     item.mark = 0
 
 
-@njit_borrowing()
+@njit_inner()
 def complete(state: FleetState, group: int, lane: int, now_s: float) -> int:
     """Hand out the tokens of a lane's step; return how many requests ended."""
     row, kept = state.lanes[lane], 0

@@ -1,6 +1,6 @@
 """What the compiled loop of a fleet works on, as tables of records."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ __all__ = [
     "LANES",
     "LONGEST",
     "NONE",
+    "ONE",
     "PLACES",
     "PREEMPTED",
     "PREFILL",
@@ -23,10 +24,14 @@ __all__ = [
     "REPLICAS",
     "RUNNING",
     "STEPS",
+    "ZERO",
     "FleetState",
 ]
 
 NONE = -1
+ZERO, ONE = cast("tuple[int, int]", (np.int64(0), np.int64(1)))
+"""Arguments of compiled functions: a number written out is a type of its own to numba, for which
+the callee and all that it calls would be compiled once more."""
 BOTH, PREFILL, DECODE = range(3)
 """What the replicas of a group do."""
 ROTATION, FEWEST, LONGEST = range(3)

@@ -118,8 +118,8 @@ class EngineStarts:
         """Return the mean seconds of each step of a mechanism."""
         return {name: part.mean_s for name, part in self[mechanism].parts.items()}
 
-    def ready_s(self, mechanism: str, count: int, *, seed: int, busy: float = 0.0) -> NDArray:
-        """Draw when each of several engines that start at once is ready.
+    def steps_s(self, mechanism: str, count: int, *, seed: int, busy: float = 0.0) -> NDArray:
+        """Draw the steps of several engines that start at once.
 
         Forks load from one engine that runs, in a chain; other kinds load side by side, each at its
         own rate. From zero there is none to fork, so that a fleet's first start is another kind.
@@ -131,11 +131,12 @@ class EngineStarts:
             busy: share of the source's link that its requests take, for forks.
 
         Returns:
-            Seconds after the order [count].
+            Seconds [count, steps], in the order of `STEPS`; a fork's weights take the wait for the
+            engines before it too.
         """
         parts_s = self[mechanism].sample(count, seed)
         if mechanism != "fork":
-            return parts_s.sum(axis=1)
+            return parts_s
         rate, load = self.link_bytes_per_s, STEPS.index("te_load")
         args: dict[str, Any] = {"busy_fraction": busy}
         chain_s = chain_arrivals_s(self.weights_bytes, count, rate, **args)
@@ -143,9 +144,24 @@ class EngineStarts:
         alone_s = self.weights_bytes / rate
         # A receiver hands pieces on as soon as its own process runs: one that is late holds up all
         # that follow.
-        begins_s = np.maximum.accumulate(parts_s[:, :load].sum(axis=1))
-        own_s = parts_s[:, load] - alone_s + parts_s[:, load + 1 :].sum(axis=1)
-        return begins_s + chain_s + own_s
+        begins_s = parts_s[:, :load].sum(axis=1)
+        held_s = np.maximum.accumulate(begins_s) - begins_s
+        parts_s[:, load] += chain_s - alone_s + held_s
+        return parts_s
+
+    def ready_s(self, mechanism: str, count: int, *, seed: int, busy: float = 0.0) -> NDArray:
+        """Draw when each of several engines that start at once is ready, as `steps_s`.
+
+        Args:
+            mechanism: out of `start_ups`.
+            count: engines, at least 1.
+            seed: seed of the draws.
+            busy: share of the source's link that its requests take, for forks.
+
+        Returns:
+            Seconds after the order [count].
+        """
+        return self.steps_s(mechanism, count, seed=seed, busy=busy).sum(axis=1)
 
     def save(self, path: Path) -> None:
         """Write the starts as JSON."""

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.serve.traces.statistics.bursts import resolution_of
+from steelyard.serve.traces.statistics.rounding import spread_ties
 
-__all__ = ["ArrivalModel", "fit_arrivals", "spread_ties"]
+__all__ = ["ArrivalModel", "fit_arrivals"]
 
 _DAY_S = 86_400.0
 _BINS = 48
@@ -161,16 +161,6 @@ class _Gaps:
         # Gaps beyond are independent of what was taken: the first is kept, the rest drawn again.
         self._next = float(joined[len(inside)]) - expected
         return inside
-
-
-def spread_ties(times: NDArray[np.float64], generator: np.random.Generator) -> NDArray[np.float64]:
-    """Spread rounded arrivals over the step to which they were rounded."""
-    gaps = np.diff(times)
-    apart = gaps[gaps > 0]
-    if len(apart) == len(gaps) or not len(apart):
-        return times
-    step = resolution_of(times) or float(apart.min())
-    return np.sort(times + generator.random(len(times)) * step)
 
 
 def fit_arrivals(

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Burstiness", "DayShape", "WindowCounts", "burstiness", "day_shape", "resolution_of"]
+from steelyard.serve.traces.statistics.local import LocalArrivals, local_arrivals
+from steelyard.serve.traces.statistics.rounding import resolution_of
+
+__all__ = ["Burstiness", "DayShape", "WindowCounts", "burstiness", "day_shape"]
 
 _WINDOWS_S = (1.0, 10.0, 60.0, 600.0, 3600.0, 86_400.0)
 _LEAST_WINDOWS = 10
 _DAY_S, _HOUR_S = 86_400.0, 3600.0
-_MANY_EQUAL = 0.2
-"""Share of arrivals at one moment from which on times count as rounded."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +58,8 @@ class Burstiness:
             gaps and of shorter windows then say how they were rounded.
         windows: counts in windows of which the trace has at least ten.
         day: the rate over the day; None where the trace spans less than two.
+        local: gaps inside windows of minutes, and the fullest of them; None where all arrive at
+            once.
     """
 
     rate_per_s: float
@@ -65,6 +68,7 @@ class Burstiness:
     resolution_s: float
     windows: list[WindowCounts]
     day: DayShape | None
+    local: LocalArrivals | None
 
 
 def burstiness(arrival_s: NDArray[np.float64], first_s: float = 0.0) -> Burstiness:
@@ -94,16 +98,8 @@ def burstiness(arrival_s: NDArray[np.float64], first_s: float = 0.0) -> Burstine
         resolution_s=resolution_of(arrival_s),
         windows=windows,
         day=day_shape(arrival_s, first_s) if span_s >= 2 * _DAY_S else None,
+        local=local_arrivals(arrival_s) if span_s else None,
     )
-
-
-def resolution_of(arrival_s: NDArray[np.float64]) -> float:
-    """Return the step to which arrivals seem to be rounded, 0 for none that shows."""
-    gaps = np.diff(arrival_s)
-    apart = gaps[gaps > 0]
-    if not len(apart) or 1 - len(apart) / len(gaps) < _MANY_EQUAL:
-        return 0.0
-    return float(np.quantile(apart, 0.05))
 
 
 def day_shape(arrival_s: NDArray[np.float64], first_s: float) -> DayShape:

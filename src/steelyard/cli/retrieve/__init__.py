@@ -1,0 +1,22 @@
+"""`steelyard retrieve`: the nearest vectors, from an index whose cost is known."""
+
+import cyclopts
+
+app = cyclopts.App(name="retrieve", help="Build indexes of vectors, search and tune them.")
+VERBS: tuple[tuple[str, str, str], ...] = (
+    (
+        "build",
+        "Build an index of vectors in a file: exact, in cells, or as short codes in cells.",
+        "vectors.npy --out my.index --kind ivfpq",
+    ),
+    ("search", "Find the nearest vectors of each query.", "my.index queries.npy --k 10"),
+    (
+        "tune",
+        "Find the fewest cells to look into for a recall, and check them on other queries.",
+        "my.index queries.npy --vectors vectors.npy --recall 0.95",
+    ),
+)
+"""Verb, one line of help, and the words of its example."""
+for name, text, example in VERBS:
+    told = f"{text}\n\nExample: steelyard retrieve {name} {example}"
+    app.command(f"steelyard.cli.retrieve.{name}:{name}", name=name, help=told)

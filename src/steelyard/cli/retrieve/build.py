@@ -1,0 +1,140 @@
+"""`steelyard retrieve build`: an index of the vectors in a file."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import cyclopts
+import numpy as np
+from numpy.typing import NDArray
+
+from steelyard.cli.following import say_next
+from steelyard.cli.output import Switch, print_report
+from steelyard.errors import ConfigError
+from steelyard.retrieve import IVFPQ, IVFFastScan, IVFFlat
+from steelyard.retrieve.reading import read_vectors
+from steelyard.runs.progress import progress
+from steelyard.runs.report import Facts, Report, Section
+from steelyard.units import pretty
+
+__all__ = ["build"]
+
+Kind = Literal["flat", "ivf", "ivfpq", "fastscan"]
+_BATCH = 50_000
+_SAMPLE_PER_CELL = 64
+
+
+@cyclopts.Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class IndexOptions:
+    """What the index is like.
+
+    Args:
+        kind: flat compares every vector and is exact; ivf looks into some cells only; ivfpq keeps
+            short codes in the cells; fastscan keeps shorter ones and compares the best again.
+        cells: number of cells; four times the square root of the vectors when 0.
+        code_bytes: bytes of a code of ivfpq; fastscan takes a quarter of the numbers of a vector.
+        rotate: rotate vectors first, so that codes lose less.
+        rerank: keep whole vectors as well, and compare so many candidates per wanted neighbour
+            again; fastscan takes 8 when 0.
+        metric: l2 for squared distances, ip for inner products.
+        store: what whole vectors are kept as; uint8 for whole numbers from 0 to 255.
+    """
+
+    kind: Kind = "ivf"
+    cells: int = 0
+    code_bytes: int = 16
+    rotate: Switch = False
+    rerank: int = 0
+    metric: Literal["l2", "ip"] = "l2"
+    store: Literal["float32", "uint8"] = "float32"
+
+    def made(self, dim: int, count: int) -> IVFFlat | IVFPQ | IVFFastScan:
+        """Return the index without vectors."""
+        if self.kind == "flat":
+            return IVFFlat(dim, metric=self.metric, store=self.store)
+        if self.cells < 0:
+            raise ConfigError(f"--cells is {self.cells}, but must be 0 or more")
+        cells = min(self.cells or round(4 * count**0.5), count)
+        nprobe = max(1, cells // 100)
+        if self.kind == "ivf":
+            return IVFFlat(dim, nlist=cells, nprobe=nprobe, metric=self.metric, store=self.store)
+        if self.kind == "fastscan":
+            again = self.rerank or 8
+            return IVFFastScan(dim, nlist=cells, nprobe=nprobe, metric=self.metric, rerank=again)
+        return IVFPQ(
+            dim,
+            nlist=cells,
+            parts=self.code_bytes,
+            nprobe=nprobe,
+            metric=self.metric,
+            rotate=self.rotate,
+            rerank=self.rerank,
+        )
+
+
+def build(
+    vectors: Path,
+    *,
+    out: Path,
+    options: IndexOptions | None = None,
+    seed: int = 0,
+    json: Switch = False,
+) -> None:
+    """Build an index of vectors in a file: exact, in cells, or as short codes in cells.
+
+    Example: steelyard retrieve build vectors.npy --out my.index --kind ivfpq
+
+    Args:
+        vectors: .npy, .fvecs or .bvecs file; a vector's number is its row, from 0.
+        out: file for the index.
+        options: what the index is like.
+        seed: seed of the sample and of the first centers.
+        json: print JSON instead of a table.
+    """
+    rows = read_vectors(vectors)
+    index = (options or IndexOptions()).made(rows.shape[1], len(rows))
+    began_s = time.perf_counter()
+    with progress("build", total=float(len(rows)), quiet=json) as advance:
+        index.train(_sample(rows, index.nlist, seed), seed=seed)
+        for first in range(0, len(rows), _BATCH):
+            part = rows[first : first + _BATCH]
+            index.add(part)
+            advance(float(first + len(part)), f"{first + len(part):,} vectors")
+        index.save(out)
+    took_s = time.perf_counter() - began_s
+    _show(index, out, took_s, json)
+    if not json:
+        say_next("retrieve", "search", out, "queries.npy")
+
+
+def _sample(rows: NDArray[np.generic], cells: int, seed: int) -> NDArray[np.generic]:
+    """Return the vectors that cells are learned from, in the order of the file."""
+    most = max(_SAMPLE_PER_CELL * cells, 65_536)
+    if len(rows) <= most:
+        return rows
+    places = np.random.default_rng(seed).choice(len(rows), most, replace=False)
+    return rows[np.sort(places)]
+
+
+def _show(index: IVFFlat | IVFPQ | IVFFastScan, out: Path, took_s: float, json: bool) -> None:
+    """Print what was built."""
+    memory = index.memory_bytes()
+    total = sum(memory.values())
+    facts = [
+        ("vectors", f"{len(index):,} of {index.dim} numbers", ""),
+        ("cells", f"{index.nlist:,}, {index.nprobe} searched unless asked otherwise", ""),
+        ("memory", pretty(total, "byte"), "measured"),
+        ("bytes per vector", f"{total / len(index):.1f}", "measured"),
+        ("time", pretty(took_s, "s"), "measured"),
+    ]
+    facts += [(f"memory, {name}", pretty(size, "byte"), "") for name, size in memory.items()]
+    page = Report(f"Index {out}", index.kind, [Section("Index", [Facts(facts)])])
+    values = {
+        "settings": index.settings(),
+        "vectors": len(index),
+        "memory_bytes": memory,
+        "seconds": took_s,
+    }
+    print_report(page, json=json, values=values)

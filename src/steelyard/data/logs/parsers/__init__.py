@@ -1,0 +1,1 @@
+"""Parsers of the literature, as their authors' programs run them, for comparison."""

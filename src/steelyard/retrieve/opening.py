@@ -1,0 +1,30 @@
+"""An index of any kind from its file."""
+
+from pathlib import Path
+
+from steelyard.errors import DataError
+from steelyard.retrieve.fast import IVFFastScan
+from steelyard.retrieve.ivf import IVFFlat
+from steelyard.retrieve.ivfpq import IVFPQ
+from steelyard.retrieve.storage import read_index
+
+__all__ = ["open_index"]
+
+
+def open_index(path: Path) -> IVFFlat | IVFPQ | IVFFastScan:
+    """Open an index; its arrays are mapped and checked.
+
+    Args:
+        path: file that `save` wrote.
+
+    Returns:
+        The index.
+
+    Raises:
+        DataError: the file cannot be read, is no index, or is damaged (the section is named).
+    """
+    kind, settings, rows, learned = read_index(path)
+    kinds = {made.kind: made for made in (IVFFlat, IVFPQ, IVFFastScan)}
+    if kind not in kinds:
+        raise DataError(f"{path} holds an index of kind {kind!r}", hint=f"known: {list(kinds)}")
+    return kinds[kind].restored(settings, rows, learned)
