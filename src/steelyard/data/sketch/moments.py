@@ -47,16 +47,17 @@ def _total(values: np.ndarray) -> float:
 
 
 @njit(fastmath={"reassoc"})
-def _powers(values: np.ndarray, mean: float) -> tuple[float, float, float]:
-    """Return the sums of the second to fourth powers about a mean."""
-    second = third = fourth = 0.0
+def _powers(values: np.ndarray, mean: float) -> tuple[float, float, float, float]:
+    """Return the sums of the first to fourth powers about a mean."""
+    first = second = third = fourth = 0.0
     for value in values:
         apart = value - mean
+        first += apart
         square = apart * apart
         second += square
         third += square * apart
         fourth += square * square
-    return second, third, fourth
+    return first, second, third, fourth
 
 
 @njit(error_model="numpy")
@@ -71,8 +72,14 @@ def _add(state: np.ndarray, values: np.ndarray) -> None:
             block = block[np.isfinite(block)]
             total = _total(block)
         if len(block):
-            part[_COUNT], part[_MEAN] = len(block), total / len(block)
-            part[_SECOND], part[_THIRD], part[_FOURTH] = _powers(block, part[_MEAN])
+            mean = total / len(block)
+            first, second, third, fourth = _powers(block, mean)
+            # What is left about the mean is what rounding of the sum took from it.
+            off = first / len(block)
+            part[_COUNT], part[_MEAN] = len(block), mean + off
+            part[_SECOND] = second - off * first
+            part[_THIRD] = third - 3 * off * second
+            part[_FOURTH] = fourth - 4 * off * third
             _merge(state, part)
 
 
