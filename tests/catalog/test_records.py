@@ -15,6 +15,7 @@ _GET = {
     "clusters": catalog.cluster,
     "sites": catalog.site,
     "datacenters": catalog.datacenter,
+    "storage": catalog.storage_tier,
 }
 
 
@@ -32,6 +33,7 @@ def folder(tmp_path, monkeypatch):
         ("clusters", 12),
         ("sites", 8),
         ("datacenters", 4),
+        ("storage", 5),
         ("architectures", 25),
     ],
 )
@@ -244,3 +246,21 @@ def test_every_price_has_its_month_and_source():
             (record.purchase_usd, record.purchase_date, record.purchase_source),
         ):
             assert not price or (re.fullmatch(r"20\d\d-[01]\d", month) and source), name
+
+
+def test_reading_from_storage_costs_what_the_list_says(folder):
+    tiers = [catalog.storage_tier(name) for name in ("s3-standard", "s3-infrequent-access")]
+    # A terabyte by ten thousand requests, out of the region; the sums are done by hand.
+    costs = [tier.read_usd(1e12, 10_000, leaves=True) for tier in tiers]
+    assert costs == pytest.approx([0.004 + 90.0, 0.01 + 100.0])
+    assert tiers[0].read_usd(1e12, 10_000, leaves=False) == pytest.approx(0.004)
+    assert tiers[0].first_byte_s == 0.15
+
+
+def test_storage_with_a_negative_price_is_refused(folder):
+    (folder / "mine.toml").write_text(
+        '[storage.tape]\nvendor = "x"\nusd_per_gb_month = -1\nleast_days = -2\n'
+    )
+    with pytest.raises(CatalogError, match="usd_per_gb_month") as caught:
+        catalog.storage_tier("tape")
+    assert "least_days" in str(caught.value)

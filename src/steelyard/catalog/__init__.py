@@ -1,4 +1,4 @@
-"""Facts: accelerators, clusters, sites, data centers, architectures, and what was measured here.
+"""Facts: accelerators, clusters, sites, storage, data centers, architectures, and what was measured here.
 
 `calibrate` stands in `steelyard.catalog.calibrate`, because it needs torch.
 """
@@ -19,7 +19,9 @@ from steelyard.catalog.records import (
     record,
     site,
     site_of,
+    storage_tier,
 )
+from steelyard.catalog.storage import StorageTier
 from steelyard.catalog.stored import load_calibration, store_calibration
 
 __all__ = [
@@ -33,6 +35,7 @@ __all__ = [
     "ParameterCount",
     "RackGroup",
     "Site",
+    "StorageTier",
     "accelerator",
     "architecture_by_name",
     "cluster",
@@ -44,6 +47,7 @@ __all__ = [
     "record",
     "site",
     "site_of",
+    "storage_tier",
     "store_calibration",
     "to_huggingface",
 ]

@@ -7,6 +7,7 @@ from typing import Any, get_type_hints
 
 from steelyard.catalog.datacenter import DataCenterSpec, RackGroup
 from steelyard.catalog.hardware import Accelerator, Cluster, Site
+from steelyard.catalog.storage import StorageTier
 from steelyard.catalog.validate import validate
 from steelyard.config import convert
 from steelyard.errors import CatalogError, SteelyardError
@@ -30,6 +31,7 @@ _GOOD: dict[type, dict[str, Any]] = {
         "accelerators_per_node": 1,
     },
     Site: {"country": "x", "pue": 1.0},
+    StorageTier: {"vendor": "x"},
     DataCenterSpec: {
         "site": "x",
         "racks": (RackGroup(racks=1, servers=1, server_full_w=2.0, server_idle_w=1.0),),
@@ -49,7 +51,7 @@ def faults(
 
     Args:
         values: fields as they stand in the file.
-        kind: `Accelerator`, `Cluster`, `Site` or `DataCenterSpec`.
+        kind: `Accelerator`, `Cluster`, `Site`, `DataCenterSpec` or `StorageTier`.
         where: file and record, for messages.
         read: turns a field's text into SI units; raises a SteelyardError.
 

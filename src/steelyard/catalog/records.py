@@ -2,7 +2,7 @@
 
 The package's records stand in `catalog/data/*.toml`, the user's in `<user folder>/catalog/*.toml`,
 both as tables `[accelerators.NAME]`, `[clusters.NAME]`, `[sites.NAME]`, `[architectures.NAME]`,
-`[datacenters.NAME]`.
+`[datacenters.NAME]`, `[storage.NAME]`.
 Numbers may be plain SI values or text with a unit ("80 GB", "989.4 TFLOP/s"). A user's table of a
 known name changes only the fields it gives.
 """
@@ -21,12 +21,19 @@ from steelyard.catalog.calibration import Calibration
 from steelyard.catalog.datacenter import DataCenterSpec
 from steelyard.catalog.faults import faults
 from steelyard.catalog.hardware import Accelerator, Cluster, Site
-from steelyard.catalog.stored import THIS_MACHINE, accelerator_of, cluster_of, load_calibration
+from steelyard.catalog.si import in_si
+from steelyard.catalog.storage import StorageTier
+from steelyard.catalog.stored import (
+    THIS_MACHINE,
+    accelerator_of,
+    cluster_of,
+    disk_of,
+    load_calibration,
+)
 from steelyard.catalog.validate import validate
 from steelyard.config import convert
 from steelyard.errors import CatalogError, ConfigError, merged
 from steelyard.files import user_dir
-from steelyard.units import parse
 
 __all__ = [
     "KINDS",
@@ -41,41 +48,33 @@ __all__ = [
     "record",
     "site",
     "site_of",
+    "storage_tier",
     "user_folder",
 ]
 
-Kind = Literal["architectures", "accelerators", "clusters", "sites", "datacenters"]
+Kind = Literal["architectures", "accelerators", "clusters", "sites", "datacenters", "storage"]
 KINDS: dict[str, type] = {
     "architectures": Architecture,
     "accelerators": Accelerator,
     "clusters": Cluster,
     "sites": Site,
     "datacenters": DataCenterSpec,
+    "storage": StorageTier,
 }
 """Kinds of record by the name of their table."""
 
 WORLD_AVERAGE = "world-average"
 """Site with the mean overhead, price and carbon intensity of the world."""
 
-Record = Architecture | Accelerator | Cluster | Site | DataCenterSpec
-R = TypeVar("R", Architecture, Accelerator, Cluster, Site, DataCenterSpec)
+Record = Architecture | Accelerator | Cluster | Site | DataCenterSpec | StorageTier
+R = TypeVar("R", Architecture, Accelerator, Cluster, Site, DataCenterSpec, StorageTier)
 _DATA = Path(__file__).parent / "data"
 _MEASURED: dict[str, Callable[[Calibration], Record]] = {
     "accelerators": accelerator_of,
     "clusters": cluster_of,
+    "storage": disk_of,
 }
 """Makers of the records that a calibration stands for, by kind."""
-
-_UNITS = (
-    ("_flops_per_s", "FLOP/s"),
-    ("bytes_per_s", "byte/s"),
-    ("latency_s", "s"),
-    ("_bytes", "byte"),
-    ("_w", "W"),
-    ("_j", "J"),
-    ("_parameters", "parameter"),
-)
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Table:
@@ -94,10 +93,10 @@ def names(kind: Kind | str) -> list[str]:
     """List the names of one kind, in the order of the files, the user's new ones last.
 
     Args:
-        kind: "architectures", "accelerators", "clusters", "sites" or "datacenters".
+        kind: one of `KINDS`.
 
     Returns:
-        Names; a calibrated machine adds "this-machine" to accelerators and clusters.
+        Names; a calibrated machine adds "this-machine" to accelerators, clusters and storage.
 
     Raises:
         CatalogError: the kind is unknown, or a user file cannot be read.
@@ -112,9 +111,9 @@ def record(kind: Kind | str, name: str) -> Record:
     """Look a record of any kind up.
 
     Args:
-        kind: "architectures", "accelerators", "clusters", "sites" or "datacenters".
+        kind: one of `KINDS`.
         name: as `names` lists it; case and punctuation other than dots do not matter.
-            "this-machine" is the stored calibration, as an accelerator and as a cluster of one.
+            "this-machine" is the stored calibration, as an accelerator, a cluster of one, and a disk.
             "mine.toml" is the only record of that kind in a file of one's own, "mine.toml#NAME" one
             of several.
 
@@ -178,6 +177,11 @@ def site(name: str) -> Site:
 def datacenter(name: str) -> DataCenterSpec:
     """Return a data center, looked up as by `record`."""
     return _typed("datacenters", name, DataCenterSpec)
+
+
+def storage_tier(name: str) -> StorageTier:
+    """Return a storage tier, looked up as by `record`."""
+    return _typed("storage", name, StorageTier)
 
 
 def site_of(where: Cluster) -> Site:
@@ -265,13 +269,13 @@ def _made(kind: str, name: str, table: _Table) -> Record:
     where = f"{table.file}: [{kind}.{name}]"
     given = {"name": name} | dict(table.values)
     try:
-        values = {field: _in_si(field, value, where) for field, value in given.items()}
+        values = {field: in_si(field, value, where) for field, value in given.items()}
         made = convert(values, KINDS[kind], where=where)
         validate(made, where=where)
     except (ConfigError, CatalogError) as error:
         if kind != "architectures":
             found = faults(
-                given, KINDS[kind], where=where, read=lambda field, item: _in_si(field, item, where)
+                given, KINDS[kind], where=where, read=lambda field, item: in_si(field, item, where)
             )
             if len(found) > 1:
                 raise merged(found) from error
@@ -315,25 +319,6 @@ def _from_file(kind: str, name: str) -> Record:
         if getattr(made, field) in content.get(part, {})
     }
     return _with_part(dataclasses.replace(made, **beside))
-
-
-def _in_si(field: str, value: Any, where: str) -> Any:
-    """Read text with a unit where the field's name carries one."""
-    unit = next((unit for suffix, unit in _UNITS if field.endswith(suffix)), None)
-    if unit and isinstance(value, dict):
-        return {key: _in_si(field, item, f"{where} {key}") for key, item in value.items()}
-    if field == "levels" and isinstance(value, list):
-        return [_level_in_si(item, f"{where} level {place}") for place, item in enumerate(value)]
-    if unit and isinstance(value, str):
-        return parse(value, unit, where=f"{where} field '{field}'")
-    return value
-
-
-def _level_in_si(level: Any, where: str) -> Any:
-    """Read the fields of one level of links; what is no table is left for the conversion."""
-    if not isinstance(level, dict):
-        return level
-    return {field: _in_si(field, value, where) for field, value in level.items()}
 
 
 def _tables(kind: str) -> dict[str, _Table]:

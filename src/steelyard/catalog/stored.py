@@ -5,6 +5,7 @@ from pathlib import Path
 
 from steelyard.catalog.calibration import Calibration
 from steelyard.catalog.hardware import Accelerator, Cluster
+from steelyard.catalog.storage import StorageTier
 from steelyard.config import convert
 from steelyard.errors import CalibrationError, SteelyardError
 from steelyard.files import read_json, user_dir, write_json
@@ -14,12 +15,13 @@ __all__ = [
     "accelerator_of",
     "calibration_path",
     "cluster_of",
+    "disk_of",
     "load_calibration",
     "store_calibration",
 ]
 
 THIS_MACHINE = "this-machine"
-"""Name of the calibrated machine among accelerators and clusters."""
+"""Name of the calibrated machine among accelerators, clusters and storage."""
 
 
 def calibration_path() -> Path:
@@ -102,4 +104,19 @@ def cluster_of(calibration: Calibration) -> Cluster:
         topology="one machine",
         confidence="measured",
         source=record.source,
+    )
+
+
+def disk_of(calibration: Calibration) -> StorageTier:
+    """Make the storage tier of a calibrated machine's disk; keeping and reading cost nothing."""
+    record = accelerator_of(calibration)
+    how = "page cache bypassed" if calibration.disk_direct else "page cache not bypassed"
+    return StorageTier(
+        name=calibration.machine,
+        vendor="disk of this machine",
+        region="here",
+        schemes=("file",),
+        bytes_per_s=calibration.disk_read_bytes_per_s,
+        confidence="measured",
+        source=f"{record.source}, {how}",
     )

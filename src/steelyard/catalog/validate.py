@@ -1,11 +1,13 @@
 """Checks of single catalog records; every message names file, record and field."""
 
 import math
+from dataclasses import fields
 from typing import Any
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.datacenter import DataCenterSpec, RackGroup
 from steelyard.catalog.hardware import Accelerator, Cluster, Site
+from steelyard.catalog.storage import StorageTier
 from steelyard.errors import CatalogError, merged
 
 __all__ = ["CONFIDENCES", "validate", "validate_architecture"]
@@ -320,6 +322,12 @@ def _datacenter_rules(record: DataCenterSpec) -> dict[str, tuple[bool, str]]:
     )
 
 
+def _storage_rules(record: StorageTier) -> dict[str, tuple[bool, str]]:
+    """Make the rules of storage tiers."""
+    prices = [item.name for item in fields(record) if "usd_per" in item.name]
+    return _not_negative(record, *prices, "first_byte_s", "bytes_per_s", "least_days")
+
+
 def _is_possible_rack(group: RackGroup) -> bool:
     """Say whether servers of a group can exist."""
     has_chips = bool(group.accelerator) and group.accelerators_per_server > 0
@@ -333,7 +341,9 @@ def _is_possible_rack(group: RackGroup) -> bool:
 
 
 def validate(
-    record: Architecture | Accelerator | Cluster | Site | DataCenterSpec, *, where: str
+    record: Architecture | Accelerator | Cluster | Site | DataCenterSpec | StorageTier,
+    *,
+    where: str,
 ) -> None:
     """Refuse a record that contradicts itself or does not say where it comes from.
 
@@ -356,5 +366,7 @@ def validate(
         validate_architecture(record, where=where)
     elif isinstance(record, DataCenterSpec):
         _check(record, where, stated | _datacenter_rules(record))
+    elif isinstance(record, StorageTier):
+        _check(record, where, stated | _storage_rules(record))
     else:
         _check(record, where, stated | _hardware_rules(record))

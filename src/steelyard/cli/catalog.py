@@ -18,7 +18,7 @@ from steelyard.units import pretty
 
 app = cyclopts.App(
     name="catalog",
-    help="Accelerators, clusters, sites, data centers and architectures, each with its source.",
+    help="Accelerators, clusters, sites, storage, data centers, architectures, each with its source.",
 )
 
 _COLUMNS: dict[str, tuple[tuple[str, str], ...]] = {
@@ -60,6 +60,16 @@ _COLUMNS: dict[str, tuple[tuple[str, str], ...]] = {
         ("battery_j", "J"),
         ("confidence", ""),
     ),
+    "storage": (
+        ("usd_per_gb_month", ""),
+        ("read_usd_per_request", ""),
+        ("retrieval_usd_per_gb", ""),
+        ("egress_usd_per_gb", ""),
+        ("first_byte_s", "s"),
+        ("bytes_per_s", "byte/s"),
+        ("price_date", ""),
+        ("confidence", ""),
+    ),
     "architectures": (
         ("kind", ""),
         ("parameters", "count"),
@@ -81,6 +91,13 @@ _HEADS = {
     "num_nodes": "nodes",
     "accelerators_per_node": "per node",
     "price_usd_per_kwh": "USD/kWh",
+    "usd_per_gb_month": "USD/GB-month",
+    "read_usd_per_request": "USD/read",
+    "retrieval_usd_per_gb": "USD/GB read",
+    "egress_usd_per_gb": "USD/GB out",
+    "first_byte_s": "first byte",
+    "bytes_per_s": "connection",
+    "price_date": "prices of",
     "num_servers": "servers",
     "chiller_cop": "COP",
     "economizer_approach_c": "economizer",
@@ -93,13 +110,15 @@ _HEADS = {
     "num_kv_heads": "kv heads",
     "vocab_size": "vocabulary",
 }
+_PLURALS = {"storage": "storage tiers"}
 _WORDS = ("vendor", "site", "accelerator", "country", "kind", "confidence")
 """Columns that hold words."""
 
 _UNITS = (
     ("_flops_per_s", "FLOP/s"),
-    ("_bytes_per_s", "byte/s"),
+    ("bytes_per_s", "byte/s"),
     ("_bytes", "byte"),
+    ("_byte_s", "s"),
     ("_w", "W"),
     ("published_parameters", "parameter"),
 )
@@ -112,7 +131,8 @@ def list_records(kind: str = "", *, json: Switch = False) -> None:
     Example: steelyard catalog list accelerators
 
     Args:
-        kind: architectures, accelerators, clusters, sites or datacenters; empty counts each.
+        kind: architectures, accelerators, clusters, sites, datacenters or storage; empty counts
+            each.
         json: print JSON instead of tables.
     """
     if kind:
@@ -158,6 +178,7 @@ _NEXT = {
     "clusters": ("plan", "train", "--budget", "1 day", "--cluster"),
     "sites": ("plan", "which", "--model", "llama-3.1-8b", "--tokens", "300B", "--site"),
     "datacenters": ("operate", "datacenter", "--datacenter"),
+    "storage": ("data", "table", "profile", "FILES", "--dry-run", "--storage"),
 }
 """What to ask about a record of each kind, before its name."""
 
@@ -232,7 +253,7 @@ def _print_records(kind: str, records: list[Any]) -> None:
     ]
     console = screen()
     console.print(grid([GridColumn(head="name"), *columns], rows, console.width), soft_wrap=True)
-    console.print(f"{len(records)} {kind}; - is unknown", style="dim")
+    console.print(f"{len(records)} {_PLURALS.get(kind, kind)}; - is unknown", style="dim")
 
 
 def _print_one(kind: str, record: Any) -> None:
@@ -261,8 +282,10 @@ def _lines(name: str, value: Any) -> list[tuple[str, str]]:
         return [(name.replace("_", " "), "yes" if value else "no")]
     if isinstance(value, dict):
         return [(f"peak, {key}", pretty(item, unit)) for key, item in value.items()]
+    if isinstance(value, tuple) and all(isinstance(item, str) for item in value):
+        return [(name.replace("_", " "), ", ".join(value))] if value else []
     if not unit:
         return [(name.replace("_", " "), str(value))]
-    label = name.removesuffix("_per_s").removesuffix("_bytes").removesuffix("_w")
+    label = name.removesuffix("_per_s").removesuffix("bytes").removesuffix("_w").strip("_")
     label += " bandwidth" if unit == "byte/s" else ""
-    return [(label.replace("_", " "), pretty(value, unit))]
+    return [(label.replace("_", " ").strip(), pretty(value, unit))]

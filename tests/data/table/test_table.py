@@ -107,7 +107,7 @@ def test_rows_of_later_parts_have_their_number_in_the_file(tmp_path, monkeypatch
     lines[150], lines[160] = "150,bad", "160"
     path = saved(tmp_path, "id,price\n" + "\n".join(lines) + "\n")
     cuts = split_lines(path, quoted=True, split_bytes=100)
-    monkeypatch.setattr("steelyard.data.table.table.split_lines", lambda path, quoted: cuts)
+    monkeypatch.setattr("steelyard.data.table.looking.split_lines", lambda path, **how: cuts)
     table = DataTable.scan(path)
     assert len(table.partitions) > 5
     rows, quarantine = table.collect()

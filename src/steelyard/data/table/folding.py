@@ -13,9 +13,11 @@ import numpy as np
 
 from steelyard.data.pack import Pack, write_pack
 from steelyard.data.stages import hash_of
+from steelyard.data.table.counts import ReadCounts
 from steelyard.data.table.fold import Fold
 from steelyard.data.table.partitions import TableFile, TablePart
 from steelyard.data.table.quarantine import BadRow, Quarantine
+from steelyard.data.table.sources import stamp_of
 from steelyard.errors import ConfigError, DataError
 from steelyard.files import exclusive
 from steelyard.parallel import parallel_map
@@ -159,6 +161,7 @@ def _packed(part: _Part, folds: Sequence[Fold[Any]]) -> dict[str, np.ndarray]:
     bad = {
         "rows": [list(row) for row in part.quarantine.rows],
         "counts": [[*key, count] for key, count in part.quarantine.counts.items()],
+        "reads": [part.quarantine.reads.num_bytes, part.quarantine.reads.requests],
     }
     found = {
         "rows": np.array([part.rows]),
@@ -177,6 +180,7 @@ def _unpacked(
     bad = json.loads(sections[_BAD].tobytes())
     quarantine.rows = [BadRow(*row) for row in bad["rows"]]
     quarantine.counts.update({(file, field, why): n for file, field, why, n in bad["counts"]})
+    quarantine.reads = ReadCounts(*bad["reads"])
     states = []
     for place, fold in enumerate(folds):
         begins = f"{_STATE}/{place}/"
@@ -224,9 +228,8 @@ class _Journal:
                 "a journal cannot tell whether steps are the same as before",
                 hint="leave the journal out, or write the table with its steps first",
             )
-        stats = {item.path: Path(item.path).stat() for item in table.files}
         self._key = hash_of(
-            [[path, stat.st_size, stat.st_mtime_ns] for path, stat in stats.items()],
+            [[item.path, stamp_of(item.path)] for item in table.files],
             [[part.path, part.first, part.last] for part in table.partitions],
             str(table.schema),
             list(names),

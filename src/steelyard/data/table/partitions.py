@@ -1,15 +1,15 @@
 """Which files a table has, and the parts of them that are read at once."""
 
-import glob
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from steelyard.data.table.sources import Found, is_remote, list_found
 from steelyard.errors import DataError
 
-__all__ = ["FORMATS", "TableFile", "TablePart", "format_of", "list_files", "split_lines"]
+__all__ = ["FORMATS", "TableFile", "TablePart", "format_of", "is_gzip", "list_files", "split_lines"]
 
 FORMATS = {
     ".csv": "csv",
@@ -35,11 +35,13 @@ class TableFile:
         path: where it is.
         num_bytes: its size.
         columns: names in the file, in their order.
+        rows: their number where the file says it, None in text.
     """
 
     path: str
     num_bytes: int
     columns: tuple[str, ...]
+    rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class TablePart:
         last: one past the last.
         first_row: row of the file at which the part begins, from 1, the line of names left out.
         num_bytes: bytes on disk.
+        rows: their number where the file says it, None in text.
     """
 
     path: str
@@ -61,6 +64,13 @@ class TablePart:
     last: int
     first_row: int
     num_bytes: int
+    rows: int | None = None
+
+
+def is_gzip(path: str) -> bool:
+    """Return whether a file is compressed as a whole."""
+    plain = path.partition("?")[0] if is_remote(path) else path
+    return plain.lower().endswith(".gz")
 
 
 def format_of(path: str) -> str:
@@ -72,17 +82,18 @@ def format_of(path: str) -> str:
     Returns:
         One of the values of `FORMATS`, empty for none of them.
     """
-    name = path.lower().removesuffix(".gz")
+    plain = (path.partition("?")[0] if is_remote(path) else path).lower()
+    name = plain.removesuffix(".gz")
     found = next((kind for end, kind in FORMATS.items() if name.endswith(end)), "")
     # Compressed columns are compressed inside: a whole file of them cannot be sought.
-    return "" if found in ("parquet", "arrow") and path.lower().endswith(".gz") else found
+    return "" if found in ("parquet", "arrow") and plain.endswith(".gz") else found
 
 
-def list_files(sources: Sequence[str | Path]) -> list[str]:
-    """Return the files of paths, patterns and folders.
+def list_files(sources: Sequence[str | Path]) -> list[Found]:
+    """Return the files of paths, patterns, folders and addresses.
 
     Args:
-        sources: paths, patterns with *, and folders, which are searched with all below.
+        sources: paths, patterns with *, folders, which are searched with all below, and addresses.
 
     Returns:
         Files that are tables, each once, by name within a source.
@@ -90,16 +101,10 @@ def list_files(sources: Sequence[str | Path]) -> list[str]:
     Raises:
         DataError: a source names no table.
     """
-    found: list[str] = []
+    found: list[Found] = []
     for source in map(str, sources):
-        if Path(source).is_dir():
-            listed = sorted(str(path) for path in Path(source).rglob("*") if path.is_file())
-        elif Path(source).is_file():
-            listed = [source]
-        else:
-            # A pattern may be absolute, which `Path.glob` refuses.
-            listed = sorted(glob.glob(source, recursive=True))  # noqa: PTH207
-        tables = [path for path in listed if format_of(path)]
+        listed = list_found(source)
+        tables = [item for item in listed if format_of(item.path)]
         if not tables:
             raise DataError(
                 f"{source} is of no known format" if listed else f"no file at {source}",

@@ -4,6 +4,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from steelyard.data.table.counts import ReadCounts
+
 __all__ = ["BadRow", "Quarantine"]
 
 _KEPT = 1000
@@ -37,10 +39,12 @@ class Quarantine:
     Attributes:
         rows: the first.
         counts: number by file, field and reason.
+        reads: what was read of the files to find them.
     """
 
     rows: list[BadRow] = field(default_factory=list)
     counts: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    reads: ReadCounts = field(default_factory=ReadCounts)
 
     @property
     def total(self) -> int:
@@ -56,4 +60,5 @@ class Quarantine:
     def merge(self, later: "Quarantine") -> None:
         """Take in the rows of later parts of the table."""
         self.counts.update(later.counts)
+        self.reads.add(later.reads)
         self.rows = (self.rows + later.rows)[:_KEPT]

@@ -7,32 +7,42 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from steelyard.data.table.counts import ReadCounts
 from steelyard.data.table.kinds import as_kind
-from steelyard.data.table.partitions import TablePart
+from steelyard.data.table.partitions import TablePart, is_gzip
 from steelyard.data.table.quarantine import BadRow, Quarantine
+from steelyard.data.table.sources import open_source
 from steelyard.errors import DataError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["MISSING", "column_names", "read_partition", "read_texts"]
+__all__ = ["BATCH_ROWS", "BLOCK_BYTES", "MISSING", "column_names", "opened_text", "read_partition", "read_texts"]
 
 MISSING = ("", "NA", "N/A", "#N/A", "NULL", "null", "None", "NaN", "nan")
 """Texts that stand for a missing value."""
-_BLOCK_BYTES = 1 << 20
-_BATCH_ROWS = 65_536
+BLOCK_BYTES = 1 << 20
+BATCH_ROWS = 65_536
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
 
 
-def _opened(partition: TablePart) -> Any:
+def _opened(partition: TablePart, counts: ReadCounts) -> Any:
     """Open the bytes of a part for reading."""
-    import pyarrow as pa
+    file = open_source(partition.path, counts)
+    if is_gzip(partition.path):
+        return gzip.open(file)
+    return file.get_stream(partition.first, partition.last - partition.first)
 
-    if partition.path.lower().endswith(".gz"):
-        return gzip.open(partition.path)
-    if partition.first == 0 and partition.last == partition.num_bytes:
-        return pa.OSFile(partition.path)
-    return pa.OSFile(partition.path).get_stream(partition.first, partition.last - partition.first)
+
+def opened_text(path: str, counts: ReadCounts) -> Any:
+    """Return a file of lines, opened at its beginning, decompressed.
+
+    Args:
+        path: the file.
+        counts: takes in what is read of it, compressed.
+    """
+    file = open_source(path, counts)
+    return gzip.open(file) if is_gzip(path) else file
 
 
 def column_names(path: str, format: str) -> list[str]:
@@ -52,8 +62,8 @@ def column_names(path: str, format: str) -> list[str]:
     from pyarrow import csv
 
     try:
-        with _opened(TablePart(path, format, 0, 0, 1, 0)) as file:
-            block = file.read(_BLOCK_BYTES)
+        with opened_text(path, ReadCounts()) as file:
+            block = file.read(BLOCK_BYTES)
         line = csv.read_csv(
             pa.BufferReader(block.partition(b"\n")[0] + b"\n" if b'"' not in block else block),
             read_options=csv.ReadOptions(use_threads=False),
@@ -116,12 +126,12 @@ def _separated(
         quarantine.add(BadRow(partition.path, bad_rows[-1], "", row.text, reason))
         return "skip"
 
-    with _opened(partition) as file:
+    with _opened(partition, quarantine.reads) as file:
         batches = csv.open_csv(
             file,
             read_options=csv.ReadOptions(
                 use_threads=False,
-                block_size=_BLOCK_BYTES,
+                block_size=BLOCK_BYTES,
                 column_names=names,
                 skip_rows=1 if partition.first == 0 else 0,
             ),
@@ -160,7 +170,7 @@ def _json_lines(
     """Read JSON objects, one a line."""
     rows: list[list[str | None]] = []
     numbers: list[int] = []
-    with _opened(partition) as file:
+    with _opened(partition, quarantine.reads) as file:
         for place, line in enumerate(cast(IO[bytes], _lines(file)), start=partition.first_row):
             if not line.strip():
                 continue
@@ -171,7 +181,7 @@ def _json_lines(
                 continue
             rows.append([_text(found.get(name)) for name in names])
             numbers.append(place)
-            if len(rows) == _BATCH_ROWS:
+            if len(rows) == BATCH_ROWS:
                 yield _text_batch(rows, names), np.array(numbers)
                 rows, numbers = [], []
     if rows:
@@ -181,7 +191,7 @@ def _json_lines(
 def _lines(file: Any) -> Iterator[bytes]:
     """Return the lines of a file, of Arrow's streams too."""
     left = b""
-    while block := file.read(_BLOCK_BYTES):
+    while block := file.read(BLOCK_BYTES):
         *whole, left = (left + block).split(b"\n")
         yield from whole
     if left:
@@ -234,7 +244,7 @@ def read_partition(
         DataError: the file cannot be read, or a column cannot be turned into its type.
     """
     if partition.format in ("parquet", "arrow"):
-        yield from _columnar(partition, schema)
+        yield from _columnar(partition, schema, quarantine.reads)
         return
     for batch, rows in read_texts(partition, names, quarantine):
         yield _fitted(batch, rows, (partition.path, kinds, schema), quarantine)
@@ -268,12 +278,14 @@ def _fitted(
     return made.filter(pa.array(~is_bad)) if is_bad.any() else made
 
 
-def _columnar(partition: TablePart, schema: "pa.Schema") -> Iterator["pa.RecordBatch"]:
+def _columnar(
+    partition: TablePart, schema: "pa.Schema", counts: ReadCounts
+) -> Iterator["pa.RecordBatch"]:
     """Read row groups of Parquet or batches of Arrow files."""
     import pyarrow as pa
 
     try:
-        for batch in _own_batches(partition, schema.names):
+        for batch in _own_batches(partition, schema.names, counts):
             yield _cast_to(batch, schema, partition.path)
     except (OSError, pa.ArrowException) as error:
         raise DataError(
@@ -281,18 +293,21 @@ def _columnar(partition: TablePart, schema: "pa.Schema") -> Iterator["pa.RecordB
         ) from error
 
 
-def _own_batches(partition: TablePart, names: list[str]) -> Iterator["pa.RecordBatch"]:
+def _own_batches(
+    partition: TablePart, names: list[str], counts: ReadCounts
+) -> Iterator["pa.RecordBatch"]:
     import pyarrow as pa
     from pyarrow import parquet
 
     if partition.format == "parquet":
         # A buffered stream keeps pages, not whole columns of a row group, in memory.
-        with parquet.ParquetFile(partition.path, buffer_size=1 << 20, pre_buffer=False) as file:
+        source = open_source(partition.path, counts)
+        with parquet.ParquetFile(source, buffer_size=1 << 20, pre_buffer=False) as file:
             own = [name for name in names if name in file.schema_arrow.names]
             groups = list(range(partition.first, partition.last))
-            yield from file.iter_batches(_BATCH_ROWS, row_groups=groups, columns=own)
+            yield from file.iter_batches(BATCH_ROWS, row_groups=groups, columns=own)
         return
-    with pa.OSFile(partition.path) as source, pa.ipc.open_file(source) as reader:
+    with open_source(partition.path, counts) as source, pa.ipc.open_file(source) as reader:
         for place in range(partition.first, partition.last):
             batch = reader.get_batch(place)
             yield batch.select([name for name in names if name in batch.schema.names])
