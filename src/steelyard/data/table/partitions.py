@@ -21,6 +21,7 @@ FORMATS = {
     ".arrow": "arrow",
     ".feather": "arrow",
     ".ipc": "arrow",
+    ".dat": "item lines",
 }
 """Formats by the end of a file's name; text may end in .gz as well."""
 _SPLIT_BYTES = 32 << 20
