@@ -35,6 +35,10 @@ class PackJournal:
     folder: Path
     key: str
 
+    def path(self, name: str) -> Path:
+        """Return the file of a part."""
+        return self.folder / f"{self.key[:16]}-{name}.pack"
+
     def kept(self, name: str, work: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
         """Return a part, doing its work only where it is not there or damaged.
 
@@ -45,7 +49,7 @@ class PackJournal:
         Returns:
             The arrays.
         """
-        path = self.folder / f"{self.key[:16]}-{name}.pack"
+        path = self.path(name)
         if path.is_file():
             try:
                 return Pack.open(path).sections()

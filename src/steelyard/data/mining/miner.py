@@ -23,7 +23,7 @@ from steelyard.errors import CapacityError, ConfigError
 from steelyard.files import exclusive
 from steelyard.parallel import parallel_map
 
-__all__ = ["ITEMSET_BYTES", "MINERS", "TARGETS", "count_itemsets", "mine", "mine_top", "min_count_of"]
+__all__ = ["ITEMSET_BYTES", "MINERS", "TARGETS", "count_itemsets", "mine", "mine_top", "min_count_of", "spans_of"]
 
 MINERS: dict[str, Callable[..., tuple[np.ndarray, np.ndarray, np.ndarray, int]]] = {
     "apriori": apriori,
@@ -198,12 +198,16 @@ def _parts(
 
 def _spans(ready: Prepared) -> list[tuple[int, int]]:
     """Cut the items into ranges of about equal work; never by the number of workers."""
-    later = np.arange(ready.num_items, 0, -1)
-    work = np.cumsum(ready.supports * later)
+    return spans_of(ready.supports)
+
+
+def spans_of(supports: np.ndarray) -> list[tuple[int, int]]:
+    """Cut items of ascending support into ranges of about equal work: first, and one past last."""
+    work = np.cumsum(supports * np.arange(len(supports), 0, -1))
     if not len(work):
         return []
     cuts = np.searchsorted(work, np.linspace(0, work[-1], _PARTS + 1)[1:-1]) + 1
-    edges = np.unique([0, *cuts.tolist(), ready.num_items])
+    edges = np.unique([0, *cuts.tolist(), len(supports)])
     return list(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True))
 
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from steelyard.jit import njit
 
-__all__ = ["Prepared", "prepare"]
+__all__ = ["Prepared", "arranged", "count_items", "prepare"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +58,33 @@ def prepare(
     Returns:
         The baskets by rows and by columns.
     """
-    counts = _counted(begins, items, num_items)
+    counts = count_items(begins, items, num_items)
     frequent = np.flatnonzero(counts >= min_count)
     codes = frequent[np.lexsort((frequent, counts[frequent]))].astype(np.int32)
     numbers = np.full(num_items, -1, np.int32)
     numbers[codes] = np.arange(len(codes), dtype=np.int32)
-    supports = counts[codes]
+    return arranged(begins, items, numbers, codes, counts[codes])
+
+
+def arranged(
+    begins: NDArray[np.int64],
+    items: NDArray[np.int32],
+    numbers: NDArray[np.int32],
+    codes: NDArray[np.int32],
+    supports: NDArray[np.int64],
+) -> Prepared:
+    """Return baskets with items that were numbered before.
+
+    Args:
+        begins: begin of each basket, [baskets + 1].
+        items: items of all baskets.
+        numbers: number by item, -1 for one that is dropped.
+        codes: item by number.
+        supports: baskets that hold each item, by number.
+
+    Returns:
+        The baskets by rows and by columns.
+    """
     columns = np.concatenate([[0], np.cumsum(supports)])
     rows, row_begins = _columns(begins, items, numbers, columns)
     row_items = _rows(row_begins, columns, rows)
@@ -78,7 +99,7 @@ def prepare(
 
 
 @njit()
-def _counted(begins: np.ndarray, items: np.ndarray, num_items: int) -> np.ndarray:
+def count_items(begins: np.ndarray, items: np.ndarray, num_items: int) -> np.ndarray:
     """Count the baskets of each item."""
     counts = np.zeros(num_items, np.int64)
     last = np.full(num_items, -1, np.int64)
