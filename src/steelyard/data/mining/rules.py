@@ -135,7 +135,7 @@ def _measured(itemsets: Itemsets, found: NDArray[np.int64]) -> AssociationRules:
     total = max(itemsets.num_baskets, 1)
     both, left, right = (itemsets.supports[found[:, place]] / total for place in range(3))
     confidence: Any = both / left
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):
         conviction = np.where(confidence < 1, (1 - right) / (1 - confidence), np.inf)
     return AssociationRules(
         itemsets=itemsets,
