@@ -46,6 +46,7 @@ for name, module, text, example in VERBS:
 
 NOUNS: tuple[tuple[str, str], ...] = (
     ("table", "Look at tables in files: CSV, JSON lines, Parquet, Arrow."),
+    ("itemsets", "Find what occurs together in baskets, rules between items, and what that takes."),
 )
 """Nouns with verbs of their own, each an `app` in its file, and one line of help."""
 for name, text in NOUNS:
