@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import cyclopts
 
-from steelyard.cli.data.table import _kinds, _scanned
+from steelyard.cli.data.table import _kinds, _without_arrow
 from steelyard.cli.output import Switch, forecast_table, print_report
 from steelyard.errors import CapacityError, ConfigError
+from steelyard.jit import compiling_told
 from steelyard.quantity import Check, Measurement
 from steelyard.runs.progress import progress
 from steelyard.runs.report import Cell, Checks, Column, Facts, Report, Section, Table
@@ -30,6 +31,7 @@ _Sources = Annotated[
     cyclopts.Parameter(help="Files, patterns such as 'baskets/*.parquet', and folders."),
 ]
 _SHOWN = 20
+_COMPILED = ("the miners", 10.0)
 
 
 @cyclopts.Parameter(name="*")
@@ -56,15 +58,22 @@ class BasketOptions:
             raise ConfigError(
                 "no files are given", hint="steelyard data itemsets mine baskets.dat --support 0.01"
             )
-        return _scanned(sources, _kinds(self.types))
+        try:
+            from steelyard.data.table import DataTable
+
+            return DataTable.scan(*sources, types=_kinds(self.types))
+        except ImportError as error:
+            raise _without_arrow() from error
 
     def read(self, sources: tuple[str, ...], *, quiet: bool) -> "tuple[Baskets, Quarantine]":
         """Read the baskets."""
+        # The table comes first: it is what says that a library is missing.
+        table = self.table(sources)
         from steelyard.data.mining import read_baskets
 
         with progress("read the baskets", quiet=quiet):
             return read_baskets(
-                self.table(sources),
+                table,
                 items=self.items,
                 transaction=self.transaction,
                 item=self.item,
@@ -124,7 +133,7 @@ def mine(
     began_s = time.perf_counter()
     if partition:
         _refuse_partitioned(options, top=top, target=target, max_length=max_length)
-        with progress("mine in parts", quiet=json) as advance:
+        with compiling_told(*_COMPILED), progress("mine in parts", quiet=json) as advance:
             found, quarantine = mine_table(
                 options.table(sources),
                 support,
@@ -139,7 +148,8 @@ def mine(
         told = _forecast(baskets, support, quiet=json) if forecast and support else None
         began_s = time.perf_counter()
         if top:
-            found = mine_top(baskets, top, max_length=max_length)
+            with compiling_told(*_COMPILED):
+                found = mine_top(baskets, top, max_length=max_length)
         else:
             with progress("mine", quiet=json) as advance:
                 found = _mined(
@@ -185,7 +195,8 @@ def _mined(baskets: "Baskets", support: float, **options: Any) -> "Itemsets":
     from steelyard.data.mining import forecast_mining, mine
 
     try:
-        return mine(baskets, support, **options)
+        with compiling_told(*_COMPILED):
+            return mine(baskets, support, **options)
     except CapacityError as error:
         told = forecast_mining(baskets, support).itemsets
         raise CapacityError(
@@ -196,7 +207,7 @@ def _mined(baskets: "Baskets", support: float, **options: Any) -> "Itemsets":
 def _forecast(baskets: "Baskets", support: float, *, quiet: bool) -> "MiningForecast":
     from steelyard.data.mining import forecast_mining
 
-    with progress("forecast", quiet=quiet):
+    with compiling_told(*_COMPILED), progress("forecast", quiet=quiet):
         return forecast_mining(baskets, support)
 
 

@@ -64,7 +64,7 @@ def apriori(
             kept = kept[-1:]
     if not stored:
         kept = [tuple(part[:0] for part in kept[0])]
-    size = min(count, limit)
+    size = count if count <= limit else 0
     tree = [np.concatenate([part[place] for part in kept])[:size] for place in range(3)]
     return tree[0], np.ascontiguousarray(tree[1]), tree[2], count
 

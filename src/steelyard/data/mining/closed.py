@@ -93,7 +93,7 @@ def _closed(first, last, rows, codes, min_count, maximal, limit, stored):  # noq
         )
         if count > limit:
             break
-    kept = min(count, limit) if stored else 0
+    kept = count if stored and count <= limit else 0
     begins, items, supports = out
     return begins[: kept + 1], items[: begins[kept]], supports[:kept], count
 

@@ -47,7 +47,7 @@ def eclat(
 
     Returns:
         Tree of itemsets as in `expand_tree` with the supports (parents, items, supports), and the
-        number of itemsets; where that is above the limit it is a lower bound and the tree is cut.
+        number of itemsets; where that is above the limit it is a lower bound and the tree is empty.
 
     Source: Zaki 2000 (equivalence classes); Zaki and Gouda 2003 (diffsets).
     """
@@ -186,7 +186,7 @@ def _mine(first, last, rows, state, histogram, most, limit, stored, density):  #
             )
         if count > limit:
             break
-    kept = min(count, limit) if stored else 0
+    kept = count if stored and count <= limit else 0
     return parents[:kept], items[:kept], supports[:kept], count
 
 

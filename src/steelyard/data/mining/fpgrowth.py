@@ -89,7 +89,7 @@ def _mine(first, last, rows, min_count, most, limit, stored):
         )
         if count > limit:
             break
-    kept = min(count, limit) if stored else 0
+    kept = count if stored and count <= limit else 0
     return out[0][:kept], out[1][:kept], out[2][:kept], count
 
 

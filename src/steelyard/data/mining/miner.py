@@ -183,8 +183,9 @@ def _parts(
     parts: list[dict[str, np.ndarray]] = []
     total = 0
     for start in range(0, len(spans), workers):
+        some = spans[start : start + workers]
         work = partial(_part, task, keeper)
-        parts += parallel_map(work, spans[start : start + workers], workers=workers)
+        parts += [work(some[0])] if workers == 1 else parallel_map(work, some, workers=workers)
         total = sum(int(part["count"][0]) for part in parts)
         if total > task.limit:
             raise CapacityError(
