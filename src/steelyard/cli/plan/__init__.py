@@ -66,6 +66,11 @@ for name, text, example in (
         "--count 150 --popularity 0.8 --rate '3 request/s'",
     ),
     (
+        "codesign",
+        "Choose an index with codes and the FPGA design that serves it, from measured recalls.",
+        "recalls.csv --vectors 100M --k 10 --recall 0.8 --device U55C",
+    ),
+    (
         "network",
         "Say which routing a traffic needs on a network, and what the others would take.",
         "--topology leaf-spine:16x16x16 --collective halving-doubling",
