@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import time
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
@@ -25,6 +26,7 @@ def peak_bytes():
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
+@cache
 def baskets(path):
     """Read baskets."""
     opened = gzip.open if path.endswith(".gz") else open
@@ -43,14 +45,22 @@ def pyfim(rows, given):
     return time.perf_counter() - begin, len(found)
 
 
-def mlxtend(rows, given):
-    """Mine a one-hot table; encoding is not timed."""
+@cache
+def one_hot(path):
+    """Return a one-hot table."""
     import pandas as pd
-    from mlxtend.frequent_patterns import fpgrowth
     from mlxtend.preprocessing import TransactionEncoder
 
     encoder = TransactionEncoder()
-    table = pd.DataFrame(encoder.fit(rows).transform(rows), columns=encoder.columns_)
+    rows = baskets(path)
+    return pd.DataFrame(encoder.fit(rows).transform(rows), columns=encoder.columns_)
+
+
+def mlxtend(rows, given):
+    """Mine a one-hot table; encoding is not timed."""
+    from mlxtend.frequent_patterns import fpgrowth
+
+    table = one_hot(given["path"])
     begin = time.perf_counter()
     found = fpgrowth(table, min_support=(given["support"] - 0.5) / len(rows))
     return time.perf_counter() - begin, len(found)
@@ -67,7 +77,7 @@ def efficient_apriori(rows, given):
 
 miners = {"pyfim": pyfim, "mlxtend": mlxtend, "efficient-apriori": efficient_apriori}
 if peer == "mlxtend":
-    import mlxtend.frequent_patterns  # noqa: F401
+    import mlxtend.frequent_patterns
     import pandas as pd  # noqa: F401
 before = peak_bytes()
 channel.write(json.dumps({"name": f"{peer} {version(peer)}"}) + "\n")

@@ -153,7 +153,7 @@ def _peers(sets: dict[str, Baskets], rounds: int) -> list[Check]:
     return checks
 
 
-def _beside(  # noqa: PLR0917
+def _beside(
     peer: JsonProcess,
     asked: list[dict[str, str]],
     name: str,
@@ -194,7 +194,7 @@ def _heaton(rows: int) -> list[Check]:
     ):
         # The longest baskets of the second pair are shorter than in the paper: with 50 items at
         # .8 there are too many itemsets for a level-wise miner to hold.
-        common = {} if "most_items" in small else {"most_items": 30}
+        common = {} if "most_items" in small else {"most_items": 24}
         pair = [heaton_baskets(rows, seed=1, **common, **given) for given in (small, large)]
         rivals: dict[str, Callable[[], object]] = {}
         counts: dict[str, int] = {}
@@ -312,7 +312,9 @@ def _memory(quick: bool) -> list[Check]:
     if peer := _peer("mlxtend"):
         count = min_count_of(support, 100_000)
         told = peer.ask({"path": _path("T10I4D100K"), "support": count})
-        print(f"T10I4D100K at {support}: {own / 1e6:.0f} MB, mlxtend {told['peak_bytes'] / 1e6:.0f}")
+        print(
+            f"T10I4D100K at {support}: {own / 1e6:.0f} MB, mlxtend {told['peak_bytes'] / 1e6:.0f}"
+        )
         ratio = own / told["peak_bytes"]
         checks.append(Check("5 peak memory over mlxtend's, T10I4D100K", ratio, 0.1, "lower"))
     rows = 100_000 if quick else 2_000_000

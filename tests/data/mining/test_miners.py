@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyarrow")
 
-from steelyard.data.mining import (  # noqa: E402
+from steelyard.data.mining import (
     Baskets,
     count_itemsets,
     mine,
@@ -20,12 +20,12 @@ from steelyard.data.mining import (  # noqa: E402
     quest_baskets,
     read_baskets,
 )
-from steelyard.data.mining.eclat import eclat  # noqa: E402
-from steelyard.data.mining.growing import expand_tree  # noqa: E402
-from steelyard.data.mining.miner import MINERS, min_count_of  # noqa: E402
-from steelyard.data.mining.preparing import prepare  # noqa: E402
-from steelyard.data.table import DataTable  # noqa: E402
-from steelyard.errors import CapacityError, ConfigError, DataError  # noqa: E402
+from steelyard.data.mining.eclat import eclat
+from steelyard.data.mining.growing import expand_tree
+from steelyard.data.mining.miner import MINERS, min_count_of
+from steelyard.data.mining.preparing import prepare
+from steelyard.data.table import DataTable
+from steelyard.errors import CapacityError, ConfigError, DataError
 
 FIMI = Path("../shared/data/fimi")
 
@@ -48,9 +48,7 @@ def as_dict(found):
 
 def closed_of(all_sets):
     """Return those without an equally frequent superset, and those without any."""
-    larger = {
-        items: [other for other in all_sets if set(items) < set(other)] for items in all_sets
-    }
+    larger = {items: [other for other in all_sets if set(items) < set(other)] for items in all_sets}
     closed = {
         items: count
         for items, count in all_sets.items()
@@ -114,7 +112,8 @@ def fimi():
 
 
 @pytest.mark.parametrize(
-    ("name", "support"), [("mushroom", 0.2), ("chess", 0.7), ("retail", 0.005), ("T10I4D100K", 0.005)]
+    ("name", "support"),
+    [("mushroom", 0.2), ("chess", 0.7), ("retail", 0.005), ("T10I4D100K", 0.005)],
 )
 def test_published_counts_and_hashes(fimi, name, support):
     with (FIMI / "expected_counts.csv").open() as file:

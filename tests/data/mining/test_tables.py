@@ -159,8 +159,7 @@ def test_rules_are_those_of_the_definitions():
         for items, count in (found.itemsets[place] for place in range(len(found.itemsets)))
         for size in (1, 2)
         for right in itertools.combinations(items, size)
-        if len(items) > size
-        and count / len(sets) >= 0.3 * share(set(items) - set(right)) - 1e-12
+        if len(items) > size and count / len(sets) >= 0.3 * share(set(items) - set(right)) - 1e-12
     }
     assert seen == expected
 

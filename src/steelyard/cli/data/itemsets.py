@@ -7,17 +7,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import cyclopts
 
+from steelyard.cli.data.itemset_pages import (
+    MEASURES,
+    SHOWN,
+    advice_page,
+    basket_facts,
+    checked,
+    page_of,
+    plain_check,
+    rule_cells,
+    rule_of,
+    values_of,
+)
 from steelyard.cli.data.table import _kinds, _without_arrow
-from steelyard.cli.output import Switch, forecast_table, print_report
+from steelyard.cli.output import Switch, print_report
 from steelyard.errors import CapacityError, ConfigError
 from steelyard.jit import compiling_told
-from steelyard.quantity import Check, Measurement
 from steelyard.runs.progress import progress
-from steelyard.runs.report import Cell, Checks, Column, Facts, Report, Section, Table
+from steelyard.runs.report import Column, Facts, Report, Section, Table
 from steelyard.units import parse
 
 if TYPE_CHECKING:
-    from steelyard.data.mining import AssociationRules, Baskets, Itemsets, MiningForecast
+    from steelyard.data.mining import Baskets, Itemsets, MiningForecast
     from steelyard.data.table import DataTable, Quarantine
 
 __all__ = ["app"]
@@ -30,7 +41,6 @@ _Sources = Annotated[
     str,
     cyclopts.Parameter(help="Files, patterns such as 'baskets/*.parquet', and folders."),
 ]
-_SHOWN = 20
 _COMPILED = ("the miners", 10.0)
 
 
@@ -80,19 +90,93 @@ class BasketOptions:
             )
 
 
+@cyclopts.Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class MiningOptions:
+    """How itemsets are mined.
+
+    Args:
+        algorithm: auto, apriori, eclat or fpgrowth; all find the same.
+        target: frequent, closed (no larger itemset is as frequent) or maximal (no larger one is
+            frequent).
+        max_length: most items of a frequent itemset; 0 for any.
+        partition: son or pfp, for tables beyond memory: mines parts of the files, or ranges of
+            items.
+        memory: bound on the memory of the result.
+        workers: processes.
+        journal: folder that keeps finished parts; after a kill the same line goes on there.
+    """
+
+    algorithm: str = "auto"
+    target: str = "frequent"
+    max_length: int = 0
+    partition: str = ""
+    memory: str = "4 GB"
+    workers: int = 1
+    journal: Path | None = None
+
+    def check(self, columns: BasketOptions, support: float, top: int) -> None:
+        """Refuse what does not go together."""
+        if bool(support) == bool(top):
+            raise ConfigError(
+                "mining needs a support or a number of itemsets, not both",
+                hint="--support 0.01, or --top 100",
+            )
+        if self.workers < 1:
+            raise ConfigError(f"--workers is {self.workers}, but must be 1 or more")
+        is_long = columns.transaction or columns.item
+        if self.partition and (top or self.target != "frequent" or self.max_length or is_long):
+            raise ConfigError(
+                "--partition finds all frequent itemsets of a column of lists",
+                hint="leave --top, --target, --max-length, --transaction and --item out",
+            )
+
+    def in_parts(
+        self, columns: BasketOptions, sources: tuple[str, ...], support: float, *, quiet: bool
+    ) -> "tuple[Itemsets, Quarantine]":
+        """Mine a table that need not fit in memory."""
+        from steelyard.data.mining import mine_table
+
+        table = columns.table(sources)
+        with compiling_told(*_COMPILED), progress("mine in parts", quiet=quiet) as advance:
+            return mine_table(
+                table,
+                support,
+                how=self.partition,
+                items=columns.items,
+                workers=self.workers,
+                journal=self.journal,
+                done=lambda share: advance(share, ""),
+            )
+
+    def in_memory(self, baskets: "Baskets", support: float, top: int, *, quiet: bool) -> "Itemsets":
+        """Mine baskets in memory."""
+        from steelyard.data.mining import mine_top
+
+        if top:
+            with compiling_told(*_COMPILED):
+                return mine_top(baskets, top, max_length=self.max_length)
+        with progress("mine", quiet=quiet) as advance:
+            return _mined(
+                baskets,
+                support,
+                algorithm=self.algorithm,
+                target=self.target,
+                max_length=self.max_length,
+                memory_bytes=parse(self.memory, "byte"),
+                workers=self.workers,
+                journal=self.journal,
+                done=lambda share: advance(share, ""),
+            )
+
+
 @app.command
 def mine(
     *sources: _Sources,
     support: float = 0.0,
     top: int = 0,
-    options: BasketOptions = BasketOptions(),
-    algorithm: str = "auto",
-    target: str = "frequent",
-    max_length: int = 0,
-    partition: str = "",
-    memory: str = "4 GB",
-    workers: int = 1,
-    journal: Path | None = None,
+    columns: BasketOptions = BasketOptions(),
+    options: MiningOptions = MiningOptions(),
     out: Path | None = None,
     forecast: Switch = False,
     json: Switch = False,
@@ -106,88 +190,43 @@ def mine(
         *sources: files, patterns such as 'baskets/*.parquet', and folders.
         support: share of the baskets that must hold an itemset, above 0 and at most 1.
         top: in place of a support, how many of the most frequent itemsets are wanted.
-        options: which columns hold the baskets.
-        algorithm: auto, apriori, eclat or fpgrowth; all find the same.
-        target: frequent, closed (no larger itemset is as frequent) or maximal (no larger one is
-            frequent).
-        max_length: most items of a frequent itemset; 0 for any.
-        partition: son or pfp, for tables beyond memory: mines parts of the files, or ranges of
-            items.
-        memory: bound on the memory of the result.
-        workers: processes.
-        journal: folder that keeps finished parts; after a kill the same line goes on there.
+        columns: which columns hold the baskets.
+        options: how itemsets are mined.
         out: file for all itemsets, that ends in .parquet, .arrow or .dat.
-        forecast: forecast the number, time and memory first, and check them afterwards.
+        forecast: forecast the number and time first, and check them afterwards.
         json: print JSON instead of tables.
         report: HTML file for the page.
     """
-    from steelyard.data.mining import mine_table, mine_top, write_itemsets
-
-    if bool(support) == bool(top):
-        raise ConfigError(
-            "mining needs a support or a number of itemsets, not both",
-            hint="--support 0.01, or --top 100",
-        )
-    _check_workers(workers)
+    options.check(columns, support, top)
+    if out is not None:
+        # A name that tells no format is refused before the work, not after it.
+        _check_out(out)
     told: MiningForecast | None = None
     began_s = time.perf_counter()
-    if partition:
-        _refuse_partitioned(options, top=top, target=target, max_length=max_length)
-        with compiling_told(*_COMPILED), progress("mine in parts", quiet=json) as advance:
-            found, quarantine = mine_table(
-                options.table(sources),
-                support,
-                how=partition,
-                items=options.items,
-                workers=workers,
-                journal=journal,
-                done=lambda share: advance(share, ""),
-            )
+    if options.partition:
+        found, quarantine = options.in_parts(columns, sources, support, quiet=json)
     else:
-        baskets, quarantine = options.read(sources, quiet=json)
+        baskets, quarantine = columns.read(sources, quiet=json)
         told = _forecast(baskets, support, quiet=json) if forecast and support else None
         began_s = time.perf_counter()
-        if top:
-            with compiling_told(*_COMPILED):
-                found = mine_top(baskets, top, max_length=max_length)
-        else:
-            with progress("mine", quiet=json) as advance:
-                found = _mined(
-                    baskets,
-                    support,
-                    algorithm=algorithm,
-                    target=target,
-                    max_length=max_length,
-                    memory_bytes=parse(memory, "byte"),
-                    workers=workers,
-                    journal=journal,
-                    done=lambda share: advance(share, ""),
-                )
+        found = options.in_memory(baskets, support, top, quiet=json)
     took_s = time.perf_counter() - began_s
     if out is not None:
+        from steelyard.data.mining import write_itemsets
+
         write_itemsets(found, out)
-    checks = _checked(told, found, took_s) if told else []
-    page = _page(found, quarantine, took_s, checks)
-    values = _values(found, quarantine, took_s)
-    values["forecasts"] = [_plain_check(item) for item in checks]
+    checks = checked(told, found, took_s) if told else []
+    page = page_of(found, quarantine, took_s, checks)
+    values = values_of(found, quarantine, took_s)
+    values["forecasts"] = [plain_check(item) for item in checks]
     print_report(page, json=json, html=report, values=values)
 
 
-def _check_workers(workers: int) -> None:
-    """Refuse fewer than one."""
-    if workers < 1:
-        raise ConfigError(f"--workers is {workers}, but must be 1 or more")
+def _check_out(path: Path) -> None:
+    """Refuse a file name that tells no format."""
+    from steelyard.data.mining.itemsets import check_out
 
-
-def _refuse_partitioned(
-    options: BasketOptions, *, top: int, target: str, max_length: int
-) -> None:
-    """Refuse what mining in parts does not do."""
-    if top or target != "frequent" or max_length or options.transaction or options.item:
-        raise ConfigError(
-            "--partition finds all frequent itemsets of a column of lists",
-            hint="leave --top, --target, --max-length, --transaction and --item out",
-        )
+    check_out(path)
 
 
 def _mined(baskets: "Baskets", support: float, **options: Any) -> "Itemsets":
@@ -211,31 +250,6 @@ def _forecast(baskets: "Baskets", support: float, *, quiet: bool) -> "MiningFore
         return forecast_mining(baskets, support)
 
 
-def _checked(told: "MiningForecast", found: "Itemsets", took_s: float) -> list[Check]:
-    """Set forecasts beside what came out."""
-    measured = [("data.itemsets", float(len(found)), told.itemsets)]
-    measured.append(("data.mining_time", took_s, told.seconds["eclat"]))
-    if found.target != "frequent":
-        measured = measured[1:]
-    return [
-        Check(forecast, Measurement(quantity=name, value=value))
-        for name, value, forecast in measured
-    ]
-
-
-def _plain_check(check: Check) -> dict[str, Any]:
-    """Return a check for programs."""
-    forecast = check.forecast
-    return {
-        "quantity": forecast.quantity,
-        "forecast": forecast.value,
-        "low": forecast.low,
-        "high": forecast.high,
-        "measured": check.measurement.value,
-        "covered": check.covered,
-    }
-
-
 @app.command
 def rules(
     *sources: _Sources,
@@ -244,7 +258,7 @@ def rules(
     lift: float = 0.0,
     max_consequent: int = 1,
     by: str = "lift",
-    options: BasketOptions = BasketOptions(),
+    columns: BasketOptions = BasketOptions(),
     out: Path | None = None,
     json: Switch = False,
     report: Path | None = None,
@@ -260,7 +274,7 @@ def rules(
         lift: least lift: confidence over the share of all baskets that hold the right side.
         max_consequent: most items of the right side.
         by: measure that orders the rules shown: support, confidence, lift, leverage or conviction.
-        options: which columns hold the baskets.
+        columns: which columns hold the baskets.
         out: Parquet file for all rules.
         json: print JSON instead of tables.
         report: HTML file for the page.
@@ -268,7 +282,7 @@ def rules(
     from steelyard.data.mining import find_rules
     from steelyard.files import atomic_path
 
-    baskets, quarantine = options.read(sources, quiet=json)
+    baskets, quarantine = columns.read(sources, quiet=json)
     began_s = time.perf_counter()
     found = find_rules(
         _mined(baskets, support), confidence, min_lift=lift, max_consequent=max_consequent
@@ -279,17 +293,17 @@ def rules(
 
         with atomic_path(out) as beside:
             parquet.write_table(found.to_arrow(), beside)
-    best = found.best(_SHOWN, by=by)
+    best = found.best(SHOWN, by=by)
     facts = [
         ("rules", f"{len(found):,}", ""),
         ("itemsets", f"{len(found.itemsets):,}", ""),
-        *_basket_facts(found.itemsets, quarantine, took_s),
+        *basket_facts(found.itemsets, quarantine, took_s),
     ]
-    rows = [_rule(found, int(place)) for place in best]
-    columns = [Column("if a basket holds"), Column("it also holds"), *map(Column, _MEASURES)]
+    rows = [rule_of(found, int(place)) for place in best]
+    heads = [Column("if a basket holds"), Column("it also holds"), *map(Column, MEASURES)]
     sections = [
         Section("Rules", [Facts(facts)]),
-        Section(f"Best by {by}", [Table(columns, [_rule_cells(row) for row in rows])]),
+        Section(f"Best by {by}", [Table(heads, [rule_cells(row) for row in rows])]),
     ]
     values = {
         "rules": len(found),
@@ -302,33 +316,11 @@ def rules(
     print_report(page, json=json, html=report, values=values)
 
 
-_MEASURES = ("support", "confidence", "lift", "leverage", "conviction")
-
-
-def _rule(found: "AssociationRules", place: int) -> dict[str, Any]:
-    """Return a rule with its measures; an infinite conviction is missing."""
-    left, right = found.antecedents[place], found.consequents[place]
-    row: dict[str, Any] = {
-        "antecedent": list(found.itemsets[int(left)][0]),
-        "consequent": list(found.itemsets[int(right)][0]),
-    }
-    for name in _MEASURES:
-        value = float(getattr(found, name)[place])
-        row[name] = value if value < float("inf") else None
-    return row
-
-
-def _rule_cells(row: dict[str, Any]) -> list[Cell]:
-    sides = [_told(row["antecedent"]), _told(row["consequent"])]
-    numbers = ["never fails" if row[name] is None else f"{row[name]:.4g}" for name in _MEASURES]
-    return [*sides, *numbers]
-
-
 @app.command
 def advise(
     *sources: _Sources,
     support: float = 0.01,
-    options: BasketOptions = BasketOptions(),
+    columns: BasketOptions = BasketOptions(),
     json: Switch = False,
     report: Path | None = None,
 ) -> None:
@@ -339,32 +331,14 @@ def advise(
     Args:
         *sources: files, patterns such as 'baskets/*.parquet', and folders.
         support: share of the baskets that must hold an itemset, above 0 and at most 1.
-        options: which columns hold the baskets.
+        columns: which columns hold the baskets.
         json: print JSON instead of tables.
         report: HTML file for the page.
     """
     from dataclasses import asdict
 
-    baskets, quarantine = options.read(sources, quiet=json)
+    baskets, quarantine = columns.read(sources, quiet=json)
     told = _forecast(baskets, support, quiet=json)
-    facts = Facts(
-        [
-            ("miner to take", told.algorithm, ""),
-            ("baskets", f"{len(baskets):,}", ""),
-            ("set aside", f"{quarantine.total:,}", ""),
-            ("looked at", f"{told.sample_rows:,} baskets, {told.sample_s:.2f} s", ""),
-        ]
-    )
-    rows: list[list[Cell]] = [
-        [name, f"{item.value:.3g}", f"{item.low:.3g} to {item.high:.3g}"]
-        for name, item in sorted(told.seconds.items(), key=lambda pair: pair[1].value)
-    ]
-    heads = [Column("miner"), Column("seconds", align="right"), Column("80 % interval")]
-    sections = [
-        Section("Advice", [facts]),
-        Section("Result", [forecast_table([told.itemsets, told.memory])]),
-        Section("Time by miner", [Table(heads, rows)]),
-    ]
     values = {
         "algorithm": told.algorithm,
         "itemsets": asdict(told.itemsets),
@@ -373,78 +347,5 @@ def advise(
         "sample_rows": told.sample_rows,
         "sample_s": told.sample_s,
     }
-    page = Report("Mining forecast", f"support {support:g}", sections)
+    page = advice_page(told, support, len(baskets), quarantine.total)
     print_report(page, json=json, html=report, values=values)
-
-
-def _basket_facts(
-    found: "Itemsets", quarantine: "Quarantine", took_s: float
-) -> list[tuple[str, str, str]]:
-    """Return what is known of the baskets."""
-    return [
-        ("baskets", f"{found.num_baskets:,}", ""),
-        ("set aside", f"{quarantine.total:,}", ""),
-        ("held by at least", f"{found.min_count:,} baskets", ""),
-        ("seconds", f"{took_s:.3g}", ""),
-    ]
-
-
-def _page(
-    found: "Itemsets", quarantine: "Quarantine", took_s: float, checks: list[Check]
-) -> Report:
-    """Make the page."""
-    import numpy as np
-
-    facts = Facts(
-        [
-            (f"{found.target} itemsets", f"{len(found):,}", ""),
-            ("longest", f"{found.longest} items", ""),
-            *_basket_facts(found, quarantine, took_s),
-        ]
-    )
-    lengths = np.bincount(found.lengths, minlength=1)
-    counts: list[list[Cell]] = [
-        [place, int(count)] for place, count in enumerate(lengths.tolist()) if count
-    ]
-    sections = [
-        Section("Itemsets", [facts]),
-        Section("By length", [Table([Column("items"), Column("itemsets")], counts)]),
-        Section("Most frequent of two items or more", [_frequent(found)]),
-    ]
-    if checks:
-        sections.append(Section("Forecast and measured", [Checks(checks)]))
-    return Report("Frequent itemsets", f"of {found.num_baskets:,} baskets", sections)
-
-
-def _frequent(found: "Itemsets") -> Table:
-    """List the most frequent itemsets."""
-    best = found.most_frequent(_SHOWN, least_items=2)
-    rows: list[list[Cell]] = []
-    for place in range(len(best)):
-        items, count = best[place]
-        rows.append([_told(items), f"{count:,}", f"{count / max(found.num_baskets, 1):.2%}"])
-    heads = [Column("items"), Column("baskets", align="right"), Column("share", align="right")]
-    return Table(heads, rows)
-
-
-def _told(items: Any) -> str:
-    """Return items in words."""
-    return ", ".join(map(str, items))
-
-
-def _values(found: "Itemsets", quarantine: "Quarantine", took_s: float) -> dict[str, Any]:
-    """Return all figures, for programs."""
-    best = found.most_frequent(_SHOWN)
-    return {
-        "itemsets": len(found),
-        "target": found.target,
-        "longest": found.longest,
-        "baskets": found.num_baskets,
-        "min_count": found.min_count,
-        "set_aside": quarantine.total,
-        "problems": [row._asdict() for row in quarantine.rows[:100]],
-        "seconds": took_s,
-        "most_frequent": [
-            {"items": list(best[place][0]), "support": best[place][1]} for place in range(len(best))
-        ],
-    }

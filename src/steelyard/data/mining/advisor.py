@@ -114,9 +114,7 @@ def _fastest(seconds: dict[str, Forecast]) -> str:
     return found if seconds[found].value * _CLEARLY < seconds["eclat"].value else "eclat"
 
 
-def _sampled(
-    baskets: Baskets, rows: np.ndarray, min_support: float, *, timed: bool
-) -> _Sampled:
+def _sampled(baskets: Baskets, rows: np.ndarray, min_support: float, *, timed: bool) -> _Sampled:
     """Count the itemsets of some baskets, and time miners on them."""
     lengths = np.diff(baskets.begins)[rows]
     begins = np.concatenate([[0], np.cumsum(lengths)])

@@ -48,7 +48,9 @@ def apriori(
     kept, count, offset = [(parents, level[:, -1], supports)], len(level), 0
     while len(level) and level.shape[1] < most and count <= limit:
         if level.shape[1] == 1:
-            found, supports = _pairs(begins, items, weights, (first, last), ready.num_items, min_count)
+            found, supports = _pairs(
+                begins, items, weights, (first, last), ready.num_items, min_count
+            )
             parents = found[:, 0].astype(np.int64) - first
             made = found
         else:
@@ -131,7 +133,7 @@ def _pairs(
 
 
 @njit()
-def _triangle(begins, items, weights, first, last, num_items):  # noqa: PLR0913
+def _triangle(begins, items, weights, first, last, num_items):
     """Count the pairs whose rarer item is of a range."""
     found = np.zeros((last - first, num_items), np.int32)
     for row in range(len(weights)):

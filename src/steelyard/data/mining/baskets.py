@@ -66,7 +66,6 @@ class Baskets:
         return _numbered(begins, values if flat else np.zeros(0, np.int64))
 
 
-
 def _numbered(begins: NDArray[np.int64], values: NDArray[Any]) -> Baskets:
     """Number items by their labels in ascending order."""
     labels, numbers = np.unique(values, return_inverse=True)

@@ -60,7 +60,7 @@ def _emitted(out, sizes, path, codes, support):
 
 
 @njit()
-def _closed(first, last, rows, codes, min_count, maximal, limit, stored):  # noqa: PLR0913
+def _closed(first, last, rows, codes, min_count, maximal, limit, stored):
     """Mine one class after the other."""
     row_begins, row_items, column_begins, column_rows = rows
     num_items = len(column_begins) - 1
@@ -99,9 +99,7 @@ def _closed(first, last, rows, codes, min_count, maximal, limit, stored):  # noq
 
 
 @njit()
-def _descend(  # noqa: PLR0913
-    out, count, group, words, width, codes, min_count, maximal, limit, stored
-):
+def _descend(out, count, group, words, width, codes, min_count, maximal, limit, stored):
     """Extend the closure of a class's item depth first."""
     item, support, own, own_supports = group
     size = len(own)

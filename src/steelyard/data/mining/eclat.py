@@ -116,7 +116,7 @@ def _raise(state, histogram, support):
 
 
 @njit()
-def _mine(first, last, rows, state, histogram, most, limit, stored, density):  # noqa: PLR0913
+def _mine(first, last, rows, state, histogram, most, limit, stored, density):
     """Mine one class after the other, the most frequent item first."""
     row_begins, row_items, column_begins, column_rows = rows
     num_items = len(column_begins) - 1
@@ -178,7 +178,18 @@ def _mine(first, last, rows, state, histogram, most, limit, stored, density):  #
         group = (own, own_supports, offsets)
         if as_bits:
             parents, items, supports, words, count = _mine_bits(
-                out, count, root, support, group, words, width, state, histogram, most, limit, stored
+                out,
+                count,
+                root,
+                support,
+                group,
+                words,
+                width,
+                state,
+                histogram,
+                most,
+                limit,
+                stored,
             )
         else:
             parents, items, supports, lists, count = mine_lists(
@@ -191,7 +202,7 @@ def _mine(first, last, rows, state, histogram, most, limit, stored, density):  #
 
 
 @njit()
-def _mine_bits(  # noqa: PLR0913
+def _mine_bits(
     out, count, root, support, group, words, width, state, histogram, most, limit, stored
 ):
     """Mine a class of one item; its members are bits of the item's baskets."""

@@ -44,9 +44,7 @@ def _common(lists, left, left_end, right, right_end, top, least):
 
 
 @njit()
-def mine_lists(  # noqa: PLR0913
-    out, count, root, support, group, lists, state, histogram, most, limit, stored
-):
+def mine_lists(out, count, root, support, group, lists, state, histogram, most, limit, stored):
     """Mine a class of one item; its members are lists of baskets, below a dense prefix diffsets.
 
     A diffset holds the baskets of the prefix that a member lacks: d(PXY) = t(PX) - t(PY), and

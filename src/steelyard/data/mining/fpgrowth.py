@@ -24,8 +24,8 @@ def fpgrowth(
 
     Each item of the range has a tree of the baskets that hold it: their more frequent items, the
     most frequent at the root. It is planted from the baskets themselves, which lie one behind the
-    other in memory, where a tree of all baskets would be walked in leaps. A tree that is one path is
-    written without being projected.
+    other in memory, where a tree of all baskets would be walked in leaps. A tree that is one path
+    is written without being projected.
 
     Args:
         ready: the baskets.
@@ -130,7 +130,7 @@ def _room(out, size):
 
 
 @njit()
-def _insert(tree, top, roots, heads, begin, path, length, weight):  # noqa: PLR0913
+def _insert(tree, top, roots, heads, begin, path, length, weight):
     """Put a basket into a tree, the most frequent item first; return the nodes in use."""
     items, counts, parents, others, children, siblings = tree
     parent = np.int32(-1)
@@ -155,14 +155,18 @@ def _insert(tree, top, roots, heads, begin, path, length, weight):  # noqa: PLR0
 
 
 @njit()
-def _grow(out, tree, count, root, own, top, min_count, most, limit, stored):  # noqa: PLR0913
+def _grow(out, tree, count, root, own, top, min_count, most, limit, stored):
     """Project trees depth first; all open trees lie one behind the other in the same arrays."""
     size = len(own[0])
     # Items of an open tree by place: number in the baskets, count, and first node.
     codes, totals = reserve(own[0], 4 * size), reserve(own[1], 4 * size)
     heads = reserve(own[2], 4 * size)
     places, tallies = np.empty(size, np.int32), np.zeros(size, np.int32)
-    roots, path, turned = np.empty(size, np.int32), np.empty(size, np.int32), np.empty(size, np.int32)
+    roots, path, turned = (
+        np.empty(size, np.int32),
+        np.empty(size, np.int32),
+        np.empty(size, np.int32),
+    )
     begins, ends = np.zeros(size + 2, np.int64), np.zeros(size + 2, np.int64)
     nexts, nodes = np.zeros(size + 2, np.int64), np.zeros(size + 2, np.int64)
     tops, depth = np.zeros(size + 2, np.int64), 0
@@ -220,8 +224,14 @@ def _grow(out, tree, count, root, own, top, min_count, most, limit, stored):  # 
             items, counts, parents, others, _, _ = tree
             top = _insert(tree, top, roots, heads, begin, path, length, counts[node])
             node = others[node]
-        if top - tops[depth] == used - begin and most > size + 1 and _is_path(parents, tops[depth], top):
-            out, count = _written(out, count, held, codes[begin:used], totals[begin:used], limit, stored)
+        if (
+            top - tops[depth] == used - begin
+            and most > size + 1
+            and _is_path(parents, tops[depth], top)
+        ):
+            out, count = _written(
+                out, count, held, codes[begin:used], totals[begin:used], limit, stored
+            )
             if count > limit:
                 return out, tree, count
             continue
@@ -234,10 +244,10 @@ def _grow(out, tree, count, root, own, top, min_count, most, limit, stored):  # 
 @njit()
 def _is_path(parents, begin, end):
     """Return whether each node of a tree hangs on the one before."""
-    for node in range(begin + 1, end):
-        if parents[node] != node - 1:
-            return False
-    return True
+    node = begin + 1
+    while node < end and parents[node] == node - 1:
+        node += 1
+    return node == end
 
 
 @njit()

@@ -63,7 +63,7 @@ def heaton_baskets(
 
 
 @njit()
-def _heaton(set_begins, set_items, counts, chosen, span, seed):  # noqa: PLR0913
+def _heaton(set_begins, set_items, counts, chosen, span, seed):
     """Fill each basket up with distinct filler items."""
     np.random.seed(seed)
     rows = len(counts)
@@ -158,7 +158,7 @@ def _patterns(
 
 
 @njit()
-def _quest(begins, patterns, cumulative, corruption, sizes, num_items, seed):  # noqa: PLR0913
+def _quest(begins, patterns, cumulative, corruption, sizes, num_items, seed):
     """Fill baskets with patterns; one that does not fit goes in anyway or to the next basket."""
     np.random.seed(seed)
     rows, used = len(sizes), 0

@@ -10,10 +10,10 @@ __all__ = ["expand_tree", "popcount", "reserve", "reserve_long", "reserve_words"
 
 
 @intrinsic
-def popcount(typing_context, word):  # noqa: ANN001, ANN201, ARG001 - numba reads the argument names
+def popcount(typing_context, word):
     """Return the number of bits of a 64-bit word that are set."""
 
-    def made(context, builder, signature, arguments):  # noqa: ANN001, ANN202, ARG001
+    def made(context, builder, signature, arguments):
         return builder.ctpop(arguments[0])
 
     return types.uint64(types.uint64), made

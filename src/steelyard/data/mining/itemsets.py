@@ -14,7 +14,7 @@ from steelyard.files import atomic_path
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Itemsets", "write_itemsets"]
+__all__ = ["Itemsets", "check_out", "write_itemsets"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +124,21 @@ class Itemsets:
         return pa.table({"items": lists, "support": pa.array(self.supports)})
 
 
+def check_out(path: Path) -> None:
+    """Refuse a file name that tells no format.
+
+    Args:
+        path: the file.
+
+    Raises:
+        ConfigError: the name does not end in .parquet, .arrow or .dat.
+    """
+    if path.suffix not in (".parquet", ".arrow", ".dat"):
+        raise ConfigError(
+            f"{path} cannot be written", hint="name a file that ends in .parquet, .arrow or .dat"
+        )
+
+
 def write_itemsets(itemsets: Itemsets, path: Path) -> None:
     """Write itemsets to a file by the end of its name, whole or not at all.
 
@@ -137,10 +152,7 @@ def write_itemsets(itemsets: Itemsets, path: Path) -> None:
     """
     from pyarrow import feather, parquet
 
-    if path.suffix not in (".parquet", ".arrow", ".dat"):
-        raise ConfigError(
-            f"{path} cannot be written", hint="name a file that ends in .parquet, .arrow or .dat"
-        )
+    check_out(path)
     with atomic_path(path) as beside:
         if path.suffix == ".parquet":
             parquet.write_table(itemsets.to_arrow(), beside)

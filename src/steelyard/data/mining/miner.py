@@ -23,7 +23,16 @@ from steelyard.errors import CapacityError, ConfigError
 from steelyard.files import exclusive
 from steelyard.parallel import parallel_map
 
-__all__ = ["ITEMSET_BYTES", "MINERS", "TARGETS", "count_itemsets", "mine", "mine_top", "min_count_of", "spans_of"]
+__all__ = [
+    "ITEMSET_BYTES",
+    "MINERS",
+    "TARGETS",
+    "count_itemsets",
+    "min_count_of",
+    "mine",
+    "mine_top",
+    "spans_of",
+]
 
 MINERS: dict[str, Callable[..., tuple[np.ndarray, np.ndarray, np.ndarray, int]]] = {
     "apriori": apriori,
@@ -56,7 +65,7 @@ def min_count_of(min_support: float, num_baskets: int) -> int:
             f"the support is {min_support}, but must be above 0 and at most 1",
             hint="it is a share of the baskets: 0.01 for one in a hundred",
         )
-    # A share of .07 of 100 baskets is 7 of them, not the 8 that rounding 7.000000000000001 up gives.
+    # A share of .07 of 100 baskets is 7 of them, not 8, to which 7.000000000000001 is rounded.
     return max(1, math.ceil(min_support * num_baskets * (1 - 1e-12)))
 
 
@@ -158,7 +167,12 @@ class _Task:
         else:
             miner = eclat if self.algorithm == "auto" else MINERS[self.algorithm]
             parents, items, supports, count = miner(
-                self.ready, first, last, self.min_count, max_length=self.max_length, limit=self.limit
+                self.ready,
+                first,
+                last,
+                self.min_count,
+                max_length=self.max_length,
+                limit=self.limit,
             )
             begins, items = expand_tree(parents, items, self.ready.codes)
         found = np.array([count])

@@ -121,9 +121,7 @@ def mine_table(
     return found, counted.quarantine
 
 
-def _job(
-    table: "DataTable", column: str, results: Any, min_support: float, folder: Path
-) -> _Job:
+def _job(table: "DataTable", column: str, results: Any, min_support: float, folder: Path) -> _Job:
     """Plan the work from the counts of the items."""
     counts = results[ItemCounts(column).name]
     min_count = min_count_of(min_support, counts.num_baskets)
@@ -154,7 +152,9 @@ def _son(job: _Job, run: Callable[..., list[Any]], done: Callable[[float], None]
     for part in run(partial(_counted, job, fold), numbers):
         counts += part
     done(1.0)
-    begins, items = expand_tree(tree.parents, tree.items, np.arange(len(job.labels), dtype=np.int32))
+    begins, items = expand_tree(
+        tree.parents, tree.items, np.arange(len(job.labels), dtype=np.int32)
+    )
     found = _itemsets(job, begins, items, counts.astype(np.int32))
     return found.take(counts >= job.min_count)
 

@@ -159,7 +159,7 @@ def _placed(table, hashes, wanted):
 
 
 @njit()
-def _found(sets, marks, total, least, max_consequent, max_rules):  # noqa: PLR0913
+def _found(sets, marks, total, least, max_consequent, max_rules):
     """Try each choice of a few items of each itemset as the right side."""
     begins, items, supports = sets
     count, size = len(supports), np.int64(1)
