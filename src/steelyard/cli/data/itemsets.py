@@ -300,7 +300,11 @@ def rules(
         *basket_facts(found.itemsets, quarantine, took_s),
     ]
     rows = [rule_of(found, int(place)) for place in best]
-    heads = [Column("if a basket holds"), Column("it also holds"), *map(Column, MEASURES)]
+    heads = [
+        Column("if a basket holds"),
+        Column("it also holds"),
+        *(Column(name) for name in MEASURES),
+    ]
     sections = [
         Section("Rules", [Facts(facts)]),
         Section(f"Best by {by}", [Table(heads, [rule_cells(row) for row in rows])]),

@@ -56,7 +56,7 @@ class Baskets:
         for place, row in enumerate(rows):
             for item in row:
                 is_good = isinstance(item, kind) and not isinstance(item, bool)
-                if not is_good or (kind is not str and item < 0):
+                if not is_good or (not isinstance(item, str) and item < 0):
                     raise DataError(
                         f"basket {place} has the item {item!r}",
                         hint="items are whole numbers of 0 or more, or all of them texts",

@@ -1,5 +1,7 @@
 """Eclat: depth first over columns, as bits where baskets overlap much and as lists elsewhere."""
 
+from typing import Any
+
 import numpy as np
 
 from steelyard.data.mining.eclat_lists import mine_lists
@@ -116,7 +118,7 @@ def _raise(state, histogram, support):
 
 
 @njit()
-def _mine(first, last, rows, state, histogram, most, limit, stored, density):
+def _mine(first, last, rows, state, histogram, most, limit, stored, density) -> Any:
     """Mine one class after the other, the most frequent item first."""
     row_begins, row_items, column_begins, column_rows = rows
     num_items = len(column_begins) - 1
@@ -144,7 +146,7 @@ def _mine(first, last, rows, state, histogram, most, limit, stored, density):
         if len(own) == 0:
             continue
         width = (support + 63) // 64
-        total = np.int64(0)
+        total: Any = np.int64(0)
         for place in range(len(own)):
             slots[own[place]] = place
             total += own_supports[place]

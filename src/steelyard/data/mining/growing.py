@@ -1,5 +1,7 @@
 """Arrays that grow while a kernel fills them, and the tree of itemsets that miners write."""
 
+from typing import Any
+
 import numpy as np
 from numba import types
 from numba.extending import intrinsic
@@ -9,14 +11,17 @@ from steelyard.jit import njit
 __all__ = ["expand_tree", "popcount", "reserve", "reserve_long", "reserve_words"]
 
 
-@intrinsic
-def popcount(typing_context, word):
-    """Return the number of bits of a 64-bit word that are set."""
+def _population(typing_context: Any, word: Any) -> Any:
+    """Tell numba how to count the bits of a word: one instruction."""
 
-    def made(context, builder, signature, arguments):
+    def made(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.ctpop(arguments[0])
 
     return types.uint64(types.uint64), made
+
+
+popcount: Any = intrinsic(_population)
+"""Return the number of bits of a 64-bit word that are set; for kernels."""
 
 
 @njit()

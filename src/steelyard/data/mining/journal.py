@@ -17,9 +17,7 @@ __all__ = ["PackJournal", "array_key"]
 
 def array_key(arrays: Sequence[np.ndarray], settings: Sequence[Any]) -> str:
     """Return the hash of arrays and of settings that JSON can hold."""
-    hashes = [
-        hashlib.sha256(np.ascontiguousarray(array).view(np.uint8)).hexdigest() for array in arrays
-    ]
+    hashes = [hashlib.sha256(array.tobytes()).hexdigest() for array in arrays]
     return hash_of(hashes, list(settings))
 
 

@@ -99,8 +99,8 @@ def find_rules(
         ConfigError: a bound is not allowed, or the itemsets are not all frequent ones.
         CapacityError: there are more rules than allowed.
 
-    Source: Agrawal and Srikant 1994 (confidence); Brin et al. 1997 (lift, conviction);
-    Piatetsky-Shapiro 1991 (leverage).
+    Source: Agrawal and Srikant 1994 (confidence); dynamic itemset counting, SIGMOD 1997, section 4
+    (lift, conviction); Piatetsky-Shapiro 1991 (leverage).
     """
     if not 0 < min_confidence <= 1 or min_lift < 0 or max_consequent < 1:
         raise ConfigError(

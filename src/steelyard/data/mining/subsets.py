@@ -53,7 +53,8 @@ def plant_candidates(parts: Sequence[tuple[NDArray[np.int64], NDArray[np.int32]]
         firsts.append(edges + offset + len(before))
         before, offset = level, offset + len(before)
     if not items:
-        return CandidateTree(*(np.zeros(0, kind) for kind in (int, np.int32, int, int)), 0)
+        none = np.zeros(0, np.int64)
+        return CandidateTree(none, none.astype(np.int32), none, none, 0)
     bounds = [*firsts[1:], np.full(len(before) + 1, offset + len(before))]
     return CandidateTree(
         np.concatenate(parents),
