@@ -38,7 +38,7 @@ PARTITIONED = ("son", "pfp")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Job:
+class _TableMining:
     """What is mined, as other processes are told.
 
     Attributes:
@@ -121,7 +121,9 @@ def mine_table(
     return found, counted.quarantine
 
 
-def _job(table: "DataTable", column: str, results: Any, min_support: float, folder: Path) -> _Job:
+def _job(
+    table: "DataTable", column: str, results: Any, min_support: float, folder: Path
+) -> _TableMining:
     """Plan the work from the counts of the items."""
     counts = results[ItemCounts(column).name]
     min_count = min_count_of(min_support, counts.num_baskets)
@@ -129,7 +131,7 @@ def _job(table: "DataTable", column: str, results: Any, min_support: float, fold
     order = frequent[np.argsort(counts.counts[frequent], kind="stable")]
     stats = [[part.path, part.first, part.last, part.num_bytes] for part in table.partitions]
     times = [Path(item.path).stat().st_mtime_ns for item in table.files]
-    return _Job(
+    return _TableMining(
         table=table,
         column=column,
         labels=counts.labels[order],
@@ -140,7 +142,9 @@ def _job(table: "DataTable", column: str, results: Any, min_support: float, fold
     )
 
 
-def _son(job: _Job, run: Callable[..., list[Any]], done: Callable[[float], None]) -> Itemsets:
+def _son(
+    job: _TableMining, run: Callable[..., list[Any]], done: Callable[[float], None]
+) -> Itemsets:
     """Mine parts, then count what was found in any of them."""
     numbers = range(len(job.table.partitions))
     parts = run(partial(_local, job), numbers)
@@ -159,7 +163,7 @@ def _son(job: _Job, run: Callable[..., list[Any]], done: Callable[[float], None]
     return found.take(counts >= job.min_count)
 
 
-def _local(job: _Job, number: int) -> dict[str, NDArray[Any]]:
+def _local(job: _TableMining, number: int) -> dict[str, NDArray[Any]]:
     """Mine one part at the share of its baskets."""
 
     def work() -> dict[str, NDArray[Any]]:
@@ -173,7 +177,7 @@ def _local(job: _Job, number: int) -> dict[str, NDArray[Any]]:
     return job.keeper.kept(f"son{number:06d}", work)
 
 
-def _counted(job: _Job, fold: CandidateCounts, number: int) -> NDArray[np.int64]:
+def _counted(job: _TableMining, fold: CandidateCounts, number: int) -> NDArray[np.int64]:
     """Count the candidates in one part."""
     state = fold.init(job.table.schema)
     for batch in job.table.read(job.table.partitions[number], Quarantine()):
@@ -181,7 +185,9 @@ def _counted(job: _Job, fold: CandidateCounts, number: int) -> NDArray[np.int64]
     return state
 
 
-def _pfp(job: _Job, run: Callable[..., list[Any]], done: Callable[[float], None]) -> Itemsets:
+def _pfp(
+    job: _TableMining, run: Callable[..., list[Any]], done: Callable[[float], None]
+) -> Itemsets:
     """Share baskets out by ranges of items, then mine each range."""
     numbers = range(len(job.table.partitions))
     run(partial(_shared_out, job), numbers)
@@ -195,7 +201,7 @@ def _pfp(job: _Job, run: Callable[..., list[Any]], done: Callable[[float], None]
     return _itemsets(job, begins, items, np.concatenate([none, *(p["supports"] for p in parts)]))
 
 
-def _shared_out(job: _Job, number: int) -> int:
+def _shared_out(job: _TableMining, number: int) -> int:
     """Write what each range of items needs of a part; only the number of baskets comes back."""
 
     def work() -> dict[str, NDArray[Any]]:
@@ -216,7 +222,7 @@ def _shared_out(job: _Job, number: int) -> int:
     return int(job.keeper.kept(f"pfp{number:06d}", work)["rows"][0])
 
 
-def _range(job: _Job, place: int) -> dict[str, NDArray[Any]]:
+def _range(job: _TableMining, place: int) -> dict[str, NDArray[Any]]:
     """Mine the itemsets whose rarest item is of one range."""
 
     def work() -> dict[str, NDArray[Any]]:
@@ -239,7 +245,10 @@ def _range(job: _Job, place: int) -> dict[str, NDArray[Any]]:
 
 
 def _itemsets(
-    job: _Job, begins: NDArray[np.int64], items: NDArray[np.int32], supports: NDArray[np.int32]
+    job: _TableMining,
+    begins: NDArray[np.int64],
+    items: NDArray[np.int32],
+    supports: NDArray[np.int32],
 ) -> Itemsets:
     """Return itemsets with the labels in ascending order."""
     order = np.argsort(job.labels, kind="stable")
