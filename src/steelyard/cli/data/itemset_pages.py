@@ -11,15 +11,14 @@ if TYPE_CHECKING:
     from steelyard.data.table import Quarantine
 
 __all__ = [
-    "MEASURES",
     "SHOWN",
     "advice_page",
     "basket_facts",
     "checked",
     "page_of",
     "plain_check",
-    "rule_cells",
     "rule_of",
+    "rules_page",
     "values_of",
 ]
 
@@ -52,7 +51,7 @@ def plain_check(check: Check) -> dict[str, Any]:
     }
 
 
-MEASURES = ("support", "confidence", "lift", "leverage", "conviction")
+_MEASURES = ("support", "confidence", "lift", "leverage", "conviction")
 
 
 def rule_of(found: "AssociationRules", place: int) -> dict[str, Any]:
@@ -62,16 +61,16 @@ def rule_of(found: "AssociationRules", place: int) -> dict[str, Any]:
         "antecedent": list(found.itemsets[int(left)][0]),
         "consequent": list(found.itemsets[int(right)][0]),
     }
-    for name in MEASURES:
+    for name in _MEASURES:
         value = float(getattr(found, name)[place])
         row[name] = value if value < float("inf") else None
     return row
 
 
-def rule_cells(row: dict[str, Any]) -> list[Cell]:
+def _rule_cells(row: dict[str, Any]) -> list[Cell]:
     """Return a rule as a row of a table."""
     sides = [_told(row["antecedent"]), _told(row["consequent"])]
-    numbers = ["never fails" if row[name] is None else f"{row[name]:.4g}" for name in MEASURES]
+    numbers = ["never fails" if row[name] is None else f"{row[name]:.4g}" for name in _MEASURES]
     return [*sides, *numbers]
 
 
@@ -169,3 +168,19 @@ def advice_page(told: "MiningForecast", support: float, num_baskets: int, set_as
         Section("Time by miner", [Table(heads, rows)]),
     ]
     return Report("Mining forecast", f"support {support:g}", sections)
+
+
+def rules_page(
+    rows: list[dict[str, Any]], facts: list[tuple[str, str, str]], confidence: float, by: str
+) -> Report:
+    """Make the page of rules."""
+    heads = [
+        Column("if a basket holds"),
+        Column("it also holds"),
+        *(Column(name) for name in _MEASURES),
+    ]
+    sections = [
+        Section("Rules", [Facts(facts)]),
+        Section(f"Best by {by}", [Table(heads, [_rule_cells(row) for row in rows])]),
+    ]
+    return Report("Association rules", f"confidence of {confidence:g} or more", sections)

@@ -1,6 +1,7 @@
 """`steelyard data itemsets`: what occurs together in baskets, and what finding it takes."""
 
 import time
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,23 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import cyclopts
 
 from steelyard.cli.data.itemset_pages import (
-    MEASURES,
     SHOWN,
     advice_page,
     basket_facts,
     checked,
     page_of,
     plain_check,
-    rule_cells,
     rule_of,
+    rules_page,
     values_of,
 )
 from steelyard.cli.data.table import _kinds, _without_arrow
 from steelyard.cli.output import Switch, print_report
 from steelyard.errors import CapacityError, ConfigError
-from steelyard.jit import compiling_told
 from steelyard.runs.progress import progress
-from steelyard.runs.report import Column, Facts, Report, Section, Table
 from steelyard.units import parse
 
 if TYPE_CHECKING:
@@ -41,7 +39,13 @@ _Sources = Annotated[
     str,
     cyclopts.Parameter(help="Files, patterns such as 'baskets/*.parquet', and folders."),
 ]
-_COMPILED = ("the miners", 10.0)
+
+
+def _compiling_told() -> AbstractContextManager[None]:
+    """Say when the miners are compiled."""
+    from steelyard.jit import compiling_told
+
+    return compiling_told("the miners", 10.0)
 
 
 @cyclopts.Parameter(name="*")
@@ -138,7 +142,7 @@ class MiningOptions:
         from steelyard.data.mining import mine_table
 
         table = columns.table(sources)
-        with compiling_told(*_COMPILED), progress("mine in parts", quiet=quiet) as advance:
+        with _compiling_told(), progress("mine in parts", quiet=quiet) as advance:
             return mine_table(
                 table,
                 support,
@@ -154,7 +158,7 @@ class MiningOptions:
         from steelyard.data.mining import mine_top
 
         if top:
-            with compiling_told(*_COMPILED):
+            with _compiling_told():
                 return mine_top(baskets, top, max_length=self.max_length)
         with progress("mine", quiet=quiet) as advance:
             return _mined(
@@ -234,7 +238,7 @@ def _mined(baskets: "Baskets", support: float, **options: Any) -> "Itemsets":
     from steelyard.data.mining import forecast_mining, mine
 
     try:
-        with compiling_told(*_COMPILED):
+        with _compiling_told():
             return mine(baskets, support, **options)
     except CapacityError as error:
         told = forecast_mining(baskets, support).itemsets
@@ -246,7 +250,7 @@ def _mined(baskets: "Baskets", support: float, **options: Any) -> "Itemsets":
 def _forecast(baskets: "Baskets", support: float, *, quiet: bool) -> "MiningForecast":
     from steelyard.data.mining import forecast_mining
 
-    with compiling_told(*_COMPILED), progress("forecast", quiet=quiet):
+    with _compiling_told(), progress("forecast", quiet=quiet):
         return forecast_mining(baskets, support)
 
 
@@ -293,22 +297,7 @@ def rules(
 
         with atomic_path(out) as beside:
             parquet.write_table(found.to_arrow(), beside)
-    best = found.best(SHOWN, by=by)
-    facts = [
-        ("rules", f"{len(found):,}", ""),
-        ("itemsets", f"{len(found.itemsets):,}", ""),
-        *basket_facts(found.itemsets, quarantine, took_s),
-    ]
-    rows = [rule_of(found, int(place)) for place in best]
-    heads = [
-        Column("if a basket holds"),
-        Column("it also holds"),
-        *(Column(name) for name in MEASURES),
-    ]
-    sections = [
-        Section("Rules", [Facts(facts)]),
-        Section(f"Best by {by}", [Table(heads, [rule_cells(row) for row in rows])]),
-    ]
+    rows = [rule_of(found, int(place)) for place in found.best(SHOWN, by=by)]
     values = {
         "rules": len(found),
         "baskets": found.itemsets.num_baskets,
@@ -316,7 +305,8 @@ def rules(
         "seconds": took_s,
         "best": rows,
     }
-    page = Report("Association rules", f"confidence of {confidence:g} or more", sections)
+    facts = basket_facts(found.itemsets, quarantine, took_s)
+    page = rules_page(rows, [("rules", f"{len(found):,}", ""), *facts], confidence, by)
     print_report(page, json=json, html=report, values=values)
 
 
