@@ -202,7 +202,7 @@ def _heaton(rows: int) -> list[Check]:
         rivals: dict[str, Callable[[], object]] = {}
         counts: dict[str, int] = {}
         for (place, baskets), name in itertools.product(enumerate(pair), MINERS):
-            rivals[f"{name} {place}"] = _counting(baskets, name, counts, f"{name} {place}")
+            rivals[f"{name} {place}"] = _counting(baskets, 0.1, name, counts, f"{name} {place}")
         seconds = alternate(rivals, rounds=3)
         grown = {
             name: float(np.median(seconds[f"{name} 1"]) / np.median(seconds[f"{name} 0"]))
@@ -223,12 +223,12 @@ def _heaton(rows: int) -> list[Check]:
 
 
 def _counting(
-    baskets: Baskets, algorithm: str, counts: dict[str, int], key: str
+    baskets: Baskets, support: float, algorithm: str, counts: dict[str, int], key: str
 ) -> Callable[[], object]:
     """Return work that prepares baskets and counts their itemsets."""
 
     def work() -> None:
-        count = min_count_of(0.1, len(baskets))
+        count = min_count_of(support, len(baskets))
         ready = prepare(baskets.begins, baskets.items, len(baskets.labels), count)
         counts[key] = MINERS[algorithm](ready, 0, ready.num_items, count, stored=False)[3]
 
@@ -302,7 +302,7 @@ def _measured(baskets: Baskets, support: float) -> tuple[dict[str, float], int]:
     counts: dict[str, int] = {}
     best: dict[str, float] = {}
     for name in MINERS:
-        work = _counting(baskets, name, counts, name)
+        work = _counting(baskets, support, name, counts, name)
         best[name] = min(alternate({name: work}, rounds=3)[name])
     return best, counts["eclat"]
 
