@@ -308,6 +308,19 @@ _ROWS: tuple[tuple[str, str, Literal["lower", "higher", "neither"], str], ...] =
     ("data.documents", "count", "neither", "Documents kept after cleaning and deduplication."),
     ("data.tokens", "token", "neither", "Tokens in the training shards."),
     (
+        "data.itemsets",
+        "count",
+        "neither",
+        "Itemsets that enough baskets hold, the empty one aside.",
+    ),
+    (
+        "data.mining_time",
+        "s",
+        "lower",
+        "Time to mine baskets that lie in memory, reading left out.",
+    ),
+    ("data.mining_memory", "byte", "lower", "Memory of mined itemsets while they are made."),
+    (
         "data.duplicate_fraction",
         "fraction",
         "lower",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from steelyard.data.arrow import compute
 from steelyard.data.table.counts import ReadCounts
+from steelyard.data.table.item_lines import ITEMS
 from steelyard.data.table.kinds import KINDS, arrow_type, as_kind, majority_kind
 from steelyard.data.table.partitions import (
     TableFile,
@@ -144,9 +145,9 @@ class _Looking:
 
     def _look_lines(self, found: Found, format: str) -> None:
         path, size = found
-        has_names = format != "json lines"
-        names = column_names(path, format) if has_names else _keys(path, size)
-        if any(name not in self.texts for name in names) or len(self.files) < _PROBE_FILES:
+        has_names = format in ("csv", "tsv")
+        names = column_names(path, format) if has_names else self._names(path, format, size)
+        if format != "item lines" and self._is_new(names):
             self._probe(TablePart(path, format, 0, size, 1, size), names)
         self.files.append(TableFile(path, size, tuple(names)))
         # Where lines break is known only to who has read them all: not what to fetch twice.
@@ -160,6 +161,19 @@ class _Looking:
         for (first, line), last in zip(cuts, ends, strict=True):
             row = line + (0 if has_names and line else 1)
             self.partitions.append(TablePart(path, format, first, last, row, last - first))
+
+    def _names(self, path: str, format: str, size: int) -> list[str]:
+        """Return the columns of a file of lines whose first line does not tell them."""
+        import pyarrow as pa
+
+        if format == "json lines":
+            return _keys(path, size)
+        self.own[ITEMS][path] = pa.list_(pa.int64())
+        return [ITEMS]
+
+    def _is_new(self, names: list[str]) -> bool:
+        """Return whether a file of text is worth a look at its values."""
+        return any(name not in self.texts for name in names) or len(self.files) < _PROBE_FILES
 
     def _probe(self, partition: TablePart, names: list[str]) -> None:
         """Keep the first values of each column, and what a row takes in the file."""

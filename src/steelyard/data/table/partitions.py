@@ -22,6 +22,7 @@ FORMATS = {
     ".feather": "arrow",
     ".ipc": "arrow",
     ".steelpack": "steelpack",
+    ".dat": "item lines",
 }
 """Formats by the end of a file's name; text may end in .gz as well."""
 _SPLIT_BYTES = 32 << 20

@@ -9,6 +9,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import numpy as np
 
 from steelyard.data.table.counts import ReadCounts
+from steelyard.data.table.item_lines import read_item_lines
 from steelyard.data.table.kinds import as_kind
 from steelyard.data.table.partitions import TablePart, is_gzip
 from steelyard.data.table.quarantine import BadRow, Quarantine
@@ -307,8 +308,27 @@ def read_partition(
     if partition.format in ("parquet", "arrow", "steelpack"):
         yield from _columnar(partition, schema, quarantine.reads, limits)
         return
+    if partition.format == "item lines":
+        yield from _item_lines(partition, schema, quarantine)
+        return
     for batch, rows in read_texts(partition, names, quarantine, limits):
         yield _fitted(batch, rows, (partition.path, kinds, schema), quarantine)
+
+
+def _item_lines(
+    partition: TablePart, schema: "pa.Schema", quarantine: Quarantine
+) -> Iterator["pa.RecordBatch"]:
+    """Read baskets, one a line."""
+    import pyarrow as pa
+
+    try:
+        with _opened(partition, quarantine.reads) as file:
+            for batch in read_item_lines(partition, file, quarantine):
+                yield _cast_to(batch, schema, partition.path)
+    except (OSError, EOFError, pa.ArrowException) as error:
+        raise DataError(
+            f"cannot read {partition.path}: {error}", hint="repair the file, or leave it out"
+        ) from error
 
 
 def _fitted(
