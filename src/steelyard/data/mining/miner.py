@@ -86,8 +86,8 @@ def mine(
     Args:
         baskets: the baskets; empty ones count in their number.
         min_support: share of the baskets that must hold an itemset, in (0, 1].
-        algorithm: "apriori", "eclat" or "fpgrowth"; "auto" is Eclat, which the advisor's measured
-            cases show to be the fastest nearly everywhere.
+        algorithm: "apriori", "eclat" or "fpgrowth"; "auto" is Eclat, and closures for closed and
+            maximal itemsets.
         target: "frequent", "closed" (no larger itemset is as frequent) or "maximal" (no larger one
             is frequent).
         max_length: most items of an itemset, 0 for any; of frequent itemsets only.
