@@ -311,13 +311,13 @@ _ROWS: tuple[tuple[str, str, Literal["lower", "higher", "neither"], str], ...] =
         "data.itemsets",
         "count",
         "neither",
-        "Itemsets that enough baskets hold, the empty one aside.",
+        "Itemsets that enough baskets hold, the empty one not.",
     ),
     (
         "data.mining_time",
         "s",
         "lower",
-        "Time to mine baskets that lie in memory, reading left out.",
+        "Time to mine baskets in memory, reading left out.",
     ),
     ("data.mining_memory", "byte", "lower", "Memory of mined itemsets while they are made."),
     (

@@ -19,7 +19,7 @@ from steelyard.cli.data.itemset_pages import (
     rules_page,
     values_of,
 )
-from steelyard.cli.data.table import _kinds, _without_arrow
+from steelyard.cli.data.scanned import kinds_of, scanned
 from steelyard.cli.output import Switch, print_report
 from steelyard.errors import CapacityError, ConfigError
 from steelyard.runs.progress import progress
@@ -72,12 +72,7 @@ class BasketOptions:
             raise ConfigError(
                 "no files are given", hint="steelyard data itemsets mine baskets.dat --support 0.01"
             )
-        try:
-            from steelyard.data.table import DataTable
-
-            return DataTable.scan(*sources, types=_kinds(self.types))
-        except ImportError as error:
-            raise _without_arrow() from error
+        return scanned(sources, kinds_of(self.types))
 
     def read(self, sources: tuple[str, ...], *, quiet: bool) -> "tuple[Baskets, Quarantine]":
         """Read the baskets."""

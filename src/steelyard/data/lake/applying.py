@@ -76,7 +76,7 @@ class _Move(msgspec.Struct, frozen=True, kw_only=True):
     parent_prints: tuple[tuple[str, str], ...]
 
 
-class _State:
+class _LakeState:
     """The folder of a lake that remembers what was deleted."""
 
     def __init__(self, root: Path) -> None:
@@ -141,7 +141,7 @@ def deleted_tables(root: Path) -> tuple[DeletedTable, ...]:
     Raises:
         DataError: the manifest cannot be read.
     """
-    return tuple(_State(root).entries().values())
+    return tuple(_LakeState(root).entries().values())
 
 
 def apply_plan(
@@ -169,7 +169,7 @@ def apply_plan(
         CapacityError: the disk is full; no table was moved.
         DataError: the lake cannot be listed.
     """
-    state = _State(Path(plan.root))
+    state = _LakeState(Path(plan.root))
     if dry_run:
         proven, refused = _proven(plan, state, advance)
         return Applied(
@@ -200,7 +200,7 @@ def apply_plan(
 
 
 def _proven(
-    plan: DeletionPlan, state: _State, advance: Callable[[int, str], None]
+    plan: DeletionPlan, state: _LakeState, advance: Callable[[int, str], None]
 ) -> tuple[list[tuple[_Move, RebuildRecipe]], dict[str, str]]:
     """Return the deletions that hold, with their recipes, and why others do not."""
     refused: dict[str, str] = {}
@@ -225,7 +225,7 @@ def _proven(
 
 
 def _prove(
-    item: Deletion, listed: Mapping[str, tuple[Path, list[str]]], state: _State
+    item: Deletion, listed: Mapping[str, tuple[Path, list[str]]], state: _LakeState
 ) -> tuple[_Move, RebuildRecipe]:
     """Return a deletion that holds, with its recipe; one that does not is refused."""
     for name in (item.table, item.parent):
@@ -285,7 +285,7 @@ def rebuild_table(root: Path, name: str, *, out: Path | None = None) -> Path:
         DataError: the parent has changed so that other rows come out, or the table is there.
         StoreError: another process works on the lake.
     """
-    state = _State(root)
+    state = _LakeState(root)
     if out is not None:
         entry = _entry(state, name)
         return _write(_replayed(state, entry), out, entry)
@@ -302,7 +302,7 @@ def rebuild_table(root: Path, name: str, *, out: Path | None = None) -> Path:
     return written
 
 
-def _entry(state: _State, name: str) -> DeletedTable:
+def _entry(state: _LakeState, name: str) -> DeletedTable:
     entries = state.entries()
     if name not in entries:
         raise ConfigError(
@@ -312,7 +312,7 @@ def _entry(state: _State, name: str) -> DeletedTable:
     return entries[name]
 
 
-def _replayed(state: _State, entry: DeletedTable) -> "pa.Table":
+def _replayed(state: _LakeState, entry: DeletedTable) -> "pa.Table":
     """Return the rows of a deleted table."""
     listed = {name: (path, files) for name, path, files in list_tables(str(state.root))[1]}
     if entry.parent not in listed:

@@ -20,7 +20,7 @@ from steelyard.data.lake.index import ColumnIndex
 from steelyard.data.lake.listing import list_tables
 from steelyard.data.lake.pruning import KEPT, REASONS, prune_by_statistics
 from steelyard.data.lake.schemas import SchemaEdges, schema_edges
-from steelyard.data.lake.sketches import TableSketch, can_contain, load_sketches
+from steelyard.data.lake.sketches import ContainmentSketch, can_contain, load_sketches
 from steelyard.data.lake.tables import LakeTable, look_at_table
 from steelyard.data.lake.updates import KnownPairs
 from steelyard.errors import DataError
@@ -167,7 +167,7 @@ def _node(table: LakeTable) -> TableNode:
 
 
 def _not_contradicted(
-    pairs: Sequence[tuple[LakeTable, LakeTable]], sketches: Mapping[str, TableSketch]
+    pairs: Sequence[tuple[LakeTable, LakeTable]], sketches: Mapping[str, ContainmentSketch]
 ) -> list[tuple[LakeTable, LakeTable]]:
     """Return the pairs that sketches do not rule out."""
     return [

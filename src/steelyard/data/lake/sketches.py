@@ -14,13 +14,13 @@ from steelyard.data.pack import Pack, write_pack
 from steelyard.data.stages import hash_of
 from steelyard.errors import DataError
 
-__all__ = ["TableSketch", "can_contain", "load_sketches", "sketch_table", "write_sketches"]
+__all__ = ["ContainmentSketch", "can_contain", "load_sketches", "sketch_table", "write_sketches"]
 
 _KEPT = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableSketch:
+class ContainmentSketch:
     """The smallest hashes of the different values of each column.
 
     Attributes:
@@ -34,7 +34,7 @@ class TableSketch:
     complete: frozenset[str]
 
 
-def sketch_table(table: LakeTable) -> TableSketch:
+def sketch_table(table: LakeTable) -> ContainmentSketch:
     """Read a table once.
 
     Args:
@@ -52,14 +52,14 @@ def sketch_table(table: LakeTable) -> TableSketch:
         for name, hashes in column_hashes(batch, names).items():
             # One more than is kept tells whether there are others.
             found[name] = np.unique(np.concatenate([found[name], hashes]))[: _KEPT + 1]
-    return TableSketch(
+    return ContainmentSketch(
         fingerprint=table.fingerprint,
         hashes={name: hashes[:_KEPT] for name, hashes in found.items()},
         complete=frozenset(name for name, hashes in found.items() if len(hashes) <= _KEPT),
     )
 
 
-def can_contain(parent: TableSketch, child: TableSketch) -> bool:
+def can_contain(parent: ContainmentSketch, child: ContainmentSketch) -> bool:
     """Return whether a table may contain another, as far as sketches say.
 
     Both hold the smallest hashes of their values. Those of the child that are no larger than the
@@ -122,7 +122,7 @@ def write_sketches(tables: Iterable[LakeTable], folder: Path) -> dict[str, str]:
     return problems
 
 
-def load_sketches(tables: Iterable[LakeTable], folder: Path) -> dict[str, TableSketch]:
+def load_sketches(tables: Iterable[LakeTable], folder: Path) -> dict[str, ContainmentSketch]:
     """Return the sketches that speak of tables as they are now.
 
     Args:
@@ -132,7 +132,7 @@ def load_sketches(tables: Iterable[LakeTable], folder: Path) -> dict[str, TableS
     Returns:
         Sketches by table; none for a table without one, or with a stale or damaged one.
     """
-    found: dict[str, TableSketch] = {}
+    found: dict[str, ContainmentSketch] = {}
     for table in tables:
         path = _path(folder, table)
         if not path.is_file():
@@ -141,7 +141,7 @@ def load_sketches(tables: Iterable[LakeTable], folder: Path) -> dict[str, TableS
             pack = Pack.open(path)
             told = json.loads(pack["told"].tobytes())
             if told["fingerprint"] == table.fingerprint:
-                found[table.name] = TableSketch(
+                found[table.name] = ContainmentSketch(
                     fingerprint=table.fingerprint,
                     hashes={name: pack[f"{place}"] for place, name in enumerate(told["names"])},
                     complete=frozenset(told["complete"]),

@@ -9,8 +9,8 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import numpy as np
 
 from steelyard.data.table.counts import ReadCounts
+from steelyard.data.table.fitting import cast_to, fitted
 from steelyard.data.table.item_lines import read_item_lines
-from steelyard.data.table.kinds import as_kind
 from steelyard.data.table.partitions import TablePart, is_gzip
 from steelyard.data.table.quarantine import BadRow, Quarantine
 from steelyard.data.table.sources import open_source
@@ -312,7 +312,7 @@ def read_partition(
         yield from _item_lines(partition, schema, quarantine)
         return
     for batch, rows in read_texts(partition, names, quarantine, limits):
-        yield _fitted(batch, rows, (partition.path, kinds, schema), quarantine)
+        yield fitted(batch, rows, (partition.path, kinds, schema), quarantine)
 
 
 def _item_lines(
@@ -324,39 +324,11 @@ def _item_lines(
     try:
         with _opened(partition, quarantine.reads) as file:
             for batch in read_item_lines(partition, file, quarantine):
-                yield _cast_to(batch, schema, partition.path)
+                yield cast_to(batch, schema, partition.path)
     except (OSError, EOFError, pa.ArrowException) as error:
         raise DataError(
             f"cannot read {partition.path}: {error}", hint="repair the file, or leave it out"
         ) from error
-
-
-def _fitted(
-    batch: "pa.RecordBatch",
-    rows: np.ndarray,
-    wanted: tuple[str, Mapping[str, str], "pa.Schema"],
-    quarantine: Quarantine,
-) -> "pa.RecordBatch":
-    """Turn text into the kinds of a table; rows with a misfit are set aside."""
-    import pyarrow as pa
-
-    path, kinds, schema = wanted
-    columns, is_bad = [], np.zeros(len(batch), bool)
-    for field in schema:
-        if field.name not in batch.schema.names:
-            columns.append(pa.nulls(len(batch), field.type))
-            continue
-        values, misfit = as_kind(batch[field.name], kinds[field.name])
-        columns.append(values)
-        if misfit is None:
-            continue
-        for place, value in zip(misfit.rows.tolist(), misfit.values, strict=True):
-            if not is_bad[place]:
-                is_bad[place] = True
-                row = int(rows[place])
-                quarantine.add(BadRow(path, row, field.name, str(value), misfit.reason))
-    made = pa.RecordBatch.from_arrays(columns, schema=schema)
-    return made.filter(pa.array(~is_bad)) if is_bad.any() else made
 
 
 def _columnar(
@@ -367,7 +339,7 @@ def _columnar(
 
     try:
         for batch in _own_batches(partition, schema.names, counts, limits):
-            yield _cast_to(batch, schema, partition.path)
+            yield cast_to(batch, schema, partition.path)
     except (OSError, pa.ArrowException) as error:
         raise DataError(
             f"cannot read {partition.path}: {error}", hint="repair the file, or leave it out"
@@ -396,24 +368,3 @@ def _own_batches(
         for place in range(partition.first, partition.last):
             batch = reader.get_batch(place)
             yield batch.select([name for name in names if name in batch.schema.names])
-
-
-def _cast_to(batch: "pa.RecordBatch", schema: "pa.Schema", path: str) -> "pa.RecordBatch":
-    """Give a batch the columns and types of a table."""
-    import pyarrow as pa
-
-    columns = []
-    for field in schema:
-        if field.name not in batch.schema.names:
-            columns.append(pa.nulls(len(batch), field.type))
-            continue
-        values = batch[field.name]
-        try:
-            columns.append(values if values.type == field.type else values.cast(field.type))
-        except pa.ArrowException as error:
-            raise DataError(
-                f"column {field.name!r} of {path} is {values.type}, and a value is no {field.type} "
-                f"as elsewhere: {error}",
-                hint="turn the column into one type, or scan the files apart",
-            ) from error
-    return pa.RecordBatch.from_arrays(columns, schema=schema)

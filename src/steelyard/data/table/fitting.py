@@ -1,0 +1,86 @@
+"""Gives batches the columns and types of a table."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from steelyard.data.table.kinds import as_kind
+from steelyard.data.table.quarantine import BadRow, Quarantine
+from steelyard.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["cast_to", "fitted"]
+
+
+def fitted(
+    batch: "pa.RecordBatch",
+    rows: np.ndarray,
+    wanted: tuple[str, Mapping[str, str], "pa.Schema"],
+    quarantine: Quarantine,
+) -> "pa.RecordBatch":
+    """Turn text into the kinds of a table; rows with a misfit are set aside.
+
+    Args:
+        batch: columns of text.
+        rows: row of the file of each.
+        wanted: the file, the kind of each column, and columns with their types.
+        quarantine: takes rows with a misfit.
+
+    Returns:
+        The rows that fit; a column that the batch lacks is missing throughout.
+    """
+    import pyarrow as pa
+
+    path, kinds, schema = wanted
+    columns, is_bad = [], np.zeros(len(batch), bool)
+    for field in schema:
+        if field.name not in batch.schema.names:
+            columns.append(pa.nulls(len(batch), field.type))
+            continue
+        values, misfit = as_kind(batch[field.name], kinds[field.name])
+        columns.append(values)
+        if misfit is None:
+            continue
+        for place, value in zip(misfit.rows.tolist(), misfit.values, strict=True):
+            if not is_bad[place]:
+                is_bad[place] = True
+                row = int(rows[place])
+                quarantine.add(BadRow(path, row, field.name, str(value), misfit.reason))
+    made = pa.RecordBatch.from_arrays(columns, schema=schema)
+    return made.filter(pa.array(~is_bad)) if is_bad.any() else made
+
+
+def cast_to(batch: "pa.RecordBatch", schema: "pa.Schema", path: str) -> "pa.RecordBatch":
+    """Give a batch the columns and types of a table.
+
+    Args:
+        batch: columns of any types.
+        schema: columns with their types.
+        path: the file, for messages.
+
+    Returns:
+        The batch; a column that it lacks is missing throughout.
+
+    Raises:
+        DataError: a value cannot be turned into its column's type.
+    """
+    import pyarrow as pa
+
+    columns = []
+    for field in schema:
+        if field.name not in batch.schema.names:
+            columns.append(pa.nulls(len(batch), field.type))
+            continue
+        values = batch[field.name]
+        try:
+            columns.append(values if values.type == field.type else values.cast(field.type))
+        except pa.ArrowException as error:
+            raise DataError(
+                f"column {field.name!r} of {path} is {values.type}, and a value is no {field.type} "
+                f"as elsewhere: {error}",
+                hint="turn the column into one type, or scan the files apart",
+            ) from error
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
