@@ -30,19 +30,19 @@ class Lance:
 
     def write(self, table, path):
         """Write a table."""
-        import lance
+        import lance  # pyright: ignore[reportMissingImports]
 
         lance.write_dataset(table, path, mode="overwrite", data_storage_version="2.2")
 
     def read(self, path, columns, schema):
         """Read columns, all when there are none."""
-        import lance
+        import lance  # pyright: ignore[reportMissingImports]
 
         return lance.dataset(path).to_table(columns=columns)
 
     def open(self, path):
         """Open a table."""
-        import lance
+        import lance  # pyright: ignore[reportMissingImports]
 
         return lance.dataset(path)
 
@@ -58,13 +58,13 @@ class Vortex:
 
     def write(self, table, path):
         """Write a table."""
-        import vortex
+        import vortex  # pyright: ignore[reportMissingImports]
 
         vortex.io.write(table, path)
 
     def read(self, path, columns, schema):
         """Read columns, all when there are none."""
-        import vortex
+        import vortex  # pyright: ignore[reportMissingImports]
 
         wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
         file = vortex.open(path, memory_map=True)
@@ -72,13 +72,13 @@ class Vortex:
 
     def open(self, path):
         """Open a table."""
-        import vortex
+        import vortex  # pyright: ignore[reportMissingImports]
 
         return vortex.open(path, memory_map=True)
 
     def take(self, opened, rows, schema):
         """Read rows."""
-        import vortex
+        import vortex  # pyright: ignore[reportMissingImports]
 
         return opened.to_arrow(indices=vortex.array(rows), schema=schema).read_all()
 

@@ -2,7 +2,7 @@
 
 import gzip
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -10,6 +10,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 from steelyard.data.logs.formats import LogFormat, guess_format
 from steelyard.data.table.partitions import TableFile, TablePart, split_lines
 from steelyard.data.table.quarantine import Quarantine
+from steelyard.data.table.reading import ReadLimits
 from steelyard.errors import DataError
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ __all__ = ["CONTINUED", "INVALID", "UNFORMATTED", "LogTable", "decoded", "find_l
 
 CONTINUED, UNFORMATTED, INVALID = "continued", "no format", "invalid UTF-8"
 """What `problem` says of a line: it belongs to the one before, or has no header, or is no text."""
-_BATCH_LINES = 65_536
 _PROBED_LINES = 200
 _LONGEST_LINE_BYTES = 1 << 20
 
@@ -83,6 +83,7 @@ class LogTable:
         format: of the headers.
         unreadable: reason by file that was left out.
         steps: none; folds ask for it.
+        limits: how much is read at once.
     """
 
     files: tuple[TableFile, ...]
@@ -90,6 +91,7 @@ class LogTable:
     format: LogFormat
     unreadable: dict[str, str] = field(default_factory=dict)
     steps: tuple[Any, ...] = ()
+    limits: ReadLimits = field(default_factory=ReadLimits)
 
     @classmethod
     def scan(cls, *sources: str | Path, format: str | None = None) -> "LogTable":
@@ -163,7 +165,7 @@ class LogTable:
         try:
             for number, line in enumerate(_lines(partition), partition.first_row):
                 rows.append((number, *self.fields_of(line)))
-                if len(rows) == _BATCH_LINES:
+                if len(rows) == self.limits.batch_rows:
                     yield self._batch(rows)
                     rows = []
         except (OSError, EOFError) as error:
@@ -200,6 +202,10 @@ class LogTable:
             for values, item in zip(zip(*rows, strict=True), self.schema, strict=True)
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def with_limits(self, limits: ReadLimits) -> "LogTable":
+        """Return the table whose batches are bounded so."""
+        return replace(self, limits=limits)
 
     def batches(self) -> "Iterator[tuple[str, pa.RecordBatch]]":
         """Yield the path of each batch, and the batch, in the order of files and lines."""

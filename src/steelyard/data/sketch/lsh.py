@@ -40,7 +40,7 @@ def _shared(order: np.ndarray, keys: np.ndarray, kept: np.ndarray) -> int:
 
 
 @njit()
-def _first_place(keys: np.ndarray, low: int, high: int, wanted: np.uint32) -> int:
+def _first_place(keys: np.ndarray, low: Any, high: Any, wanted: np.uint32) -> int:
     """Return the first place from `low` on, before `high`, of a key that is no less than wanted."""
     # Keys are spread evenly, so the place can be guessed; steps that double find both ends around
     # it, and few pages of a mapped file are touched.
