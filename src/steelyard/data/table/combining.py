@@ -36,7 +36,7 @@ class ReadByParts(Protocol):
         """What is done to each batch."""
         ...
 
-    def read(self, partition: TablePart, quarantine: Quarantine) -> "Iterator[pa.RecordBatch]":
+    def read(self, partition: TablePart, quarantine: Quarantine) -> Iterator["pa.RecordBatch"]:
         """Read a part."""
         ...
 
@@ -114,8 +114,8 @@ def check_zip(left: ReadByParts, right: ReadByParts) -> None:
 
 
 def beside(
-    table: ReadByParts, partition: TablePart, given: "Iterator[pa.RecordBatch]", first: int
-) -> "Iterator[pa.RecordBatch]":
+    table: ReadByParts, partition: TablePart, given: Iterator["pa.RecordBatch"], first: int
+) -> Iterator["pa.RecordBatch"]:
     """Put the columns of another table beside batches of one.
 
     Args:
@@ -152,7 +152,7 @@ def beside(
         yield pa.RecordBatch.from_arrays([*batch.columns, *joined.columns], names)
 
 
-def _from_row(table: ReadByParts, first: int) -> "Iterator[pa.RecordBatch]":
+def _from_row(table: ReadByParts, first: int) -> Iterator["pa.RecordBatch"]:
     """Read a table from a row on."""
     passed, unused = 0, Quarantine()
     for part in table.partitions:
