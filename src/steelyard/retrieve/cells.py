@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 from steelyard.data.kmeans import kmeans, nearest
 from steelyard.errors import ConfigError, DataError
 from steelyard.jit import njit
-from steelyard.retrieve.distance import new_heap, scan_vectors, sorted_heap
+from steelyard.retrieve.distance import new_heap, scan_vectors, sorted_rows
 
 __all__ = ["CellRows", "Probes", "cells_of", "nearest_cells", "train_centers"]
 
@@ -81,26 +82,18 @@ def nearest_cells(
     Returns:
         Cells with their distances.
     """
-    count = min(count, len(centers))
-    heap, cells = new_heap(len(queries), count)
-    _compare(queries, centers, np.arange(len(centers)), is_l2, heap, cells)
-    distances, cells = sorted_heap(heap, cells)
+    distances, cells = _nearest(queries, centers, min(count, len(centers)), is_l2)
     return Probes(cells, distances)
 
 
 @njit()
-def _compare(
-    queries: np.ndarray,
-    centers: np.ndarray,
-    numbers: np.ndarray,
-    is_l2: bool,
-    distances: np.ndarray,
-    ids: np.ndarray,
-) -> None:
+def _nearest(queries: Any, centers: Any, count: Any, is_l2: Any) -> Any:
+    """Compare queries with all centers; return distances and cells [Q, count] in order."""
+    heap, cells = new_heap(len(queries), count)
+    numbers = np.arange(len(centers))
     for row in range(len(queries)):
-        scan_vectors(
-            queries[row], centers, numbers, 0, len(centers), is_l2, distances[row], ids[row]
-        )
+        scan_vectors(queries[row], centers, numbers, 0, len(centers), is_l2, heap[row], cells[row])
+    return sorted_rows(heap, cells)
 
 
 @dataclass(slots=True)

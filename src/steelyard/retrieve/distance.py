@@ -16,9 +16,10 @@ __all__ = ["compare_rows", "new_heap", "offer", "scan_codes", "scan_vectors", "s
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
-_NO_ID = np.iinfo(np.int64).max
+_NO_ID = int(np.iinfo(np.int64).max)
 
 
+@njit()
 def new_heap(queries: int, k: int) -> tuple[Floats, Ids]:
     """Return heaps that hold nothing.
 
@@ -29,7 +30,8 @@ def new_heap(queries: int, k: int) -> tuple[Floats, Ids]:
     Returns:
         Distances, infinite [Q, K], and numbers [Q, K].
     """
-    return np.full((queries, k), np.inf, np.float32), np.full((queries, k), _NO_ID, np.int64)
+    distances = np.full((queries, k), np.inf, np.float32)
+    return distances, np.full((queries, k), _NO_ID, np.int64)
 
 
 def sorted_heap(distances: Floats, ids: Ids) -> tuple[Floats, Ids]:
@@ -42,7 +44,7 @@ def sorted_heap(distances: Floats, ids: Ids) -> tuple[Floats, Ids]:
     Returns:
         Distances and numbers [Q, K]; -1 where a heap is not full.
     """
-    return _sorted_rows(distances, ids)
+    return sorted_rows(distances, ids)
 
 
 @njit()
@@ -83,7 +85,7 @@ def _sink(distances: np.ndarray, ids: np.ndarray, size: int, distance: Any, numb
 
 
 @njit()
-def _sorted_rows(distances: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def sorted_rows(distances: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return copies of heaps in order: the worst goes to the end again and again."""
     found, numbers = distances.copy(), ids.copy()
     for row in range(len(found)):

@@ -157,9 +157,14 @@ def _native_scan(
 ) -> None:
     library.steelyard_fast_scan(
         *made._places,
-        *(cells.ctypes.data, len(cells), tables.ctypes.data, len(tables)),
-        *(distances.ctypes.data, rows.ctypes.data, len(rows)),
+        *(_address(cells), len(cells), _address(tables), len(tables)),
+        *(_address(distances), _address(rows), len(rows)),
     )
+
+
+def _address(values: NDArray[Any]) -> int:
+    # `values.ctypes.data` makes an object first and takes three times as long.
+    return values.__array_interface__["data"][0]
 
 
 @cache
