@@ -158,7 +158,7 @@ class Pack:
         """Return a section's bytes, of which some are checked.
 
         Args:
-            number: of the section.
+            number: number of the section.
             first: first byte that will be used.
             last: one past the last; the end when it is left out.
 
@@ -204,7 +204,7 @@ class Pack:
         """Return a section by its number, as `[name]` does.
 
         Args:
-            number: of the section.
+            number: number of the section.
 
         Returns:
             The array; it cannot be written to.
@@ -221,7 +221,7 @@ class Pack:
         """Return a section as an array that shares the pack's memory.
 
         Args:
-            name: of the section.
+            name: name of the section.
 
         Returns:
             The array; it cannot be written to.

@@ -96,7 +96,7 @@ class PackWriter:
         """Write a section.
 
         Args:
-            name: of the section, not yet used.
+            name: name of the section, not yet used.
             values: numbers, Booleans, times, or text of one width.
 
         Raises:

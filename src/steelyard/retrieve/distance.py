@@ -38,8 +38,8 @@ def sorted_heap(distances: Floats, ids: Ids) -> tuple[Floats, Ids]:
     """Return what heaps hold, the nearest first.
 
     Args:
-        distances: of heaps [Q, K].
-        ids: of heaps [Q, K].
+        distances: distances of heaps [Q, K].
+        ids: ids of heaps [Q, K].
 
     Returns:
         Distances and numbers [Q, K]; -1 where a heap is not full.
@@ -55,7 +55,7 @@ def offer(distances: np.ndarray, ids: np.ndarray, distance: Any, number: int) ->
         distances: heap [K].
         ids: heap [K].
         distance: of the vector.
-        number: of the vector.
+        number: number of the vector.
     """
     if distance < distances[0] or (distance == distances[0] and number < ids[0]):
         _sink(distances, ids, len(distances), distance, number)

@@ -90,7 +90,7 @@ def byte_tables(query: Any, centers: Any, offsets: Any, factor: Any) -> Any:
 
     Args:
         query: float32 [D].
-        centers: of the codes [parts, 16, D / parts].
+        centers: centers of the codes [parts, 16, D / parts].
         offsets: added to each entry [parts, 16].
         factor: of the inner product of a part of the query with a center.
 

@@ -29,7 +29,7 @@ def write_index(
 
     Args:
         path: the file.
-        kind: of the index.
+        kind: kind of the index.
         settings: plain values that it was made with.
         rows: its rows.
         learned: arrays from training by name.

@@ -74,7 +74,7 @@ class StageOptions:
     """Ways to build one stage.
 
     Attributes:
-        name: of the stage.
+        name: name of the stage.
         times_s: time between two queries that it takes in [options].
         resources: what it takes [options, resources].
         parts_s: time of one query in each of its parts, by their names, of each option.

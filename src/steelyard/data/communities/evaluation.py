@@ -57,7 +57,7 @@ def recall_areas(
         num_seeds: seeds of a query.
         restarts: queries of a community, with other seeds each.
         least_members: smaller communities are left out.
-        seed: of the draws.
+        seed: seed of the draws.
 
     Returns:
         The areas.

@@ -115,7 +115,7 @@ class CommunityIndex:
         """Return the numbers of accounts by their names.
 
         Args:
-            names: of accounts; one that stands twice counts once.
+            names: names of accounts; one that stands twice counts once.
 
         Returns:
             Distinct numbers in the order of the names.
@@ -320,8 +320,8 @@ class CommunityIndex:
         """Measure how well a set of accounts holds together.
 
         Args:
-            names: of the members.
-            seed: of the walks that look for its weakest cut.
+            names: names of the members.
+            seed: seed of the walks that look for its weakest cut.
 
         Returns:
             The measures on the graph of similarities.
@@ -342,7 +342,7 @@ class CommunityIndex:
         """Split a community into its parts, by walktrap on the graph of similarities.
 
         Args:
-            names: of the members.
+            names: names of the members.
 
         Returns:
             Part of each, from 0 on, the largest first, [n]; and their similarities, [n, n].

@@ -13,7 +13,7 @@ def placed(similarities: NDArray[np.float64], seed: int = 0) -> NDArray[np.float
 
     Args:
         similarities: of n members, symmetric, 0 on the diagonal, [n, n].
-        seed: of the first places.
+        seed: seed of the first places.
 
     Returns:
         Places within the square from 0 to 1, [n, 2].

@@ -182,7 +182,7 @@ def _grown(
 
     Args:
         sizes: bytes of the samples.
-        rows: of the samples.
+        rows: rows of the samples.
         distinct: values of the samples.
         wanted: rows, and distinct values among them.
 

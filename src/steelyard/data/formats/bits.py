@@ -43,7 +43,7 @@ def empty(count: int, dtype: Any) -> NDArray[Any]:
     """Return an array that is not filled, in few and large pages.
 
     Args:
-        count: of values.
+        count: count of values.
         dtype: of them.
 
     Returns:

@@ -65,7 +65,7 @@ class EncodedColumn:
 
         Args:
             pack: that holds the chunk.
-            number: of its section.
+            number: number of its section.
 
         Raises:
             DataError: the head is damaged, or the encoding is unknown.

@@ -175,7 +175,7 @@ class ColumnChunk:
 
         Args:
             chunk: its bytes.
-            type: of the column.
+            type: type of the column.
         """
         self._chunk, self._type, self._kind = chunk, type, kind_of(type)
         self._kept: Any = None

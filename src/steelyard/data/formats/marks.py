@@ -17,7 +17,7 @@ def end_mark(number: int, before: int, rows: int, begins: int) -> bytes:
     """Return the mark of a row group.
 
     Args:
-        number: of the group.
+        number: number of the group.
         before: rows before it.
         rows: in it.
         begins: its first byte.

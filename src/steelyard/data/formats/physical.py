@@ -95,7 +95,7 @@ def filled_forward(values: NDArray[Any], valid: NDArray[np.bool_]) -> NDArray[An
     """Return values with those before in place of missing ones, so that these cost nothing.
 
     Args:
-        values: of any type, [rows].
+        values: values of any type, [rows].
         valid: which are there; at least one is.
 
     Returns:
@@ -161,8 +161,8 @@ def array_of(type: "pa.DataType", values: NDArray[Any], bitmap: "pa.Buffer | Non
     """Return an Arrow array that shares the memory of values.
 
     Args:
-        type: of the array.
-        values: of its width; for Booleans of any type, [rows].
+        type: type of the array.
+        values: values of its width; for Booleans of any type, [rows].
         bitmap: which rows have a value, None for all.
 
     Returns:

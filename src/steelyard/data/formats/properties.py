@@ -29,7 +29,7 @@ class ColumnProperties:
     """Properties of one column.
 
     Attributes:
-        name: of the column.
+        name: name of the column.
         type: its Arrow type.
         kind: "integer", "float", "text", "flag" or "other".
         rows: their number.

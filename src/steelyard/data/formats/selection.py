@@ -21,7 +21,7 @@ class Condition:
     """A range of a column.
 
     Attributes:
-        place: of the column.
+        place: place of the column.
         type: in which it is kept.
         low: least value wanted, None for any.
         high: largest value wanted, None for any.

@@ -113,10 +113,10 @@ def may_hold(
 
     Args:
         zones: what `zones_of` found, [zones, 3].
-        type: of the column.
+        type: type of the column.
         low: least value wanted, None for any.
         high: largest value wanted, None for any.
-        rows: of the row group.
+        rows: rows of the row group.
 
     Returns:
         Booleans, [zones]; all where there is no zone map.

@@ -24,7 +24,7 @@ class CSRGraph:
     Attributes:
         offsets: where each row begins in `targets`, and the end, int64 [N + 1].
         targets: column of each edge, ascending within a row and distinct, uint32 [M].
-        weights: of each edge, float64 [M]; None where all are 1.
+        weights: weights of each edge, float64 [M]; None where all are 1.
         num_columns: number of columns; N for nodes of one kind.
         ids: names of the rows' nodes, [N].
         hashes: hash of each row's node, ascending, uint64 [N]; None for a graph made in memory.

@@ -18,7 +18,7 @@ def add_joined(
 
     Args:
         writer: of the pack.
-        name: of the section.
+        name: name of the section.
         packs: one or more, whose sections are of one dtype and differ in their first size alone.
         section: name in each of them.
         scratch: file that holds the values for a while; their pages belong to the system's cache.

@@ -210,7 +210,7 @@ def leiden(graph: CSRGraph, *, resolution: float = 1.0, seed: int = 0) -> NDArra
     Args:
         graph: of one kind of nodes, weights not below 0.
         resolution: higher finds more and smaller communities; above 0.
-        seed: of the order in which nodes are looked at.
+        seed: seed of the order in which nodes are looked at.
 
     Returns:
         Community of each node, from 0 on, the largest first, [N].

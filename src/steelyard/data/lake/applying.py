@@ -274,7 +274,7 @@ def rebuild_table(root: Path, name: str, *, out: Path | None = None) -> Path:
 
     Args:
         root: folder of the lake.
-        name: of the table.
+        name: name of the table.
         out: file to write in place of the table's own; the lake stays as it is.
 
     Returns:

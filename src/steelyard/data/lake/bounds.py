@@ -28,7 +28,7 @@ def comparable(kind: "pa.DataType") -> str:
     """Return the class of types within which codes can be compared, empty for none.
 
     Args:
-        kind: of a column.
+        kind: kind of a column.
 
     Returns:
         "number" for all whole and real numbers, "text", or the name of a type of times.

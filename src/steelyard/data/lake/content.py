@@ -72,7 +72,7 @@ class _WantedRows:
 
     Attributes:
         hashes: by column, [rows].
-        numbers: of the rows in the table, from 1, [rows].
+        numbers: numbers of the rows in the table, from 1, [rows].
         codes: order codes of the values, [rows, columns]; None where there are too many.
         is_whole: whether these are all rows.
     """

@@ -17,7 +17,7 @@ class TableNode(msgspec.Struct, frozen=True, kw_only=True):
     """A table in the graph.
 
     Attributes:
-        name: of the table.
+        name: name of the table.
         path: file or folder.
         num_bytes: its size.
         rows: number of rows; -1 unknown.
@@ -81,7 +81,7 @@ class GraphSettings(msgspec.Struct, frozen=True, kw_only=True):
         verify: "sample"; "exact" for all rows; "sketch" for none, so that edges are candidates.
         coerce: whether numbers of different types match.
         bag: whether a parent must have each row as often.
-        seed: of the samples.
+        seed: seed of the samples.
     """
 
     epsilon: float = 0.01
@@ -133,7 +133,7 @@ class ContainmentGraph(msgspec.Struct, frozen=True, kw_only=True):
         """Return a table.
 
         Args:
-            name: of the table.
+            name: name of the table.
 
         Returns:
             The table.

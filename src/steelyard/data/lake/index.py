@@ -18,7 +18,7 @@ class ColumnIndex:
     Attributes:
         names: columns by code, name and type.
         starts: first column of each table, and the number of all, [tables + 1].
-        codes: of the columns, rising within a table, [columns].
+        codes: codes of the columns, rising within a table, [columns].
         places: place of the column in its table, [columns].
         kinds: class of types whose values can be compared, 0 for text, [columns].
         low: codes of the least values, NaN unknown, [columns].

@@ -192,7 +192,7 @@ def read_column(table: LakeTable, name: str) -> "pa.Array":
 
     Args:
         table: the table.
-        name: of a column, not of a field of one.
+        name: name of a column, not of a field of one.
 
     Returns:
         Values, [rows].

@@ -89,7 +89,7 @@ class SyntheticLake:
     Attributes:
         tables: by name.
         lineage: how each was made, in the order of the names.
-        seed: of the choices.
+        seed: seed of the choices.
     """
 
     tables: "dict[str, pa.Table]"
@@ -131,7 +131,7 @@ def synthesize(
     Args:
         bases: tables, each with a column at least.
         count: tables of the lake, the bases among them.
-        seed: of the choices.
+        seed: seed of the choices.
         decoys: share of the derived tables that only look alike.
 
     Returns:
@@ -185,7 +185,7 @@ def base_tables(count: int, rows: int, seed: int) -> "list[pa.Table]":
     Args:
         count: tables.
         rows: rows of each.
-        seed: of the values.
+        seed: seed of the values.
 
     Returns:
         Tables of 5 to 12 columns; two in ten of the columns miss some values.
@@ -262,7 +262,7 @@ def _slices(table: "pa.Table", rng: np.random.Generator) -> "pa.Table":
 
 
 def _shuffled_column(table: "pa.Table", rng: np.random.Generator) -> "pa.Table":
-    """Give the values of a column to other rows, so that bounds and counts hold."""
+    """Hand the values of a column to other rows, so that bounds and counts hold."""
     place = int(rng.integers(table.num_columns))
     values = table.column(place).take(rng.permutation(len(table)))
     return table.set_column(place, table.schema.field(place), values)

@@ -168,7 +168,7 @@ def leaf_values(batch: "pa.RecordBatch", name: str) -> "pa.Array":
 
     Args:
         batch: rows.
-        name: of the leaf, with dots.
+        name: name of the leaf, with dots.
 
     Returns:
         Values, missing where any of the structures around them is.

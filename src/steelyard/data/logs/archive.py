@@ -37,7 +37,7 @@ class Compressed:
     """What an archive took.
 
     Attributes:
-        lines: of the log.
+        lines: lines of the log.
         raw_lines: kept as they are.
         frames: texts around variables.
         num_bytes: of the log, uncompressed.
@@ -138,7 +138,7 @@ class LogArchive:
 
     Attributes:
         templates: text of each frame's template.
-        lines: of the log.
+        lines: lines of the log.
         num_bytes: of the log, uncompressed.
         read_bytes: bytes of sections that were read so far, the directory left out.
     """

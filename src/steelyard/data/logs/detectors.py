@@ -48,7 +48,7 @@ class PcaDetector:
     """Length of what the main components of normal counts do not explain.
 
     Attributes:
-        weights: of counts.
+        weights: weights of counts.
         components: directions of the normal space, [components, templates].
         threshold: of the squared length that normal sessions exceed with probability alpha.
 
@@ -184,7 +184,7 @@ class ClusterDetector:
     """Distance to the nearest of the clusters that normal sessions form.
 
     Attributes:
-        weights: of counts.
+        weights: weights of counts.
         centres: of length 1, [clusters, templates].
         threshold: cosine distance at which a session joined no cluster.
 
@@ -243,7 +243,7 @@ class LogisticDetector:
     """Probability of a fault, learned from labelled sessions.
 
     Attributes:
-        weights: of counts.
+        weights: weights of counts.
         coefficients: of weighted counts, the last of the constant, [templates + 1].
         threshold: probability.
     """
@@ -259,7 +259,7 @@ class LogisticDetector:
         """Train on labelled counts by Newton steps.
 
         Args:
-            counts: of sessions, [sessions, templates].
+            counts: counts of sessions, [sessions, templates].
             faults: which of them are faulty, [sessions].
             penalty: half the weight of squared coefficients in the summed loss; the constant has
                 none.

@@ -52,11 +52,11 @@ class IsolationForest:
         """Grow a forest.
 
         Args:
-            counts: of sessions, [sessions, columns].
+            counts: counts of sessions, [sessions, columns].
             trees: how many.
             sample: sessions of each tree.
             flagged: share of these sessions that are above the threshold.
-            seed: of samples and cuts.
+            seed: seed of samples and cuts.
 
         Returns:
             The forest.

@@ -26,7 +26,7 @@ class JudgedLog:
     """Sessions of a log with how strange they are.
 
     Attributes:
-        templates: of the lines.
+        templates: templates of the lines.
         keys: names of the sessions, or their first lines.
         events: of each session.
         scores: larger is stranger, [sessions].

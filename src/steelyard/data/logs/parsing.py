@@ -29,13 +29,13 @@ class ParsedLog:
     """A log's templates and where their lines stand.
 
     Attributes:
-        templates: of the lines.
+        templates: templates of the lines.
         counts: lines of each template in these files, [templates].
         unmatched: lines that no template has, those without a header among them.
         problems: lines by what is wrong with them.
         timeline: lines of each template in each of at most 60 equal parts of the log, in the order
             of its lines, [templates, parts].
-        lines: of the files.
+        lines: lines of the files.
     """
 
     templates: TemplateSet
@@ -113,7 +113,7 @@ def write_parsed(
     Args:
         table: the log.
         found: its templates.
-        lines: of the log.
+        lines: lines of the log.
         path: Parquet file to write; None only counts.
 
     Returns:

@@ -38,7 +38,7 @@ def sessions_of(
     """Return lines by the session they name.
 
     Args:
-        templates: of each line, negative for none, [lines].
+        templates: templates of each line, negative for none, [lines].
         keys: session of each line, None for none, [lines].
 
     Returns:
@@ -57,7 +57,7 @@ def windows_of(templates: NDArray[np.integer], length: int) -> list[list[int]]:
     """Return lines cut into windows of some lines each; those without a template are left out.
 
     Args:
-        templates: of each line, negative for none, [lines].
+        templates: templates of each line, negative for none, [lines].
         length: lines of a window; the last one may be shorter.
 
     Returns:
@@ -75,7 +75,7 @@ class CountWeights:
 
     Attributes:
         inverse: weight of each template, [templates].
-        mean: of the weighted counts, [templates].
+        mean: mean of the weighted counts, [templates].
 
     Source: Xu et al. 2009 (SOSP), section 5.
     """

@@ -62,7 +62,7 @@ def synthesize_lines(
         frames: texts around the variables of observed lines, [observed][variables + 1].
         variables: of the same lines, [observed][variables].
         lines: how many to yield.
-        seed: of the draws.
+        seed: seed of the draws.
         header: variables at the beginning of each line that are its header.
 
     Yields:
@@ -117,9 +117,9 @@ def synthesize_sessions(
     Args:
         num_templates: templates that events are drawn from, at least 27.
         sessions: how many.
-        seed: of the draws.
+        seed: seed of the draws.
         fault_share: sessions that have a fault, a fraction.
-        kinds: of `FAULTS`, equally frequent.
+        kinds: kinds of `FAULTS`, equally frequent.
 
     Returns:
         The sessions.
@@ -202,7 +202,7 @@ def write_sessions(
         path: log to write; faults are written to a file of its name that ends in .faults.jsonl.
         sessions: how many.
         num_templates: from 27 to 103.
-        seed: of the draws.
+        seed: seed of the draws.
         fault_share: sessions that have a fault, a fraction.
 
     Returns:

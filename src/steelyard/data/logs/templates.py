@@ -124,7 +124,7 @@ class TemplateSet:
 
         Args:
             line: without its header.
-            number: of its template.
+            number: number of its template.
 
         Returns:
             Texts in their order; None where the line does not read as its template, which happens

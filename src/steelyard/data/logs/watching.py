@@ -135,7 +135,7 @@ class NewLines:
         """Take what is known.
 
         Args:
-            templates: of earlier lines.
+            templates: templates of earlier lines.
             format: name or pattern of the header; None finds the one that the first lines fit.
         """
         self._templates = templates

@@ -65,7 +65,7 @@ def forecast_mining(baskets: Baskets, min_support: float, *, seed: int = 0) -> M
     Args:
         baskets: the baskets; at least four.
         min_support: share of the baskets that must hold an itemset, in (0, 1].
-        seed: of the sample.
+        seed: seed of the sample.
 
     Returns:
         The forecasts, with 80 % intervals.

@@ -27,7 +27,7 @@ def heaton_baskets(
         planted_fraction: share of the baskets that hold a planted set.
         num_items: items; those from `most_items` on are filler.
         num_sets: planted sets, each of 1 to `most_items` items.
-        seed: of the draw.
+        seed: seed of the draw.
 
     Returns:
         The baskets; items are labelled by their number.
@@ -108,7 +108,7 @@ def quest_baskets(
         num_items: items.
         num_patterns: patterns.
         correlation: mean share of a pattern that it takes over from the one before.
-        seed: of the draw.
+        seed: seed of the draw.
 
     Returns:
         The baskets; items are labelled by their number. A basket may be empty.

@@ -41,7 +41,7 @@ class PackJournal:
         """Return a part, doing its work only where it is not there or damaged.
 
         Args:
-            name: of the part, made of letters and digits.
+            name: name of the part, made of letters and digits.
             work: returns arrays by name.
 
         Returns:

@@ -144,8 +144,8 @@ def add_to_rows(whole: np.ndarray, hashes: np.ndarray, place: int) -> None:
 
     Args:
         whole: sums so far, uint64 [rows].
-        hashes: of the column, uint64 [rows].
-        place: of the column; equal values of two columns must not cancel.
+        hashes: hashes of the column, uint64 [rows].
+        place: place of the column; equal values of two columns must not cancel.
     """
     salt = np.uint64(2 * place + 1)
     for row in range(len(whole)):

@@ -169,7 +169,7 @@ class LshTable:
         """Sort the keys of bands.
 
         Args:
-            keys: of `band_keys`, [bands, N]; an array of a mapped file is read band by band.
+            keys: keys of `band_keys`, [bands, N]; an array of a mapped file is read band by band.
             rows: places of a band.
 
         Returns:
@@ -260,7 +260,7 @@ class LshTable:
         """Return the table of such arrays, which are not copied.
 
         Args:
-            sections: of `sections`.
+            sections: sections of `sections`.
 
         Returns:
             The table.

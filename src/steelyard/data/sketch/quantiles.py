@@ -131,7 +131,7 @@ def _picked(
         values: the next of a chunk, none of them NaN, [values].
         place: how many values of the chunk came before.
         shift: logarithm of a group's size.
-        seed: of the chunk.
+        seed: seed of the chunk.
         into: takes the picked ones, [chunk].
         size: how many it holds.
 

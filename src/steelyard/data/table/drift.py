@@ -29,7 +29,7 @@ class ColumnDrift:
     """A column that both tables have.
 
     Attributes:
-        name: of the column.
+        name: name of the column.
         types: before and after.
         missing: shares of rows without a value.
         distinct: estimated numbers of distinct values.

@@ -54,7 +54,7 @@ def fitted(
 
 
 def cast_to(batch: "pa.RecordBatch", schema: "pa.Schema", path: str) -> "pa.RecordBatch":
-    """Give a batch the columns and types of a table.
+    """Return a batch with the columns and types of a table.
 
     Args:
         batch: columns of any types.

@@ -38,7 +38,7 @@ class FrequentTexts:
         """Add values.
 
         Args:
-            values: of a column, [rows].
+            values: values of a column, [rows].
             hashes: theirs, [rows].
         """
         rows = self.counters.update(hashes)

@@ -23,7 +23,7 @@ class FoldJournal:
         Args:
             folder: made when the first part is kept.
             table: what is folded.
-            names: of the folds.
+            names: names of the folds.
 
         Raises:
             ConfigError: the table has steps.

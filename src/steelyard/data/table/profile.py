@@ -27,12 +27,12 @@ class ColumnProfile:
     """One column.
 
     Attributes:
-        name: of the column.
+        name: name of the column.
         type: its Arrow type.
         missing: rows without a value.
         distinct: estimated number of distinct values.
         distinct_error: relative standard error of that.
-        mean: of numbers; of texts their length in bytes; of times NaN.
+        mean: mean of numbers; of texts their length in bytes; of times NaN.
         std: standard deviation.
         skewness: third standardized moment.
         least: smallest number, or time in seconds since 1970; NaN of texts.
@@ -67,7 +67,7 @@ class ColumnSketches:
         distinct: of values that are there.
         frequent: the most frequent ones.
         moments: of numbers, of times in seconds since 1970, of lengths of texts.
-        quantiles: of the same.
+        quantiles: quantiles of the same.
     """
 
     missing: int = 0

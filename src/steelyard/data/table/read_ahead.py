@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def read_ahead(items: Iterator[T]) -> Iterator[T]:
-    """Give items while the next one is made.
+    """Yield items while the next one is made.
 
     Reading and parsing give Python's lock away, as kernels do, so that both go on at once where
     there is a second core.

@@ -109,7 +109,7 @@ class TableSketch:
         """Return the sketch of a table that was profiled.
 
         Args:
-            table: of files, with all of their rows.
+            table: table of files, with all of their rows.
             folded: with the result of a `ProfileFold`.
 
         Returns:

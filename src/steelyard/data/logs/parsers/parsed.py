@@ -37,7 +37,7 @@ def numbered(keys: Sequence[Hashable], texts: Sequence[str]) -> ParsedLines:
     """Return lines grouped by a key.
 
     Args:
-        keys: of each line, [lines].
+        keys: keys of each line, [lines].
         texts: template of each line, [lines]; equal for lines of one key.
 
     Returns:
