@@ -162,7 +162,7 @@ class MessageCodec(FrameCodec):
 
         Args:
             kind: union of the messages that come.
-            keys: as of `FrameCodec`.
+            keys: keys that `FrameCodec` takes.
             limit_bytes: longest body in either direction.
         """
         super().__init__(keys=keys, limit_bytes=limit_bytes)

@@ -192,7 +192,7 @@ def typed(
     """Say what the functions of a library take and return.
 
     Args:
-        library: from `load`.
+        library: library that `load` returned.
         arguments: `ctypes` types of the arguments, by function.
         results: type of the result of functions that have one.
 
@@ -210,7 +210,8 @@ def verdict(library: ctypes.CDLL, label: str, compare: Callable[[], float], limi
     """Say why a library is not used: what an earlier comparison found, or one that runs now.
 
     Args:
-        library: from `load`; a verdict is kept beside it, so a new library is judged anew.
+        library: library that `load` returned; a verdict is kept beside it, so a new library
+            is judged anew.
         label: what else the verdict depends on, such as the number of threads.
         compare: returns the largest absolute difference of the native results from the others.
         limit: largest difference allowed.

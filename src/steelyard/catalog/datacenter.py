@@ -69,7 +69,7 @@ class DataCenterSpec:
         tower_fan_share: power of the tower's fan at its largest flow, per heat rejected.
         pump_pressure_pa: pressure that the pumps of each of the two loops overcome.
         pump_flow_m3_per_s: water through one unit, in either loop.
-        pump_efficiency: of pumps with their motors.
+        pump_efficiency: efficiency of pumps with their motors.
         water_reference_w: heat of the tower that the curve of water use was made for.
         liquid_share: heat of the racks that warm water takes up at the chips, without a chiller.
         liquid_limit_c: warmest water that may enter the racks.

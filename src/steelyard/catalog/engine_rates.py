@@ -70,8 +70,8 @@ class PartRate:
     part wait in the caches for the next step, or are thrown out of them.
 
     Attributes:
-        warm: in steps that walk `EngineRates.warm_bytes`, or fewer.
-        cold: in steps that walk `EngineRates.cold_bytes`, or more.
+        warm: rate in steps that walk `EngineRates.warm_bytes`, or fewer.
+        cold: rate in steps that walk `EngineRates.cold_bytes`, or more.
     """
 
     warm: LinearTime
@@ -175,7 +175,7 @@ class EngineRates:
 
         Args:
             set_bytes: bytes of all weights that a step walks.
-            bytes_per_weight: by type, for all measured ones.
+            bytes_per_weight: bytes of a weight of each type, for all measured ones.
 
         Returns:
             Bytes per second.

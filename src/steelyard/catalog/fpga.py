@@ -18,7 +18,7 @@ class Fpga:
     """One card with its shell.
 
     Attributes:
-        name: as `fpga` finds it.
+        name: name that `fpga` finds it by.
         hz: clock that designs for it reached.
         lut: lookup tables.
         ff: flip-flops.
@@ -59,7 +59,7 @@ def fpga(name: str) -> Fpga:
     """Return a card.
 
     Args:
-        name: as `fpga_names` lists it; case does not matter.
+        name: name that `fpga_names` lists; case does not matter.
 
     Returns:
         The card.

@@ -306,7 +306,7 @@ def rotary_kind(rope: ConfigFields) -> Any:
     """Return how rotary positions are rescaled, "default" for not at all.
 
     Args:
-        rope: from `ConfigFields.rope`.
+        rope: rotation settings from `ConfigFields.rope`.
 
     Returns:
         The value of `rope_type`, or of `type` in older files.
@@ -320,7 +320,7 @@ def read_architecture(values: dict[str, Any], where: str, name: str = "") -> Arc
     Args:
         values: parsed file.
         where: the file, for messages.
-        name: of the model where the file has none.
+        name: name of the model where the file has none.
 
     Returns:
         The architecture.

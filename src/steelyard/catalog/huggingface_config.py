@@ -140,7 +140,7 @@ class ConfigFields:
 
         Args:
             name: field that says so, for the message.
-            marked: by layer.
+            marked: whether the file marks each layer.
 
         Returns:
             The number n.

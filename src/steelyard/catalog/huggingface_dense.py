@@ -81,7 +81,7 @@ def _windows(config: ConfigFields, window: int, full: list[bool]) -> dict[str, A
     Args:
         config: the file; its `layer_types` go before what the class would choose.
         window: tokens, 0 for none.
-        full: by layer, whether the class leaves the window out.
+        full: whether the class leaves the window out, for each layer.
 
     Returns:
         Fields of the record.

@@ -144,7 +144,7 @@ def price_observations(family: str) -> tuple[PriceObservation, ...]:
     """List the prices of a family of chips, the earliest first.
 
     Args:
-        family: as `family_of` returns it.
+        family: product family, as `family_of` returns it.
 
     Returns:
         Observations; empty when no price is known.

@@ -196,7 +196,7 @@ def router_matrices(arch: Architecture) -> int:
     """Count the matrix parameters of one router.
 
     Args:
-        arch: of a mixture of experts.
+        arch: architecture with a mixture of experts.
 
     Returns:
         Hidden size times experts; nothing for hash routers, more with a policy's baseline, and for

@@ -113,7 +113,7 @@ def record(kind: Kind | str, name: str) -> Record:
 
     Args:
         kind: one of `KINDS`.
-        name: as `names` lists it; case and punctuation other than dots do not matter.
+        name: name that `names` lists; case and punctuation other than dots do not matter.
             "this-machine" is the stored calibration: an accelerator, a cluster of one, a disk.
             "mine.toml" is the only record of that kind in a file of one's own, "mine.toml#NAME" one
             of several.

@@ -16,11 +16,11 @@ class ReadRate:
     """Processor time of reading one format; the parts of a sum.
 
     Attributes:
-        part_s: of each part that is opened.
-        byte_s: of each byte of text, or of columns as they are stored.
-        unzip_byte_s: of each byte of text that is decompressed first.
-        column_batch_s: of each column of each batch.
-        value_s: of each value, by kind of column.
+        part_s: seconds for each part that is opened.
+        byte_s: seconds for each byte of text, or of columns as they are stored.
+        unzip_byte_s: seconds for each byte of text that is decompressed first.
+        column_batch_s: seconds for each column of each batch.
+        value_s: seconds for each value, by kind of column.
         doubtful_value_s: more of each value in a batch where one value is not of its column's kind.
     """
 
@@ -37,10 +37,10 @@ class FoldRate:
     """Processor time of profiling columns; the parts of a sum.
 
     Attributes:
-        byte_s: of each byte of text.
-        column_batch_s: of each column of each batch.
-        column_part_s: of each column of each part: its states are packed and merged.
-        value_s: of each value of a column of few values, by kind.
+        byte_s: seconds for each byte of text.
+        column_batch_s: seconds for each column of each batch.
+        column_part_s: seconds to pack and merge the states of each column of each part.
+        value_s: seconds for each value of a column of few values, by kind.
         varied_value_s: more of each value where nearly all differ.
     """
 
@@ -56,8 +56,8 @@ class ScanRates:
     """What a calibration of at most 20 s found on generated tables.
 
     Attributes:
-        read: by format.
-        fold: of a profile.
+        read: rates of reading, by format.
+        fold: rates of a profile.
         process_s: time until another process can read.
         column_bytes: memory of the profile of one column.
         time_s: when, seconds since 1970 (UTC).

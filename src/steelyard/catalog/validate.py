@@ -22,7 +22,7 @@ def _check(record: object, where: str, rules: dict[str, tuple[bool, str]]) -> No
     Args:
         record: record that is checked.
         where: file and record, for messages.
-        rules: by field, whether its value is good, and what is wrong with it otherwise.
+        rules: whether the value of each field is good, and what is wrong with it otherwise.
 
     Raises:
         CatalogError: names each such field, its value and the problem.

@@ -32,7 +32,7 @@ class PhaseStepTime:
     """Step time = features times the coefficients of the step's phase.
 
     Attributes:
-        coefficients: for each of `PHASES`, seconds per unit of each of `cost.FEATURES`.
+        coefficients: seconds per unit of each of `cost.FEATURES`, for each of `PHASES`.
         large_batch: decoding sequences from which on a batch is large.
         relative_spread: relative error that is expected of a step.
         source: what it was made from.

@@ -175,7 +175,7 @@ def forecast_scan(
 
     Args:
         works: its files, at least one.
-        rates: of this machine.
+        rates: rates of this machine.
         tier: where the files lie, None for files in memory's cache of this machine.
         leaves: whether the bytes leave the network of the tier's vendor.
         workers: processes.
@@ -225,9 +225,9 @@ class TierPrice:
 
     Attributes:
         tier: catalog name.
-        usd_per_month: of keeping it.
-        scan_usd: of reading it once within the vendor's network.
-        out_usd: of reading it once from outside.
+        usd_per_month: dollars a month of keeping it.
+        scan_usd: dollars of reading it once within the vendor's network.
+        out_usd: dollars of reading it once from outside.
         storage_s: time of one connection.
     """
 

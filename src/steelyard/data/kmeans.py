@@ -55,7 +55,7 @@ def kmeans(
         start: "far" draws first centers far from each other, a pass over the points for each;
             "drawn" takes points at random, which for thousands of centers is nearly as good;
             centers [K, D] of an earlier call are moved on.
-        precision: of the work; "float32" takes half the memory and time.
+        precision: precision of the work; "float32" takes half the memory and time.
 
     Returns:
         The clusters. No center is without points where there are that many different ones.

@@ -105,7 +105,7 @@ def perplexity(targets: Sequence[Any], scores: Sequence[tuple[float, int]]) -> d
 
     Args:
         targets: one per example; only counted.
-        scores: for each, the sum of log-probabilities of its tokens in nats, and their number.
+        scores: sum of log-probabilities of each one's tokens in nats, and the number of tokens.
 
     Returns:
         exp of minus the mean log-probability; infinite where a token had probability 0.

@@ -92,7 +92,7 @@ def load(
             long factors, for short sequences too; otherwise, and by default, it takes the short
             ones and ends at that length.
         is_checked: whether the caller has compared the hashes already.
-        keep_stored: for a model that is packed once, on the CPU: matrices that are no views of
+        keep_stored: whether the model is packed once, on the CPU: matrices that are no views of
             their files stay there as `nn.stored` modules, with the codes they have, and what was
             packed may be kept under the files' identity: change no weight. `dtype` None is then
             float32 but where most bytes are bfloat16.

@@ -22,7 +22,7 @@ def build(arch: Architecture, *, seed: int = 0) -> "EncoderDecoder":
     """Build an encoder-decoder with freshly drawn weights, in float32 on the CPU.
 
     Args:
-        arch: of kind "encoder-decoder", with `num_layers` each.
+        arch: architecture of kind "encoder-decoder", with `num_layers` each.
         seed: seed of the draws.
 
     Returns:
@@ -75,7 +75,7 @@ class EncoderDecoder(nn.Module):
         """Lay out the parameters in float32 on the CPU, not yet filled.
 
         Args:
-            arch: of kind "encoder-decoder".
+            arch: architecture of kind "encoder-decoder".
 
         Raises:
             ConfigError: it is of another kind, or has a trait this model does not have.

@@ -247,7 +247,7 @@ class DecoderLayer(nn.Module):
 
         Args:
             normed: what `before_attention` returned [..., C].
-            rotation: as for `forward`.
+            rotation: rotation that `forward` takes.
 
         Returns:
             Normed and turned queries [..., H, D] and keys, and values [..., KV, D].

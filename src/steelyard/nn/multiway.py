@@ -47,7 +47,7 @@ class MultiwayLayer(nn.Module):
 
         Args:
             hidden: residual stream [B, T, C].
-            rotation: as for `DecoderLayer`.
+            rotation: rotation that `DecoderLayer` takes.
             attend: attention over this layer's queries, keys and values.
             wanted: None; rows of sequences cannot be left out.
             sides: where the sequences are split, and the rest.

@@ -154,8 +154,8 @@ def parameter_groups(
     Args:
         model: the model.
         base: what the same code builds at the base width.
-        learning_rate: as tuned on the base.
-        weight_decay: as tuned on the base.
+        learning_rate: learning rate that was tuned on the base.
+        weight_decay: weight decay that was tuned on the base.
         optimizer: "adamw" (any that divides by the size of gradients) or "sgd".
 
     Returns:

@@ -107,7 +107,7 @@ def stored_shape(slot: Slot, rows: int) -> tuple[int, ...]:
 
     Args:
         slot: the parameter.
-        rows: of the part.
+        rows: rows of the part.
 
     Returns:
         Sizes as the file has them.

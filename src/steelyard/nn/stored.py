@@ -75,7 +75,7 @@ class StoredLinear(nn.Module):
 
         Args:
             parts: equally wide.
-            bias: of all rows.
+            bias: bias of all rows.
             dtype: type in which `weight` returns the numbers.
         """
         super().__init__()

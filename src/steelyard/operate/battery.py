@@ -68,7 +68,7 @@ def best_battery_w(
     Args:
         carbon_g_per_kwh: carbon intensity by step.
         facility_w: power of the site by step, the most that is discharged.
-        limits: of the battery.
+        limits: limits of the battery.
 
     Returns:
         Power to charge with by step, negative to discharge.

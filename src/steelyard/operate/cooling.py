@@ -173,7 +173,7 @@ def setpoint_carbon_g(center: DataCenter, drivers: Drivers, grid: np.ndarray) ->
 
     Args:
         center: the site; its battery and queue rest.
-        drivers: of some steps.
+        drivers: drivers of some steps.
         grid: setpoints.
 
     Returns:

@@ -286,7 +286,7 @@ class DataCenterVectorEnv(gymnasium.vector.VectorEnv):
         """Advance all sites by 15 minutes.
 
         Args:
-            actions: of shape [num_envs, 3], each in {0, 1, 2}.
+            actions: actions of shape [num_envs, 3], each in {0, 1, 2}.
 
         Returns:
             What is seen, rewards, and whether episodes ended or were cut, of each site.

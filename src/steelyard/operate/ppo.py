@@ -42,7 +42,7 @@ class PPOConfig:
         rollout_steps: steps of each scenario between updates.
         epochs: passes over what was seen, per update.
         minibatch: steps per update of the weights.
-        learning_rate: of AdamW, falling to 0.
+        learning_rate: learning rate of AdamW, falling to 0.
         discount: weight of the next step's reward.
         trace: lambda of the generalized advantage.
         clip: largest change of a move's probability that counts.
@@ -101,7 +101,7 @@ class PPOPolicy:
         """Keep the network.
 
         Args:
-            network: as trained by `train_ppo`.
+            network: network that `train_ppo` trained.
         """
         self._network = network
 

@@ -186,7 +186,7 @@ def plan_composition(
         max_wait_s: longest wait under "least-switch".
         max_resident: experts kept in the devices' memory; as many as fit when 0.
         prefetch: whether the next expert is brought while one runs.
-        seed: of experts and arrivals.
+        seed: seed of experts and arrivals.
 
     Returns:
         Means over all prompts.

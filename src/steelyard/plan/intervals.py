@@ -159,7 +159,7 @@ def timed(machine: Machine, values: dict[str, float], *, relative: float) -> lis
 
     Args:
         machine: roofline.
-        values: by quantity.
+        values: values of each quantity.
         relative: half-width of their 80 % intervals.
 
     Returns:

@@ -59,7 +59,7 @@ class RowTrial:
         brakes: times the power brake took effect.
         peak: highest power over the budget.
         longest_over_s: longest time above the budget at a stretch.
-        longer: by percentile, how much longer requests took than without caps, as a share.
+        longer: for each percentile, how much longer requests took than without caps, as a share.
     """
 
     added: int

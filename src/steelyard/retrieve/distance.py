@@ -54,7 +54,7 @@ def offer(distances: np.ndarray, ids: np.ndarray, distance: Any, number: int) ->
     Args:
         distances: heap [K].
         ids: heap [K].
-        distance: of the vector.
+        distance: distance of the vector.
         number: number of the vector.
     """
     if distance < distances[0] or (distance == distances[0] and number < ids[0]):

@@ -92,7 +92,7 @@ def byte_tables(query: Any, centers: Any, offsets: Any, factor: Any) -> Any:
         query: float32 [D].
         centers: centers of the codes [parts, 16, D / parts].
         offsets: added to each entry [parts, 16].
-        factor: of the inner product of a part of the query with a center.
+        factor: factor of the inner product of a part of the query with a center.
 
     Returns:
         uint8 [parts, 16]: sums of entries are in the order of distances, but for rounding.

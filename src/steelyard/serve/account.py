@@ -29,7 +29,7 @@ class OperatorAccount:
     """One operator of a step.
 
     Attributes:
-        name: as `cost.PartTime` names it.
+        name: name that `cost.PartTime` uses.
         seconds: measured time.
         forecast_s: time that was forecast from the calibration.
         bound_s: least time that memory and multipliers allow; 0 where it has no such bound.
@@ -151,7 +151,7 @@ def account_prompt(llm: LLM, rates: EngineRates) -> StepAccount:
     """Run prompts of as many tokens as a step takes at most, and account for the time of one.
 
     Args:
-        llm: as for `account_decoding`.
+        llm: model that `account_decoding` takes.
         rates: measured rates of this machine.
 
     Returns:

@@ -156,11 +156,11 @@ def replay_fleet(
 
     Args:
         jobs: requests by arrival; they learn when their tokens came.
-        roles: as `mixed_replicas` takes them.
+        roles: roles that `mixed_replicas` takes.
         route: chooses among those that take arrivals.
         route_second: chooses among those that only decode.
-        lives: as `mixed_replicas` takes them.
-        most_requests: as `AvailableRoute` takes it, for those that take arrivals.
+        lives: lives that `mixed_replicas` takes.
+        most_requests: most requests that `AvailableRoute` takes, for those that take arrivals.
 
     Returns:
         What happened.

@@ -20,7 +20,7 @@ def prompt_digests(job: FleetJob, count: int, prefix: PrefixIndex, size: int) ->
     """Return what the leading blocks of a job are known by in a prefix index.
 
     Args:
-        job: with tokens, or with ids of its blocks.
+        job: job with tokens, or with ids of its blocks.
         count: blocks that are wanted, no more than its prompt fills where it has tokens.
         prefix: the index.
         size: token slots per block.

@@ -190,7 +190,7 @@ class LongestPrefix:
         """Know no replica yet.
 
         Args:
-            slack: at least 0.
+            slack: slack, at least 0.
 
         Raises:
             ConfigError: it is below 0.

@@ -44,7 +44,7 @@ class StepParts:
     """One measured step.
 
     Attributes:
-        seconds: by part: `PARTS` but for "call", "sampling", "python" (planning and whatever else
+        seconds: seconds of `PARTS` but for "call", "sampling", "python" (planning and whatever else
             is outside the kernels).
         features: what the step held, in the order of `cost.FEATURES`.
     """
@@ -101,7 +101,7 @@ def time_chunks(llm: LLM, *, context: int) -> list[StepParts]:
     """Time the last steps of one prompt, each of the engine's token budget.
 
     Args:
-        llm: as for `time_decoding`.
+        llm: model that `time_decoding` takes.
         context: tokens of the prompt; at most three chunks at its end are run.
 
     Returns:

@@ -94,7 +94,7 @@ def run_composition(
     """Serve prompts one batch at a time: route, bring the expert, run.
 
     Args:
-        prompts: by arrival, each with `index` (its row), `expert` and `arrival_s`.
+        prompts: rows in the order of arrival, with `index` (the row), `expert` and `arrival_s`.
         queue: policy that chooses the next expert and its prompts.
         resident: policy that says which experts are in memory.
         run_s: seconds of a batch of some prompts.

@@ -150,7 +150,7 @@ class Estimator:
         Args:
             batches: where batches come from.
             directory: the run's folder.
-            start_from: as for `fit`.
+            start_from: checkpoint that `fit` takes.
             on_step: called after each step.
 
         Returns:

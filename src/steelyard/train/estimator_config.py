@@ -47,7 +47,7 @@ class EstimatorConfig:
         optimizer: "adamw"; "sgd" with Nesterov momentum and decay inside the gradient; "lamb" for
             very large batches; "muon" for inner matrices with AdamW for the rest; "schedule-free"
             for an AdamW whose evaluated weights are an average and which needs no cooldown.
-        momentum: of "sgd" and "muon".
+        momentum: momentum of "sgd" and "muon".
         weight_decay: decay of matrices; vectors (norms, biases) have none.
         betas: decay of AdamW's two moments; "schedule-free" likes (.95, .99).
         clip: largest global gradient norm; 0 turns clipping off.

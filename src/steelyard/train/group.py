@@ -39,7 +39,7 @@ class MemberGroup:
     Attributes:
         epoch: number of changes of membership so far.
         lease_s: seconds that a heartbeat is good for.
-        members: by name.
+        members: members by their names.
     """
 
     def __init__(self, *, lease_s: float, epoch: int = 0) -> None:

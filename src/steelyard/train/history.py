@@ -16,7 +16,7 @@ class History:
     Attributes:
         losses: training loss by step, nats per token for decoders.
         step_times_s: wall time by step, seconds.
-        cold: by step, whether it was among the first after a start, when caches and allocators
+        cold: whether each step was among the first after a start, when caches and allocators
             still settle.
         eval_losses: (steps done, held-out loss).
         average_losses: the same of each average of the weights, by its name.

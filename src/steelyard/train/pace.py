@@ -145,8 +145,8 @@ def choose_compile(
 
     Args:
         config: the run; its `compile` does not matter.
-        directory: as for `time_few_steps`.
-        train: as for `time_few_steps`.
+        directory: folder that `time_few_steps` takes.
+        train: training settings that `time_few_steps` takes.
 
     Returns:
         The run with the choice made, and its pace; what the compiler takes counts.

@@ -105,8 +105,8 @@ def check_normalisation(
     batch statistics and dropout differ rightly.
 
     Args:
-        module: as it will be trained.
-        loss: as the estimator takes it.
+        module: module that will be trained.
+        loss: loss that the estimator takes.
         batches: where batches come from.
         config: the run; it needs two micro-batches.
 

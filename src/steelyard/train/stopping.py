@@ -84,9 +84,9 @@ class _Said:
     """A forecast for one gain: natural logarithms of the loss, and of its scatter's ends over it.
 
     Attributes:
-        log: of the loss.
-        below: by how much the low end of 95 % lies lower.
-        above: by how much the high end lies higher.
+        log: logarithm of the loss.
+        below: how much lower the low end of 95 % lies.
+        above: how much higher the high end lies.
     """
 
     log: float

@@ -16,9 +16,9 @@ class WeightAverage:
         kind: "ema", exponential; "swa", the mean since the start of a window of `window` steps, the
             whole window's at its end; "lawa", the mean of the last `count` weights that were taken
             every `window` steps.
-        decay: of "ema": part of the old average that a step keeps, less in the first steps.
-        window: of "swa" and "lawa": steps.
-        count: of "lawa": weights kept.
+        decay: part of the old average that a step of "ema" keeps, less in the first steps.
+        window: steps of the window, for "swa" and "lawa".
+        count: weights that "lawa" keeps.
 
     Source: Zhang et al. 2024 (arXiv 2410.21676), section 2 (exponential, several decays in one
         run); Haegele et al. 2024 (arXiv 2405.18392), section 4.1 (windows); Kaddour 2022 (arXiv

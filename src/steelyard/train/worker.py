@@ -157,7 +157,7 @@ class TrainProcess:
             directory: the run's folder.
             start_from: tensors file of a checkpoint to begin with.
             on_step: called here after each step.
-            peak_flops_per_s: as there.
+            peak_flops_per_s: peak of the device.
             is_checked: whether the caller has compared the shards with their hashes.
 
         Returns:

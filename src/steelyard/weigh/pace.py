@@ -131,7 +131,7 @@ def joined(paces: Iterable[Pace]) -> Pace:
     """Return the pace over several times together; those without timings do not count.
 
     Args:
-        paces: in the order of time.
+        paces: paces in the order of time.
 
     Returns:
         Medians and means are medians over the times, the windows those of all.

@@ -158,8 +158,8 @@ class _Answer:
 
     Attributes:
         asked: the run.
-        estimates: by method, the known ones.
-        unknown: by method or quantity, why it is left out.
+        estimates: estimates of the known methods, by name.
+        unknown: for each method or quantity that is left out, why.
         swings: how far the assumptions move the amortized cost.
     """
 

@@ -57,7 +57,7 @@ def index(
         min_degree: accounts with fewer followers are not searched.
         num_hashes: numbers in the signature of an account.
         bands: bands of the table that finds candidates; more find less similar accounts.
-        threshold: in place of bands: similarity of which 95 in 100 pairs are found, 0 to 1.
+        threshold: similarity of which 95 in 100 pairs are found, 0 to 1, in place of bands.
         bits: bits of each number that ranking compares.
         scheme: k-permutation, or one-permutation where all accounts have thousands of followers.
         memory: memory for sorting edges, such as "512 MB".

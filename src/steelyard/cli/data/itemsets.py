@@ -188,7 +188,7 @@ def mine(
     Args:
         *sources: files, patterns such as 'baskets/*.parquet', and folders.
         support: share of the baskets that must hold an itemset, above 0 and at most 1.
-        top: in place of a support, how many of the most frequent itemsets are wanted.
+        top: how many of the most frequent itemsets are wanted, in place of a support.
         columns: which columns hold the baskets.
         options: how itemsets are mined.
         out: file for all itemsets, that ends in .parquet, .arrow or .dat.

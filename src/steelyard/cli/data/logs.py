@@ -306,7 +306,7 @@ def generate(
         out: log to write; faults stand beside it, in a file that ends in .faults.jsonl.
         sessions: how many jobs the log has.
         templates: how many there are.
-        seed: of the draws.
+        seed: seed of the draws.
         faults: share of jobs that have a fault, from 0 to 1.
     """
     from steelyard.data.logs.synthesis import write_sessions

@@ -216,8 +216,8 @@ def bench(
     Args:
         *sources: files, patterns such as 'sales/*.csv', and folders; none with --preset.
         preset: a generated workload: core, bi, classic, geo, log or ml.
-        rows: of the generated workload.
-        seed: of what is drawn.
+        rows: rows of the generated workload.
+        seed: seed of what is drawn.
         json: print JSON instead of tables.
     """
     if bool(sources) == bool(preset):

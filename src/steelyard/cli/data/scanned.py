@@ -17,7 +17,7 @@ def scanned(sources: tuple[str, ...], kinds: "Mapping[str, str]") -> "DataTable"
 
     Args:
         sources: files, patterns and folders, one or more.
-        kinds: of columns of text files.
+        kinds: kinds of columns of text files.
 
     Returns:
         The table.

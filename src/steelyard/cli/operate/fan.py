@@ -15,7 +15,7 @@ def fan_lines(seen: np.ndarray, forecast: SampleForecast) -> list[str]:
 
     Args:
         seen: values of the past [T]; NaN where nothing was observed.
-        forecast: of the steps behind them.
+        forecast: forecast of the steps behind them.
 
     Returns:
         Lines of text: dots are observed, shades the 80 % interval, dashes the median.

@@ -69,7 +69,7 @@ class ServiceOptions:
             the roofline.
         start_up: time from asking for an instance until it serves. Over a trace of twenty minutes
             and more, fleets that follow its load stand beside those that stay.
-        memory: with --steps, what the engine's process may come to hold; all of this machine's
+        memory: with --steps, most that the engine's process may hold; all of this machine's
             memory when left out.
         requests: requests that are simulated at each rate.
         seed: seed of the load.

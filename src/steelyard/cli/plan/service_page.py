@@ -61,7 +61,7 @@ def service_page(
         case: what was planned for.
         plan: the plan.
         found: candidates with the reasons why they lost, the best first.
-        curves: of `attainment_curves`.
+        curves: curves that `attainment_curves` returned.
         weak: assumptions by what they cost.
         fleets: fleets over the whole trace, the best first; empty for none.
 

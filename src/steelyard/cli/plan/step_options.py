@@ -33,7 +33,7 @@ class StepOptions:
             count what is skipped.
         eager: norms and activations are not fused.
         stragglers: share of machines that are slow, such as 0.005; the mean step is shown.
-        slowdown: by which share longer their kernels take.
+        slowdown: share by which their kernels take longer.
     """
 
     overlap: str = "pipeline,data,loader"

@@ -32,8 +32,8 @@ class HpcAnswer:
     """Forecasts of a cluster's benchmarks.
 
     Attributes:
-        forecasts: by benchmark, those that the record allows.
-        left_out: by benchmark, why there is none.
+        forecasts: forecasts of the benchmarks that the record allows, by name.
+        left_out: for each benchmark that is left out, why there is none.
         listed: measured figures of the record by quantity, of the whole cluster.
         order: equations of HPL, N; 0 without it.
     """

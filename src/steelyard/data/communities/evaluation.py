@@ -19,7 +19,7 @@ class RecallAreas:
 
     Attributes:
         communities: names of the communities, in the order of the rows.
-        areas: of each community and restart, 0 to 1, [communities, restarts].
+        areas: area of each community and restart, 0 to 1, [communities, restarts].
         candidates: mean share of the accounts that were candidates.
         seconds: time of each query, [communities x restarts].
     """
@@ -51,7 +51,7 @@ def recall_areas(
     after every 5 additions.
 
     Args:
-        index: of the network.
+        index: index of the network.
         labels: community by account; those that are not in the index are left out.
         method: how candidates are ranked.
         num_seeds: seeds of a query.

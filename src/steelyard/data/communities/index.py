@@ -42,7 +42,7 @@ class CommunityIndex:
         degrees: neighbours of each.
         signatures: [N, K], uint32.
         ranked: the same with fewer bits.
-        settings: of the index; the scheme and seed are not kept.
+        settings: settings of the index; the scheme and seed are not kept.
 
     Source: Chamberlain et al. 2016, arXiv 1601.03958.
     """

@@ -12,7 +12,7 @@ def placed(similarities: NDArray[np.float64], seed: int = 0) -> NDArray[np.float
     """Lay out a graph by forces: ties pull, all nodes push each other apart.
 
     Args:
-        similarities: of n members, symmetric, 0 on the diagonal, [n, n].
+        similarities: similarities of n members, symmetric, 0 on the diagonal, [n, n].
         seed: seed of the first places.
 
     Returns:

@@ -121,7 +121,7 @@ def rank_pagerank(
     """Rank by personalized PageRank on the graph of similarities.
 
     Args:
-        similarities: of all candidates and seeds, [C, C].
+        similarities: similarities of all candidates and seeds, [C, C].
         seeds: places of the seeds in it.
 
     Returns:

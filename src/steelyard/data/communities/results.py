@@ -22,7 +22,7 @@ class Community:
         scores: score of each by the method; higher is nearer.
         similarity: mean Jaccard similarity of each to the seeds, estimated.
         containment: share of the neighbours of each that the nearest seed in this sense has too,
-            estimated: of a small account beside giants it is large where the similarity is small.
+            estimated; for a small account beside giants it is large where the similarity is small.
         degrees: neighbours of each.
         method: how they were ranked.
         candidates: accounts that shared a band with a seed, or were found later.

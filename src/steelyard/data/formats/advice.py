@@ -58,10 +58,10 @@ class FormatAdvice:
 
     Attributes:
         option: its name.
-        num_bytes: of the file.
-        scan_s: to read all columns in one thread from memory.
-        load_s: to read all columns from the storage: requests, transfer and decoding.
-        usd_per_month: of keeping the file there, 0 for this machine.
+        num_bytes: bytes of the file.
+        scan_s: seconds to read all columns in one thread from memory.
+        load_s: seconds to read all columns from the storage: requests, transfer and decoding.
+        usd_per_month: dollars a month of keeping the file there, 0 for this machine.
     """
 
     option: str
@@ -86,7 +86,7 @@ def calibrate(folder: Path | None = None) -> FormatCosts:
     """Measure on this machine how long each option takes to read columns of each kind.
 
     Args:
-        folder: for files; a temporary one when it is left out.
+        folder: folder for files; a temporary one when it is left out.
 
     Returns:
         The costs; takes less than 20 s on two cores.
@@ -267,8 +267,8 @@ def advise(
     """Predict size and time of a table for each option, the fastest to load first.
 
     Args:
-        table: in memory; at most 81,920 rows of it are encoded.
-        costs: of this machine.
+        table: table in memory; at most 81,920 rows of it are encoded.
+        costs: costs of this machine.
         options: which.
         tier: where the file is to be; this machine's memory when it is left out.
 

@@ -44,7 +44,7 @@ def empty(count: int, dtype: Any) -> NDArray[Any]:
 
     Args:
         count: count of values.
-        dtype: of them.
+        dtype: dtype of them.
 
     Returns:
         The array, [count].
@@ -119,7 +119,7 @@ def pack_blocks(
 
     Args:
         values: int64, [values].
-        least: of each block, [blocks].
+        least: least value of each block, [blocks].
         widths: bits of each value of a block, [blocks].
         starts: byte at which each block begins, [blocks].
         raw: zeros, filled, [bytes + 16].
@@ -146,7 +146,7 @@ def unpack_blocks(
 
     Args:
         raw: packed bytes, [bytes + 16].
-        least: of each block, [blocks].
+        least: least value of each block, [blocks].
         widths: bits of each value of a block, [blocks].
         starts: byte at which each block begins, [blocks].
         first: block at which to begin.
@@ -185,7 +185,7 @@ def take_widths(
 
     Args:
         raw: packed bytes, [bytes + 16].
-        least: of each block, [blocks].
+        least: least value of each block, [blocks].
         widths: bits of each value of a block, [blocks].
         starts: byte at which each block begins, [blocks].
         rows: which, [rows].
@@ -232,7 +232,7 @@ def take_running(
 
     Args:
         raw: packed differences, [bytes + 16].
-        least: of each block, [blocks].
+        least: least value of each block, [blocks].
         widths: bits of each difference of a block, [blocks].
         starts: byte at which each block begins, [blocks].
         heads: first value of each block, [blocks].
@@ -308,7 +308,7 @@ def decode_prefix(
     Args:
         raw: bytes, [bytes + 16].
         places: first bit of each block, [blocks].
-        table: by the next twelve bits: bits of the code, bits that follow, and the base, [4096].
+        table: for the next twelve bits: bits of the code, bits that follow, and the base, [4096].
         first: block at which to begin.
         found: signed integers, filled, [values].
     """

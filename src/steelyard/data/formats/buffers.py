@@ -54,7 +54,7 @@ class EncodedColumn:
     Attributes:
         encoding: one of `ENCODINGS`.
         validity: 0 for no nulls, 1 for a bitmap, 2 for places of nulls, 3 for runs.
-        parameter: of the encoding.
+        parameter: parameter of the encoding.
         rows: their number.
         nulls: rows without a value.
         size: bytes of the chunk.

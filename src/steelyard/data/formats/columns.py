@@ -40,7 +40,7 @@ def encode_column(array: "pa.Array", compress: str = "auto") -> NDArray[np.uint8
 
     Args:
         array: its values; any type.
-        compress: of `COMPRESSIONS`.
+        compress: one of `COMPRESSIONS`.
 
     Returns:
         The chunk, [bytes].

@@ -19,7 +19,7 @@ def end_mark(number: int, before: int, rows: int, begins: int) -> bytes:
     Args:
         number: number of the group.
         before: rows before it.
-        rows: in it.
+        rows: rows that lie in it.
         begins: its first byte.
 
     Returns:

@@ -110,7 +110,7 @@ class Numbers:
             encoding: what `encode_numbers` said.
             parameter: likewise.
             first: number of the first buffer.
-            dtype: of the values.
+            dtype: dtype of the values.
         """
         self._chunk, self._encoding, self._digits = chunk, encoding, parameter
         self._first, self._dtype = first, np.dtype(dtype)

@@ -79,7 +79,7 @@ def write_as(table: "pa.Table", path: Path, chosen: WriteOption) -> int:
     """Write a table.
 
     Args:
-        table: in memory.
+        table: table in memory.
         path: the file.
         chosen: how.
 
@@ -161,11 +161,11 @@ class MeasuredOption:
 
     Attributes:
         option: its name.
-        num_bytes: of the file.
-        write_s: to write it.
-        scan_s: to read all columns into Arrow in one thread, median.
-        select_s: to read the thousandth part of the rows by a range of one column, median.
-        take_s: to read 1,000 single rows, median.
+        num_bytes: bytes of the file.
+        write_s: seconds to write it.
+        scan_s: seconds to read all columns into Arrow in one thread, median.
+        select_s: seconds to read the thousandth part of the rows by a range of one column, median.
+        take_s: seconds to read 1,000 single rows, median.
     """
 
     option: str
@@ -187,8 +187,8 @@ def bench(
     """Write a table in several ways and time each; they take turns, files are in the page cache.
 
     Args:
-        table: in memory.
-        folder: for the files, which stay.
+        table: table in memory.
+        folder: folder for the files, which stay.
         rng: source of the rows that are taken.
         options: which.
         rounds: timed ones, after one that is not.

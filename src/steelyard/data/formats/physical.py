@@ -109,7 +109,7 @@ def numbers_of(array: "pa.Array") -> NDArray[Any]:
     """Return the values of an array of numbers or flags; missing ones are as they lie.
 
     Args:
-        array: of a type that `dtype_of` knows, or Booleans.
+        array: array of a type that `dtype_of` knows, or Booleans.
 
     Returns:
         The values, [rows].

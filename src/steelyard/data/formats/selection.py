@@ -22,7 +22,7 @@ class Condition:
 
     Attributes:
         place: place of the column.
-        type: in which it is kept.
+        type: type in which it is kept.
         low: least value wanted, None for any.
         high: largest value wanted, None for any.
         zones: zone map of all row groups, [zones, 3]; none for a type without order.

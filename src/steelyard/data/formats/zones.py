@@ -42,7 +42,7 @@ def ordered_values(array: "pa.Array") -> NDArray[Any] | None:
     """Return numbers in the order of the values.
 
     Args:
-        array: of any type; missing values are as they lie.
+        array: array of any type; missing values are as they lie.
 
     Returns:
         int64 or float64, of texts their first eight bytes, [rows]; None for a type without order.

@@ -79,7 +79,7 @@ class CSRGraph:
         Args:
             sources: one end of each edge, numbers from 0, [E].
             targets: the other end; loops are left out.
-            weights: of each edge; of one that stands twice, in whatever direction, weights add up.
+            weights: weight of each edge; those of one that stands twice, in any direction, add up.
                 Without weights it counts once.
             count: number of nodes; one more than the largest number where it is larger.
 

@@ -52,7 +52,7 @@ class PlantedFans:
             fans: number of fans.
             follows: draws within an interest.
             noise: draws from all stars.
-            exponent: of both Zipf laws.
+            exponent: exponent of both Zipf laws.
             seed: seed.
             part_fans: fans of a part.
 

@@ -17,7 +17,7 @@ def add_joined(
     """Write one section that is made of those of several packs, one after the other.
 
     Args:
-        writer: of the pack.
+        writer: writer of the pack.
         name: name of the section.
         packs: one or more, whose sections are of one dtype and differ in their first size alone.
         section: name in each of them.

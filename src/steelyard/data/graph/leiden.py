@@ -178,7 +178,7 @@ def modularity(graph: CSRGraph, labels: NDArray[np.int64], resolution: float = 1
     """Return the modularity of communities.
 
     Args:
-        graph: of one kind of nodes.
+        graph: graph of one kind of nodes.
         labels: community of each node, from 0 on, [N].
         resolution: weight of what chance would give.
 
@@ -208,7 +208,7 @@ def leiden(graph: CSRGraph, *, resolution: float = 1.0, seed: int = 0) -> NDArra
     become the nodes of the next level. This is repeated from its own result until nothing moves.
 
     Args:
-        graph: of one kind of nodes, weights not below 0.
+        graph: graph of one kind of nodes, weights not below 0.
         resolution: higher finds more and smaller communities; above 0.
         seed: seed of the order in which nodes are looked at.
 

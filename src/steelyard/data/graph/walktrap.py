@@ -92,7 +92,7 @@ def walktrap(graph: CSRGraph, *, steps: int = 4) -> NDArray[np.int64]:
     the mean weight of its ties, without which walks of even and odd length differ.
 
     Args:
-        graph: of one kind of nodes, weights not below 0.
+        graph: graph of one kind of nodes, weights not below 0.
         steps: length of the walks, at least 1.
 
     Returns:

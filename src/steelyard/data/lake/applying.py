@@ -38,7 +38,7 @@ class DeletedTable(msgspec.Struct, frozen=True, kw_only=True):
         recipe: file of the recipe, below the lake.
         told: the choice of rows in words.
         trash: where its file or folder lies, below the lake.
-        compression: of its Parquet files, empty for others.
+        compression: compression of its Parquet files, empty for others.
     """
 
     table: str

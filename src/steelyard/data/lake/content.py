@@ -71,7 +71,7 @@ class _WantedRows:
     """Rows of a child that its parents are asked for.
 
     Attributes:
-        hashes: by column, [rows].
+        hashes: hashes of each column, [rows].
         numbers: numbers of the rows in the table, from 1, [rows].
         codes: order codes of the values, [rows, columns]; None where there are too many.
         is_whole: whether these are all rows.

@@ -57,7 +57,7 @@ class StorageCosts:
         """Return the prices of a storage tier, read by an engine that charges as Athena does.
 
         Args:
-            tier: from the catalog.
+            tier: storage tier of the catalog.
             maintenance_scans: times a month that kept bytes are gone over.
 
         Returns:

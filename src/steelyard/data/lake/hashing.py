@@ -47,8 +47,8 @@ def row_hashes(hashes: ColumnHashes, columns: Sequence[str]) -> NDArray[np.uint6
     chance of about 5e-6.
 
     Args:
-        hashes: as `column_hashes` returns them.
-        columns: at least one of them.
+        hashes: hashes that `column_hashes` returns.
+        columns: one or more of its columns.
 
     Returns:
         Hashes, [rows].

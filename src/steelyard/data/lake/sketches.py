@@ -24,8 +24,8 @@ class ContainmentSketch:
     """The smallest hashes of the different values of each column.
 
     Attributes:
-        fingerprint: of the table that it was made of.
-        hashes: by column, rising, at most 128.
+        fingerprint: fingerprint of the table that it was made of.
+        hashes: hashes of each column, rising, at most 128.
         complete: columns of which these are all values.
     """
 

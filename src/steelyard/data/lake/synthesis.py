@@ -87,7 +87,7 @@ class SyntheticLake:
     """Tables in memory with their lineage.
 
     Attributes:
-        tables: by name.
+        tables: tables by their names.
         lineage: how each was made, in the order of the names.
         seed: seed of the choices.
     """

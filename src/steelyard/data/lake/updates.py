@@ -29,8 +29,8 @@ class KnownPairs:
     """What an earlier graph says.
 
     Attributes:
-        edges: by child and parent.
-        ruled_out: by child and parent.
+        edges: edges of its graph, by child and parent.
+        ruled_out: pairs of child and parent that are ruled out.
         changes: what became of each table that it knew.
         old_files: files of each table then.
         bag: whether it counted how often rows occur.
@@ -90,8 +90,8 @@ class KnownPairs:
         to be looked for, and they alone; a child stays ruled out while its parent does not grow.
 
         Args:
-            child: as it is now.
-            parent: as it is now.
+            child: child of the pair, in its present state.
+            parent: parent of the pair, in its present state.
 
         Returns:
             The edge or the reason against it, or what has to be read.

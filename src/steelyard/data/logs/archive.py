@@ -40,8 +40,8 @@ class Compressed:
         lines: lines of the log.
         raw_lines: kept as they are.
         frames: texts around variables.
-        num_bytes: of the log, uncompressed.
-        archive_bytes: of the archive.
+        num_bytes: bytes of the log, uncompressed.
+        archive_bytes: bytes of the archive.
     """
 
     lines: int
@@ -60,7 +60,7 @@ def compress(
         path: the log, compressed by gzip or not.
         archive: the file to write.
         format: name or pattern of the header; None finds one.
-        level: of zstd, 1 to 22.
+        level: level of zstd, 1 to 22.
 
     Returns:
         What it took.
@@ -139,7 +139,7 @@ class LogArchive:
     Attributes:
         templates: text of each frame's template.
         lines: lines of the log.
-        num_bytes: of the log, uncompressed.
+        num_bytes: bytes of the log, uncompressed.
         read_bytes: bytes of sections that were read so far, the directory left out.
     """
 

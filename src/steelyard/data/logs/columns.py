@@ -60,7 +60,7 @@ def encode_column(values: Sequence[str], level: int = _TIGHT) -> bytes:
 
     Args:
         values: texts without line breaks.
-        level: of zstd, 1 to 22.
+        level: level of zstd, 1 to 22.
 
     Returns:
         What `decode_column` reads, which needs their number.

@@ -50,7 +50,7 @@ class PcaDetector:
     Attributes:
         weights: weights of counts.
         components: directions of the normal space, [components, templates].
-        threshold: of the squared length that normal sessions exceed with probability alpha.
+        threshold: squared length that normal sessions exceed with probability alpha.
 
     Source: Xu et al. 2009 (SOSP), section 5; Jackson and Mudholkar 1979 for the threshold.
     """
@@ -185,7 +185,7 @@ class ClusterDetector:
 
     Attributes:
         weights: weights of counts.
-        centres: of length 1, [clusters, templates].
+        centres: centres of length 1, [clusters, templates].
         threshold: cosine distance at which a session joined no cluster.
 
     Source: Lin et al. 2016 (ICSE companion), section 3; clusters are formed one session after the
@@ -244,7 +244,7 @@ class LogisticDetector:
 
     Attributes:
         weights: weights of counts.
-        coefficients: of weighted counts, the last of the constant, [templates + 1].
+        coefficients: coefficients of weighted counts, the last of the constant, [templates + 1].
         threshold: probability.
     """
 

@@ -25,7 +25,8 @@ class FoldedTemplates:
     """What one pass over lines found.
 
     Attributes:
-        templates: of the lines that have a header, or all of them where there is no `problem`.
+        templates: templates of the lines that have a header, or of all lines where there is no
+            `problem`.
         problems: lines by what is wrong with them; those of invalid UTF-8 have templates too.
     """
 

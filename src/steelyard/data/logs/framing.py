@@ -14,7 +14,7 @@ class LineFramer:
     """Takes lines apart into frames and variables.
 
     Attributes:
-        format: of the headers.
+        format: format of the headers.
         frames: texts around the variables of a line, those of its header too, [frames].
         templates: text of the template of each frame, [frames].
     """
@@ -23,7 +23,7 @@ class LineFramer:
         """Start without frames.
 
         Args:
-            format: of the headers.
+            format: format of the headers.
         """
         self.format = format
         self.frames: list[list[str]] = []

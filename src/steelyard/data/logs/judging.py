@@ -28,7 +28,7 @@ class JudgedLog:
     Attributes:
         templates: templates of the lines.
         keys: names of the sessions, or their first lines.
-        events: of each session.
+        events: events of each session.
         scores: larger is stranger, [sessions].
         threshold: score above which a session is flagged.
         rules: that most sessions keep.

@@ -43,7 +43,7 @@ def mine(shapes: Iterable[Shape], options: MinerOptions | None = None) -> dict[S
     """Return the template of each shape.
 
     Args:
-        shapes: of lines, each once, in any order.
+        shapes: shapes of lines, each once, in any order.
         options: what makes a variable.
 
     Returns:

@@ -80,7 +80,7 @@ class LogTable:
     Attributes:
         files: the logs.
         partitions: parts that are read at once.
-        format: of the headers.
+        format: format of the headers.
         unreadable: reason by file that was left out.
         steps: none; folds ask for it.
         limits: how much is read at once.

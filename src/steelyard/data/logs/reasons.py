@@ -26,7 +26,7 @@ class Reason:
     Attributes:
         event: template that it concerns.
         weight: how much speaks for it; larger is stronger.
-        text: in words, with E and its number for an event.
+        text: reason in words, with E and its number for an event.
     """
 
     event: int
@@ -76,7 +76,7 @@ class SessionRules:
         """Return what speaks most for a session being strange, one reason an event.
 
         Args:
-            events: of the session.
+            events: events of the session.
             times_s: when they happened, [events]; None where that is not known.
             most: reasons to return.
 

@@ -45,7 +45,7 @@ def read_samples(folder: Path) -> list[LabelledSample]:
     """Read labelled samples as Loghub has them.
 
     Args:
-        folder: with formats.json and two files a system.
+        folder: folder with formats.json and two files for each system.
 
     Returns:
         The samples, by name.

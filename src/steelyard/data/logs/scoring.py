@@ -40,7 +40,7 @@ def plain_template(template: str) -> str:
     """Return a template as texts are compared.
 
     Args:
-        template: with wildcards such as `<*>` or `<NUM>`.
+        template: template with wildcards such as `<*>` or `<NUM>`.
 
     Returns:
         It with every wildcard as `<*>`, runs of wildcards as one, and single blanks.

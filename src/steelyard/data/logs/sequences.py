@@ -92,7 +92,7 @@ class SequenceDetector:
     """Events that are not among the likeliest next ones.
 
     Attributes:
-        model: of sequences; one that was trained elsewhere is handed in.
+        model: model of sequences; one that was trained elsewhere is handed in.
         most: likeliest events that are as expected.
         threshold: surprises that a session may have.
 

@@ -60,7 +60,7 @@ def synthesize_lines(
 
     Args:
         frames: texts around the variables of observed lines, [observed][variables + 1].
-        variables: of the same lines, [observed][variables].
+        variables: variables of the same lines, [observed][variables].
         lines: how many to yield.
         seed: seed of the draws.
         header: variables at the beginning of each line that are its header.
@@ -201,7 +201,7 @@ def write_sessions(
     Args:
         path: log to write; faults are written to a file of its name that ends in .faults.jsonl.
         sessions: how many.
-        num_templates: from 27 to 103.
+        num_templates: number of templates, 27 to 103.
         seed: seed of the draws.
         fault_share: sessions that have a fault, a fraction.
 

@@ -127,8 +127,8 @@ class NewLines:
     """Tells lines that no known template has.
 
     Attributes:
-        lines: that were seen.
-        unknown_lines: of those.
+        lines: number of lines that were seen.
+        unknown_lines: number of lines that no template took.
     """
 
     def __init__(self, templates: TemplateSet, format: str | None = None) -> None:

@@ -57,7 +57,7 @@ class Itemsets:
         """Return an itemset.
 
         Args:
-            place: from 0.
+            place: place among the itemsets, from 0.
 
         Returns:
             Its items by label, and its support.

@@ -51,7 +51,7 @@ class AssociationRules:
         """Return the places of the best rules.
 
         Args:
-            count: at most so many.
+            count: most rules that are returned.
             by: one of support, confidence, lift, leverage, conviction.
 
         Returns:

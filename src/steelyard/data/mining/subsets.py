@@ -98,10 +98,10 @@ def count_candidates(
     Args:
         begins: begin of each basket.
         baskets: their items, ascending in each.
-        items: as in `CandidateTree`.
-        firsts: as there.
-        lasts: as there.
-        num_roots: as there.
+        items: items of `CandidateTree`.
+        firsts: first child of each node of `CandidateTree`.
+        lasts: ends of children of `CandidateTree`.
+        num_roots: number of roots of `CandidateTree`.
 
     Returns:
         Counts, int64 [itemsets].

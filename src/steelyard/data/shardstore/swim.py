@@ -42,7 +42,7 @@ def suspicion_timeout_s(period_s: float, factor: float, nodes: int) -> float:
 
     Args:
         period_s: seconds between pings.
-        factor: of the time-out.
+        factor: factor of the time-out.
         nodes: nodes that are not dead.
 
     Returns:

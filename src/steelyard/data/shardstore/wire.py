@@ -118,7 +118,7 @@ class Wire:
         Args:
             reader: bytes that come.
             writer: bytes that go.
-            codec: of the messages that come.
+            codec: codec of the messages that come.
             buckets: speed of what comes and of what goes.
         """
         self._reader, self._writer, self._codec, self._buckets = reader, writer, codec, buckets

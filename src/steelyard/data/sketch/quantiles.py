@@ -34,7 +34,7 @@ def _merge_into(
         items: values by level, each in order, [levels, room].
         sizes: how many each level holds, [levels].
         level: where they go.
-        run: in order, [values].
+        run: values in order, [values].
         first: the first that counts.
         step: distance between those that count.
     """
@@ -311,7 +311,7 @@ class KllQuantiles:
         """Return quantiles.
 
         Args:
-            levels: in [0, 1], any shape.
+            levels: levels in [0, 1], any shape.
 
         Returns:
             Values of the stream, of that shape; NaN without values.

@@ -106,7 +106,7 @@ class _Groups:
         largest_batch: bytes of the largest batch of Arrow files.
         columns: most columns of a Parquet file.
         chunk: bytes of the largest column of a row group.
-        row_bytes: of the widest rows of Parquet files.
+        row_bytes: bytes of the widest rows of Parquet files.
         path: the file of the largest row group.
     """
 

@@ -33,7 +33,7 @@ class Folded:
     """What one pass found.
 
     Attributes:
-        results: by name of the fold.
+        results: result of each fold, by its name.
         rows: rows that were folded.
         quarantine: rows that were set aside; with those they are all rows of the files.
     """

@@ -25,7 +25,7 @@ def frame_of(source: Any) -> "pa.Table":
     """Return a frame as an Arrow table.
 
     Args:
-        source: of polars, pandas (2.2 or later) or Arrow, or anything that gives Arrow's stream.
+        source: frame of polars, pandas (2.2 or later) or Arrow, or anything with Arrow's stream.
 
     Returns:
         The table; its text is `string`, whatever width of offsets or views the frame had.

@@ -62,8 +62,8 @@ class RowBytes(NamedTuple):
     """Bytes of a row of a text file.
 
     Attributes:
-        text: decompressed.
-        stored: in the file.
+        text: bytes of its text, decompressed.
+        stored: bytes that it takes in the file.
     """
 
     text: float

@@ -26,7 +26,7 @@ class FoldedPart:
     """States of some parts of a table.
 
     Attributes:
-        states: in the order of the folds.
+        states: states in the order of the folds.
         rows: rows that were folded.
         quarantine: rows that were set aside.
     """
@@ -95,8 +95,8 @@ def merge_parts(
     """Merge parts as a binary counter adds: equal runs of neighbours, few of them kept at once.
 
     Args:
-        parts: in the order of their rows.
-        schema: of the table.
+        parts: parts in the order of their rows.
+        schema: schema of the table.
         folds: whose states they hold.
         shelf: folder for runs that wait for a neighbour; None keeps them in memory.
 

@@ -37,7 +37,7 @@ class ColumnProfile:
         skewness: third standardized moment.
         least: smallest number, or time in seconds since 1970; NaN of texts.
         largest: largest.
-        quantiles: at 5, 25, 50, 75 and 95 %, within 1.65 % of the ranks.
+        quantiles: values at 5, 25, 50, 75 and 95 %, within 1.65 % of the ranks.
         frequent: most frequent values as text with their least counts, and how much these may be
             too low.
         count_error: most by which those counts are too low.
@@ -64,9 +64,9 @@ class ColumnSketches:
 
     Attributes:
         missing: rows without a value.
-        distinct: of values that are there.
+        distinct: sketch of the different values that are there.
         frequent: the most frequent ones.
-        moments: of numbers, of times in seconds since 1970, of lengths of texts.
+        moments: moments of numbers, of times in seconds since 1970, of lengths of texts.
         quantiles: quantiles of the same.
     """
 
@@ -82,9 +82,9 @@ class TableSketches:
     """Sketches of all columns, and of whole rows.
 
     Attributes:
-        columns: in the order of the table.
+        columns: columns in the order of the table.
         rows: rows seen.
-        distinct: of whole rows.
+        distinct: sketch of the different whole rows.
     """
 
     columns: list[ColumnSketches]
@@ -99,7 +99,7 @@ class TableProfile:
     Attributes:
         rows: their number.
         distinct_rows: estimated number of distinct ones.
-        columns: in the order of the table.
+        columns: columns in the order of the table.
         sketches: what the figures come from.
     """
 

@@ -110,7 +110,7 @@ class TableSketch:
 
         Args:
             table: table of files, with all of their rows.
-            folded: with the result of a `ProfileFold`.
+            folded: results of folds, a `ProfileFold` among them.
 
         Returns:
             The sketch, with marks of the files as they are now.

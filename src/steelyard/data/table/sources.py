@@ -180,7 +180,7 @@ def open_source(path: str, counts: ReadCounts) -> "pa.NativeFile":
     """Open a file or an address for reading at any place.
 
     Args:
-        path: as `list_found` returns it.
+        path: path that `list_found` returned.
         counts: takes in what is read.
 
     Returns:
@@ -206,7 +206,7 @@ def stamp_of(path: str) -> str:
     """Return what changes when a file does: its time here, or what storage says of it.
 
     Args:
-        path: as `list_found` returns it.
+        path: path that `list_found` returned.
 
     Returns:
         A short text.

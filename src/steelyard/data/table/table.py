@@ -169,7 +169,7 @@ class DataTable:
         alone, whatever the files, their order or other rows.
 
         Args:
-            shares: by name, such as {"train": 0.9, "test": 0.1}; what is left of 1 is in no table.
+            shares: share by name, such as {"train": 0.9, "test": 0.1}; the rest is in no table.
             by: column or columns of the key.
             seed: changes which keys go where.
 

@@ -52,7 +52,7 @@ class CacheShard:
         examples: examples made of them.
         dropped: records that became none.
         sha256: hash of the file.
-        kinds: by field, "tokens", "text", "bytes" or "array of" a dtype.
+        kinds: kind of each field: "tokens", "text", "bytes" or "array of" a dtype.
         statistics: lengths by field.
     """
 

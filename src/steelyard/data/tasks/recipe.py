@@ -52,7 +52,7 @@ class TaskRecipe:
         files: files and folders; none takes the running Python's own texts.
         format: "documents" cleans files and cuts them into documents, "lines" takes each line,
             "json" each line's object.
-        fields: for "json", the object's names of "inputs" and "targets".
+        fields: what an object of "json" calls "inputs" and "targets".
         max_bytes: amount of files to stop at, such as "4 MB"; empty for all.
         generate: "copy", "reverse" or "add" instead of files.
         examples: number of generated examples.
@@ -143,7 +143,7 @@ class MixtureRecipe:
     """Tasks and other mixtures with rates.
 
     Attributes:
-        rates: by name, a number, or "examples" for the number of examples.
+        rates: rate of each task by name: a number, or "examples" for the number of examples.
         scale: factor on numbers of examples.
         maximum: most examples that count; 0 for no limit.
         temperature: T of the power 1 / T on numbers of examples.

@@ -18,7 +18,7 @@ class Branch(Generic[Count]):
     Attributes:
         length: the whole length, the trunk's part included.
         start: where the cooldown begins; 0 for a run of its own.
-        replayed: from the nearest earlier checkpoint to the start, trained again at the trunk's
+        replayed: part from the nearest earlier checkpoint to the start, run again at the trunk's
             rate.
     """
 

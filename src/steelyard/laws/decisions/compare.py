@@ -74,7 +74,7 @@ def compare(
     Args:
         points: per input its values in natural units, [n].
         target: positive, [n], or the name of a column of `points`.
-        laws: at least two with different names; they may use different inputs. None for those of
+        laws: two laws or more with different names; their inputs may differ. None for those of
             the literature that read the table's axes.
         along: input that measures size; empty for the product of all axes, which is compute for
             parameters and tokens.

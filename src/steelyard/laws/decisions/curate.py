@@ -78,7 +78,7 @@ class Curation:
         error: predicted error, with the interval of a new run.
         rejected: the other candidates with the error predicted for each, best first.
         crossings: budgets at which another choice becomes best, as `PoolFrontier`.
-        value_of_more: by pool of the choice, the fall of the error with `more` further
+        value_of_more: for each pool of the choice, the fall of the error with `more` further
             unique samples of it.
     """
 

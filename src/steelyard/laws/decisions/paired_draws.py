@@ -85,7 +85,7 @@ def fit_paired(
         law: what to fit.
         points: values by input in natural units, [n].
         target: positive, [n], or the name of a column of `points`.
-        keys: from `pair_keys`, [n].
+        keys: keys from `pair_keys`, [n].
         bootstrap: number and seed of the draws.
 
     Returns:

@@ -65,7 +65,7 @@ class SetFits:
         Args:
             at: the run, one value per input of the law.
             level: probability inside the interval.
-            weights: by set, not negative; equal unless given.
+            weights: weight of each set, not negative; equal unless given.
 
         Returns:
             Weighted mean of the predictions with its interval.
@@ -118,7 +118,7 @@ def fit_sets(
     Args:
         law: what to fit to each.
         points: runs, one per row.
-        targets: at least two columns, such as the losses on several evaluation sets.
+        targets: two columns or more, such as the losses on several evaluation sets.
         bootstrap: number and seed of the draws, which the fits share.
 
     Returns:

@@ -263,7 +263,7 @@ def beliefs(law: Law, prior: PriorChoice, count: int) -> dict[str, Prior]:
 
     Args:
         law: whose parameters carry the weak priors.
-        prior: as `fit` takes it.
+        prior: prior that `fit` takes.
         count: points with weight.
 
     Returns:

@@ -38,7 +38,7 @@ class Problem:
     """S fits that share law and inputs.
 
     Attributes:
-        law: with P parameters.
+        law: law with P parameters.
         inputs: per input its values in natural units, [n].
         target: log targets, [n] when all problems share them or [S, n].
         weights: not negative, [n] or [S, n]; bootstrap counts and held-out zeros go here.

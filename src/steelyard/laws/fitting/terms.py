@@ -197,7 +197,7 @@ class _Several(Term):
     """What sums, products and minima share.
 
     Attributes:
-        terms: at least one.
+        terms: terms, at least one.
     """
 
     terms: tuple[Term, ...]

@@ -62,9 +62,9 @@ class Bottleneck:
     """What a run is short of.
 
     Attributes:
-        shares: by "model", "data" and "samples", the part of the whole gain that growing only this
+        shares: for "model", "data" and "samples", the part of the whole gain that growing only this
             resource by a small factor brings, 0..1; they sum to 1.
-        gains: by resource, the relative fall of the error when it alone doubles, 0..1.
+        gains: for each resource, the relative fall of the error when it alone doubles, 0..1.
         limiting: the resource with the largest share.
         confidence: fraction of the bootstraps that name the same one; 1 without bootstraps.
         error: error predicted for the run.

@@ -274,7 +274,7 @@ class RunTable(RunColumns):
         """Put tables below each other that state the same conventions.
 
         Args:
-            tables: at least one; columns that not all have are left out.
+            tables: tables, at least one; columns that not all have are left out.
 
         Returns:
             All rows; their numbers count on from 1.

@@ -73,10 +73,10 @@ def converted(
     """Convert a model for a while; its own linear maps are put back at the end.
 
     Args:
-        model: as that of `convert`.
-        recipe: as that of `convert`.
-        wanted: as that of `convert`.
-        formats: as that of `convert`.
+        model: model that `convert` was given.
+        recipe: recipe that `convert` was given.
+        wanted: choice of layers that `convert` was given.
+        formats: formats that `convert` was given.
 
     Yields:
         The model.

@@ -21,9 +21,9 @@ class Formats:
     """Formats of the three tensors that a linear map's products take.
 
     Attributes:
-        input: of what the map is applied to.
-        weight: of its weights.
-        gradient: of the gradients of its results, which need range more than precision.
+        input: format of what the map is applied to.
+        weight: format of its weights.
+        gradient: format of its results' gradients, which need range more than precision.
     """
 
     input: FloatFormat = E4M3

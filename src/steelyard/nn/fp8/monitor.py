@@ -22,7 +22,7 @@ class CastRecord:
     """One cast of one tensor.
 
     Attributes:
-        step: as the monitor counts them.
+        step: step that the monitor counts.
         layer: name of the layer.
         role: what the tensor is in it.
         bias: scaling bias; of several the mean.

@@ -58,7 +58,7 @@ def native_round(
     """Round numbers times their factors to a format of eight bits, saturating.
 
     Args:
-        library: from `compiled`.
+        library: library that `compiled` returned.
         x: float32 or bfloat16 [N, K], contiguous, on the CPU.
         fmt: a format of eight bits that has NaN.
         factors: float32 [N, G], or [1, 1] for one of all.
@@ -94,7 +94,7 @@ def native_decode(
     """Return the numbers of codes, times factors.
 
     Args:
-        library: from `compiled`.
+        library: library that `compiled` returned.
         codes: uint8 [N, K], contiguous, on the CPU.
         fmt: their format.
         factors: float32 [N, G], or None.
@@ -117,7 +117,7 @@ def native_gemv(library: ctypes.CDLL, codes: Tensor, fmt: FloatFormat, x: Tensor
     """Multiply a matrix of codes with a vector, reading one byte a weight.
 
     Args:
-        library: from `compiled`.
+        library: library that `compiled` returned.
         codes: uint8 [O, K], contiguous, no NaN among them.
         fmt: a format of four exponent bits.
         x: float32 [K], contiguous.

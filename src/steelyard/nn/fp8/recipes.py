@@ -75,8 +75,8 @@ class ConstantBias:
     Nothing looks at the numbers, so NaN goes on into the products and infinity saturates.
 
     Attributes:
-        bias: of weights and inputs.
-        gradient_bias: of gradients; None for the same.
+        bias: exponent bias of weights and inputs.
+        gradient_bias: exponent bias of gradients; None for the same.
 
     Source: Perez et al. 2023 (arXiv 2309.17224) (FP8-CSCALE).
     """

@@ -10,7 +10,7 @@ class TensorKind:
     """A number type of stored tensors.
 
     Attributes:
-        name: as the format calls it, such as "Q4_K".
+        name: name in the format, such as "Q4_K".
         block_size: weights of a block, which follow each other in a row; 1 for plain numbers.
         block_bytes: bytes of a block, scales included.
     """

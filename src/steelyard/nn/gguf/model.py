@@ -45,7 +45,7 @@ def load_gguf(
             bfloat16 where most are quantized.
         device: device of all parameters.
         max_positions: longest sequence that will be run, as for `checkpoint.load`.
-        keep_stored: for a model that is packed once, on the CPU: matrices that are no views of the
+        keep_stored: whether the model is packed once, on the CPU: matrices that are no views of the
             file stay there as `nn.stored` modules, with the codes they have.
 
     Returns:

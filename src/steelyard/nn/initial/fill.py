@@ -29,7 +29,7 @@ def fill(model: nn.Module, arch: Architecture, generator: torch.Generator) -> No
     Args:
         model: module whose parameters are named as in `nn.transformer.Transformer`.
         arch: its architecture.
-        generator: of the draws, on the CPU.
+        generator: generator of the draws, on the CPU.
 
     Source: Nguyen and Salazar 2019 (arXiv 1910.05895), section 2.2 (small initialization); Radford
         et al. 2019 (GPT-2), section 2.3 (scaling of residual layers); `initial.schemes`.

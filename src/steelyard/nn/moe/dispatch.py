@@ -83,7 +83,7 @@ def padded(dispatch: Dispatch) -> Dispatch:
     """Return equally many rows for every expert where that costs little and pays: on CPU cores.
 
     Args:
-        dispatch: from `sort_by_expert`.
+        dispatch: what `sort_by_expert` returned.
 
     Returns:
         The same visits with repetitions of row 0 as padding; or the dispatch itself.

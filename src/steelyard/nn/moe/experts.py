@@ -68,7 +68,7 @@ class MixtureOfExperts(nn.Module):
         """Lay out the parameters, not yet filled.
 
         Args:
-            arch: with at least one expert.
+            arch: architecture with at least one expert.
         """
         super().__init__()
         count, width, inner = arch.num_experts, arch.hidden_size, arch.moe_intermediate_size

@@ -31,7 +31,7 @@ class SeparateExperts(nn.Module):
         """Share everything with a mixture; experts are views of its matrices.
 
         Args:
-            mixture: to be computed.
+            mixture: mixture that is to be computed.
         """
         super().__init__()
         self.form = mixture.form

@@ -104,9 +104,9 @@ def cast(
     Args:
         x: floating point, any shape.
         fmt: the format.
-        rounding: as that of `encode`.
-        saturate: as that of `encode`.
-        generator: as that of `encode`.
+        rounding: rounding that `encode` takes.
+        saturate: switch that `encode` takes.
+        generator: generator that `encode` takes.
 
     Returns:
         Numbers of the shape and type of `x`.

@@ -28,8 +28,8 @@ class Noise(nn.Module):
         """Draw numbers in [0, 1).
 
         Args:
-            *shape: of the result.
-            device: of the result.
+            *shape: shape of the result.
+            device: device of the result.
 
         Returns:
             float32.
@@ -45,7 +45,7 @@ def reseed(model: nn.Module, seed: int) -> None:
 
     Args:
         model: any module; one without `Noise` is left alone.
-        seed: at least 0.
+        seed: seed of the noise, at least 0.
     """
     for name, module in model.named_modules():
         if isinstance(module, Noise):
@@ -57,7 +57,7 @@ def drop_path(update: Tensor, probability: float, noise: Noise) -> Tensor:
 
     Args:
         update: [B, ...], added to the residual stream of each sequence.
-        probability: of leaving a sequence out, in [0, 1).
+        probability: probability of leaving a sequence out, in [0, 1).
         noise: where the draws come from.
 
     Returns:

@@ -30,8 +30,8 @@ def protect(
     stands behind an MLP that is not homogeneous, or behind no norm, is left alone.
 
     Args:
-        layer: in float32; changed in place.
-        moments: of its matrices' inputs, by name.
+        layer: layer in float32; it is changed in place.
+        moments: moments of its matrices' inputs, by name.
         rounded: how matrices will be rounded.
         dtype: type in which norms will be stored.
 

@@ -49,7 +49,7 @@ def write_quantized(
         source: its folder, whose tokenizer is carried along.
         recipe: how it was quantized.
         layers: the folder of the layers, and the method that is taken.
-        folder: to write; what lies in it is removed.
+        folder: folder that is written; what lies in it is removed.
 
     Returns:
         Bytes of all tensors.

@@ -65,7 +65,7 @@ def quantize_layer(
     """Round the matrices of a layer.
 
     Args:
-        layer: in float32; its other parameters change where input channels are scaled.
+        layer: layer in float32; its other parameters change where input channels are scaled.
         recipe: how.
         states: where calibration sequences stand before the layer, other than for "nearest".
         rows: the calibration sequences among them.

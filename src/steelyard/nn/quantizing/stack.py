@@ -117,9 +117,9 @@ def quantize_stack(
     stored tensors as the loader reads them, with activations in float32.
 
     Args:
-        model: on the CPU; mapped from its file, it needs no more memory than a layer in float32,
+        model: model on the CPU; mapped from its file, it needs no more memory than a float32 layer,
             the moments of its activations, and a residual stream per method and one more.
-        model_type: of its `config.json`.
+        model_type: type that its `config.json` names.
         recipe: how.
         methods: compared methods.
         folder: where layers are kept, see `layer_file`.

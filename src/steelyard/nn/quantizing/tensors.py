@@ -24,8 +24,8 @@ def layer_tensors(
     """Return the tensors of a layer by the names under which they are stored.
 
     Args:
-        layer: in float32, with the parameters that are stored as they are.
-        codes: of the matrices that are not, by name.
+        layer: layer in float32, with the parameters that are stored as they are.
+        codes: codes of the matrices that are not, by name.
         slots: the layer's parameters, by their names in the layer.
         dtype: type of what is stored as it is, and of scales of int8 rows.
 
@@ -84,7 +84,7 @@ def fill_layer(layer: DecoderLayer, slots: list[Slot], path: Path) -> None:
     """Copy into a layer the weights that its stored tensors stand for, as the loader reads them.
 
     Args:
-        layer: in float32; changed in place.
+        layer: layer in float32; it is changed in place.
         slots: the layer's parameters, by their names in the layer.
         path: safetensors file of what `layer_tensors` returned.
     """

@@ -47,7 +47,7 @@ class Recommender:
             config: the service and its promise.
             period_s: seconds between two readings.
             clock: seconds that only grow.
-            held: in shadow mode, the number to report as "replicas" whatever is recommended; 0 to
+            held: number to report as "replicas" in shadow mode, whatever is recommended; 0 to
                 report the recommendation.
             book: keeps what is forecast until it is checked; None keeps nothing.
 

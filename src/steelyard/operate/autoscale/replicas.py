@@ -178,7 +178,7 @@ class ServeReplicas:
         """Start or let go processes, until as many are held as the command asks for.
 
         Args:
-            command: for "replicas".
+            command: command for "replicas".
 
         Raises:
             ConfigError: the number is out of range.

@@ -47,12 +47,12 @@ class ColdStartReport:
         schema: huawei, azure-2021 or azure-2019.
         num_rows: cold starts, or invocations where the trace has these.
         num_functions: functions seen.
-        span_s: from the first row to the last, seconds.
-        quantiles: by runtime ("all" is there always) and by part ("total_s"; "duration_s" of
+        span_s: seconds from the first row to the last.
+        quantiles: for each runtime ("all" is there always) and part ("total_s"; "duration_s" of
             invocations): seconds at the levels of `LEVELS`, to 1.1 %.
-        hourly: by column: hour, count, and mean seconds of each part.
+        hourly: columns: hour, count, and mean seconds of each part.
         correlation: Spearman matrix of per-minute means: names, rho and p-values.
-        fits: by "total_s" (or "duration_s") and "interarrival_s": fits, the best first.
+        fits: fits of "total_s" (or "duration_s") and "interarrival_s", the best first.
         top: functions with the most rows.
         utility: quantiles of the pod utility ratio at `LEVELS`, and the fraction below 1.
     """

@@ -59,10 +59,10 @@ class HybridHistogram:
         default_s: fixed time.
         head: level of the gap before which no call is awaited.
         tail: level of the gap after which none is.
-        margin: by which both are widened.
+        margin: margin by which both are widened.
         cv_least: coefficient of variation of the counts from which they say something.
         outside_most: fraction of gaps beyond the histogram from which the forecast is used.
-        forecast_margin: by which the forecast is widened.
+        forecast_margin: margin by which the forecast is widened.
         minutes: bins.
 
     Source: Shahrad et al. 2020 (arXiv 2003.03423), section 4.2.

@@ -104,7 +104,7 @@ def scan_traces(paths: Sequence[Path]) -> tuple[pl.LazyFrame, str]:
     """Open files of one schema as one trace, after checking every row of each.
 
     Args:
-        paths: in the order of time.
+        paths: files in the order of time.
 
     Returns:
         Columns time_s, function, total_s, pod, the parts and what else the files have (Huawei);

@@ -86,9 +86,9 @@ class KindAccount:
         row_j_p90: 90th percentile.
         grid_j: energy bought for it: its own, and its share of idle and starting servers, each with
             the cooling of that quarter of an hour.
-        carbon_g: of that energy.
+        carbon_g: carbon of that energy.
         usd: its price.
-        carbon_g_by_hour: of its own energy, [hours].
+        carbon_g_by_hour: carbon of its own energy in each hour, [hours].
     """
 
     kind: str
@@ -131,7 +131,7 @@ def account_kinds(
         plant: the row.
         meters: where its energy went.
         pue: energy bought over that of the row, [bins].
-        carbon_g_per_kwh: of the grid, [bins].
+        carbon_g_per_kwh: carbon intensity of the grid, [bins].
         usd_per_kwh: price.
 
     Returns:

@@ -40,14 +40,14 @@ class ChainRun:
     """One scaler from requests to the grid; energy and carbon are those of one row.
 
     Attributes:
-        name: of the scaler.
+        name: name of the scaler.
         scaled: servers and what commanded them.
         meters: where the row's energy went.
         site: the site with as many rows as it holds.
         rows: their number.
         account: the site's account by hour.
         kinds: what each kind's answers took.
-        carbon_g: of one row.
+        carbon_g: carbon of one row.
         usd: electricity of one row.
     """
 
@@ -117,7 +117,7 @@ class AnswerChain:
 
     Attributes:
         scenario: the row, its requests, how it is scaled and where it stands.
-        runs: by scaler.
+        runs: runs of the scalers, by name.
         source: where weather and carbon come from.
     """
 
@@ -223,7 +223,7 @@ def _site_of_rows(
     """Fill a site with rows that draw these watts; return its run, their number and the grid's g.
 
     Args:
-        watts: of one row, [steps].
+        watts: watts of one row, [steps].
         spec: the site.
         year: its weather and carbon.
         start_day: day of the year on which the row begins.

@@ -33,7 +33,7 @@ class RowAnswer:
     Attributes:
         scenario: row, requests and devices.
         thresholds: first and second threshold of `polca`.
-        replays: by policy, those asked for.
+        replays: replays of the policies asked for, by name.
         free: the row without caps and without a brake.
     """
 

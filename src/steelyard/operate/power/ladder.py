@@ -43,7 +43,7 @@ class CapLadder:
 
     Attributes:
         budget_w: power that the row may draw.
-        steps: from the first to take to the last, thresholds never falling.
+        steps: steps from the first to take to the last, thresholds never falling.
         latency_s: seconds until a clock has landed.
         brake_latency_s: seconds until the brake has landed.
         brake_below: power over the budget below which the brake is taken back.

@@ -90,7 +90,7 @@ class ByPriority:
         """Keep them.
 
         Args:
-            policies: by priority, "high" or "low"; each commands "replicas".
+            policies: policy of each priority, "high" or "low"; each commands "replicas".
         """
         self._policies = policies
 
@@ -133,7 +133,7 @@ class ScaledRow:
     """A row whose servers a scaler controlled.
 
     Attributes:
-        name: of the scaler.
+        name: name of the scaler.
         report: commands and outcome.
         plant: the row at the end.
         load: mean requests of each priority in each step, [priorities, steps].

@@ -21,7 +21,7 @@ def read_prometheus(
     Args:
         path: the JSON file.
         step_s: seconds between two values; None takes the most frequent distance.
-        counter: as for `read_series`.
+        counter: the choice that `read_series` takes.
 
     Returns:
         A series for each of the answer's metrics.
@@ -42,7 +42,7 @@ def from_prometheus(
         answer: what the server sent, parsed.
         source: file or address, for messages.
         step_s: seconds between two values; None takes the most frequent distance.
-        counter: as for `read_series`.
+        counter: the choice that `read_series` takes.
 
     Returns:
         A series for each metric, named like "http_requests_total{pod="a"}".

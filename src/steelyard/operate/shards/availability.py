@@ -22,7 +22,7 @@ class Availability:
         """Take who was up.
 
         Args:
-            is_up: by node; those that are not named count as before.
+            is_up: whether each node is up; those that are not named count as before.
             seconds: how long it was so.
         """
         keep = 0.5 ** (seconds / _HALF_LIFE_S)

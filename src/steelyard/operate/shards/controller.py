@@ -32,7 +32,7 @@ class ShardController:
 
     Attributes:
         map: the newest map.
-        nodes: by name.
+        nodes: nodes by their names.
         tasks: changes under way.
         targets: chooses nodes to read from and to copy to.
         wished: returns how many copies a shard should have.

@@ -46,9 +46,9 @@ class GossipNetwork:
         loop: the virtual clock.
         members: what each node knows.
         stopped: nodes that do nothing and answer nothing.
-        sides: by node, its side of a cut; nothing passes between two sides.
+        sides: side of a cut that each node is on; nothing passes between two sides.
         messages: sent so far.
-        first_s: by (node, state), when anybody first held it for that.
+        first_s: seconds at which anybody first held (node, state).
         last_s: the same, when the last one began to.
     """
 

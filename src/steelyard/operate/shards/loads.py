@@ -54,7 +54,7 @@ class ShardLoads:
         """Take other shards: those that were split share what their parent had.
 
         Args:
-            parents: by number of a new shard, its parent and its share of the load.
+            parents: parent of each new shard by number, and its share of the load.
             ids: all shards from now on.
         """
         place = {number: column for column, number in enumerate(self.ids)}

@@ -10,7 +10,7 @@ def shard_after(shard: Shard, task: ShardTask, *, ok: bool, code: tuple[int, int
     """Return a shard as the end of one of its tasks leaves it.
 
     Args:
-        shard: as the map has it.
+        shard: shard in the map.
         task: what has ended.
         ok: whether it was done.
         code: blocks of data and parity that a shard was coded into.

@@ -39,7 +39,7 @@ class Planner:
 
         Args:
             controller: its map is changed through its methods alone.
-            name: of this planner, for the lease.
+            name: name of this planner, for the lease.
         """
         self._controller, self._name = controller, name
         self._leases = LeaseTable()

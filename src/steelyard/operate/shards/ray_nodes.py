@@ -83,7 +83,7 @@ class RayNodes:
         """Join a cluster and reserve room.
 
         Args:
-            address: of the cluster: "auto" for the one that this machine belongs to.
+            address: address of the cluster; "auto" for the one that this machine belongs to.
             nodes: actors that there will be.
             cpus: processors that each reserves.
             wait_s: longest wait for room.

@@ -60,7 +60,7 @@ class ShardRun:
         moved_bytes: bytes copied.
         memory_bytes: mean bytes that replicas took.
         disk_bytes: mean bytes of coded fragments.
-        repair_s: by fault that killed, seconds until every shard had its copies again.
+        repair_s: for each fault that killed, seconds until every shard had its copies again.
         failed_share: share of accesses that no live replica could answer.
         map_version: how often the map changed.
     """
@@ -94,7 +94,7 @@ def drifting_load(
         windows: windows T.
         grains: grains G.
         total_rate: mean accesses per second.
-        exponent: of the Zipf law.
+        exponent: exponent of the Zipf law.
         period: windows of a day.
         amplitude: how far a grain's rate swings about its mean, 0 to 1; each grain has one of four
             phases.

@@ -21,7 +21,7 @@ class Targets:
         """Take what the controller knows.
 
         Args:
-            nodes: by name.
+            nodes: nodes by their names.
             detector: knows who is up.
             tasks: changes under way.
             policy: how many copies run at once, and the bound of the load.

@@ -25,7 +25,7 @@ class SiteAccount:
         battery_kwh: charged less discharged.
         grid_kwh: bought.
         water_l: used by the tower.
-        carbon_kg: of what is bought.
+        carbon_kg: carbon of what is bought.
         usd: price of what is bought.
         violations: steps above a limit of temperature.
     """

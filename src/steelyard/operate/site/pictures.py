@@ -29,7 +29,7 @@ def site_day(
     """Draw the first day of runs, power by part for the first of them.
 
     Args:
-        runs: by name, two or more to compare; the first has its powers drawn.
+        runs: two runs or more to compare, by name; the first has its powers drawn.
         carbon_g_per_kwh: intensity of the grid by step.
         first_day: day of the year, for the title.
 

@@ -23,7 +23,7 @@ class Seen:
 
     Attributes:
         step_s: seconds of a step.
-        terms: by term, [data, pipeline]; tensor-parallel members count as one: the slowest member's
+        terms: seconds of each term, [data, pipeline]; of a tensor group, the slowest member's
             kernels, and the wait of the one that waits least for the group's traffic.
         data_own_s: wait for collectives of the replica that comes last, [pipeline].
         load_s: wait for data of the rank that waits longest.

@@ -142,7 +142,7 @@ class StepModel:
         """Simulate the step with given seconds of each task.
 
         Args:
-            seconds: of each task in each replica, [tasks, data], as `durations_s` returns them.
+            seconds: time of each task in each replica, [tasks, data], as `durations_s` returns it.
             factors: those that they were made with, which tell kernels from traffic.
 
         Returns:

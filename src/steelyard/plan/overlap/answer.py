@@ -107,7 +107,7 @@ def measured_overlap(
         batch: all of its tokens decode.
         max_nano: most pieces of an operation.
         rounds: timed runs; the median counts.
-        seed: of weights and keys.
+        seed: seed of weights and keys.
 
     Returns:
         The schedule, with measured seconds beside it.

@@ -18,7 +18,7 @@ class PairTiming:
     """Two operations that ran at the same time, in one setting of the device.
 
     Attributes:
-        kind: of the matrix product, whose performance stands for its share.
+        kind: kind of the matrix product, whose performance stands for its share.
         other: kind of what ran beside it.
         performance: speed of the product over its speed alone.
         other_performance: speed of the other over its speed alone.
@@ -37,7 +37,7 @@ class InterferenceTable:
     """Performance of each kind of operation at shares of the device; 1 is alone.
 
     Attributes:
-        curves: by kind, pairs of share and performance, both rising; alone (1, 1) is added.
+        curves: for each kind, pairs of share and performance, both rising; alone (1, 1) is added.
         device: device it holds for.
         provenance: where the numbers come from.
         source: the same in words.

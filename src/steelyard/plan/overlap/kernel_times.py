@@ -98,10 +98,10 @@ class MeasuredKernels:
 
     Attributes:
         source: where the times come from.
-        products: by columns and inner size, seconds by rows.
-        decodes: by heads and key heads, then sequences, seconds by context.
-        prefills: by heads, key heads and length, seconds by prompts.
-        collectives: by name and devices, seconds by elements.
+        products: for each number of columns and inner size, seconds by rows.
+        decodes: for each number of heads and key heads, then sequences, seconds by context.
+        prefills: for each number of heads and key heads and length, seconds by prompts.
+        collectives: for each name and number of devices, seconds by elements.
     """
 
     source: str

@@ -86,7 +86,7 @@ class OperationGraph:
 
     Attributes:
         tokens: tokens of the batch.
-        operations: of one layer, in any order.
+        operations: operations of one layer, in any order.
         rewrites: equivalent replacements, each taken or left.
         unit: pieces are multiples of so many tokens.
         num_layers: how often the layer runs.

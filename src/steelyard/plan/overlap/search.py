@@ -64,7 +64,7 @@ def search(
         graph: the layer, its batch and how often it is repeated.
         table: performance of each kind of operation by share.
         max_nano: most pieces of an operation, at least 1.
-        seed: of the changes that stage 2 tries.
+        seed: seed of the changes that stage 2 tries.
 
     Returns:
         The schedule of two layers (one where there is only one), and the time of all.

@@ -97,7 +97,7 @@ def measured_graph(
     """Time every operation alone on both cores, at every multiple of the unit.
 
     Args:
-        operations: of one layer.
+        operations: operations of one layer.
         tokens: tokens of the batch.
         unit: pieces are multiples of so many tokens.
         num_layers: how often the layer runs.
@@ -137,7 +137,7 @@ def profile(
     """Measure how operations of different resources slow each other, one core each.
 
     Args:
-        operations: of one layer; those of "compute" are paired with every other.
+        operations: operations of one layer; those of "compute" are paired with every other.
         device: "cpu"; other devices have no runner of pairs.
         tokens: tokens of a piece.
 

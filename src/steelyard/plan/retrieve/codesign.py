@@ -47,7 +47,7 @@ class Codesign:
     """The best design of each index, and why others have none.
 
     Attributes:
-        designs: by queries per second, the most first.
+        designs: designs ordered by queries per second, the most first.
         rejected: reason by index that does not fit.
     """
 

@@ -82,7 +82,7 @@ class QualityCell:
     Attributes:
         configuration: its name.
         seed: seed of the questions.
-        accuracy: for each task the share of right answers at each length of the plan.
+        accuracy: for each task, the share of right answers at each length of the plan.
         loss: nats per token of text at each length of the plan.
     """
 

@@ -106,7 +106,7 @@ def draw_questions(
         text: int64 [N] tokens of real text to fill up with.
         encode: turns a string into tokens, without any that begin a text.
         template: how records are written.
-        seed: of all draws.
+        seed: seed of all draws.
 
     Returns:
         The questions.
@@ -131,7 +131,7 @@ def draw_texts(length: int, count: int, *, text: np.ndarray, seed: int) -> list[
         length: tokens of each, the last ones included.
         count: pieces.
         text: int64 [N] tokens of real text.
-        seed: of the places.
+        seed: seed of the places.
 
     Returns:
         Questions of the task "text".

@@ -162,8 +162,8 @@ class StepAttention:
             layer: its index.
             chunk: one of `chunks`.
             window: tokens that each token attends; 0 for all.
-            key: of the whole step, [T, KV, D].
-            value: of the whole step, [T, KV, D].
+            key: keys of the whole step, [T, KV, D].
+            value: values of the whole step, [T, KV, D].
 
         Returns:
             Keys and values [KV, S, D] of the chunk's context, of windows from their blocks on.

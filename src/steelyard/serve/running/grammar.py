@@ -113,7 +113,7 @@ class Grammars:
         """Refuse a grammar that cannot be followed; what can is compiled and kept.
 
         Args:
-            grammar: as `spell` writes it.
+            grammar: grammar that `spell` writes.
 
         Raises:
             ConfigError: its kind is unknown, it is too large or too complex, or it is not a valid
@@ -214,7 +214,7 @@ class GrammarState:
         """Stand at the start.
 
         Args:
-            request: with a grammar.
+            request: request with a grammar.
             matcher: matcher of this request alone, at the start.
             end_tokens: token ids allowed when the grammar is complete.
         """

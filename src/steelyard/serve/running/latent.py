@@ -32,7 +32,7 @@ class CachedLatent(nn.Module):
         """Share everything; the expansion is kept as numbers, as it is used in two ways.
 
         Args:
-            latent: of a layer.
+            latent: latent attention of a layer.
             dtype: type of the expansion: that of the activations.
         """
         super().__init__()
@@ -83,7 +83,7 @@ def with_cached_latents(model: Transformer, dtype: torch.dtype) -> Transformer:
     """Return a model that shares everything with another but what its attention is given.
 
     Args:
-        model: with latent attention.
+        model: model with latent attention.
         dtype: type of its activations when it runs.
 
     Returns:
@@ -108,7 +108,7 @@ class LatentStepAttention:
         """Keep the plan's index arrays and the layers' expansions.
 
         Args:
-            steps: of the step, over a pool that keeps latents.
+            steps: attention of the step, over a pool that keeps latents.
             model: the one that runs.
         """
         self.steps = steps

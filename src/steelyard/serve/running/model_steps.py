@@ -43,7 +43,7 @@ class ModelSteps:
         """Pack the weights if `compiled`.
 
         Args:
-            model: in evaluation mode.
+            model: model in evaluation mode.
             pool: keys and values.
             compiled: use packed linear layers and the numba kernel (on the CPU); later changes of
                 weights are not seen.

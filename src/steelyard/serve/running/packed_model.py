@@ -56,7 +56,7 @@ def packed_model(model: Transformer, weights: ComputedIn = "fp32") -> tuple[Tran
     Activations are float32. Later changes of weights do not reach it.
 
     Args:
-        model: in float32 or bfloat16 on the CPU.
+        model: model in float32 or bfloat16 on the CPU.
         weights: type of the products.
 
     Returns:
@@ -105,7 +105,7 @@ def model_with(
 
     Args:
         kind: class of its linear maps.
-        model: in float32 or bfloat16 on the CPU.
+        model: model in float32 or bfloat16 on the CPU.
         weights: type of the products.
 
     Returns:
@@ -136,7 +136,7 @@ def without_capacity(model: Transformer) -> Transformer:
     """Return a model whose experts take every visit, sharing everything with another.
 
     Args:
-        model: with experts that were trained with a capacity.
+        model: model with experts that were trained with a capacity.
 
     Returns:
         The model, for inference only: what a token gets does not depend on those beside it.

@@ -42,7 +42,7 @@ class TorchRunner(EngineRunner):
     """Executes step plans on one device.
 
     Attributes:
-        model: in evaluation mode.
+        model: model in evaluation mode.
         config: pool and batch limits.
         sampler: turns logits into tokens.
         pool: keys and values.

@@ -107,7 +107,7 @@ def paged_attention(
             to 256.
         values: tensor of the same shape and strides.
         tables: int32 or int64 [S, M] block ids.
-        tiles: from `query_tiles`.
+        tiles: tiles that `query_tiles` returned.
         out: [T, H, D], rows of the tiles are overwritten.
         splits: pieces each context is cut into.
 

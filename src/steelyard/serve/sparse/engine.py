@@ -52,7 +52,7 @@ class SparseDecoder:
     and keeps the best tokens.
 
     Attributes:
-        model: in evaluation mode; its linear layers are copied in packed form where that is faster,
+        model: model in evaluation mode; its linear layers are packed where that is faster,
             so later changes do not reach it.
         table: which token stands in which slot.
         kv: [L, 2, B, KV, S, D] keys and values.

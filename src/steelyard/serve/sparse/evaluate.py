@@ -60,7 +60,7 @@ class Evaluation:
         """Return the share of spans whose every token was the likeliest.
 
         Args:
-            spans: for each sequence, (first, end) positions; first at least 1.
+            spans: positions (first, end) of each sequence; first at least 1.
 
         Returns:
             A fraction; NaN without spans.
@@ -122,7 +122,7 @@ def evaluate(
         model: a decoder.
         policy: what is kept.
         tokens: int64 [B, T], T at least 2.
-        controller: for policies that need one.
+        controller: controller for policies that need one.
         progress: called with the tokens fed of each sequence.
 
     Returns:

@@ -22,7 +22,7 @@ def fill(decoder: SparseDecoder, row: int, prompt: np.ndarray) -> Tensor:
     chunks does not, but each chunk then sees only what earlier releases left.
 
     Args:
-        decoder: with an empty slab for the request.
+        decoder: decoder with an empty slab for the request.
         row: row of the request.
         prompt: token ids [P], at least one.
 

@@ -19,7 +19,7 @@ def block_ids(row: TraceRow, block_size: int) -> tuple[int, ...]:
     """Return what the full blocks of a row's prompt hold.
 
     Args:
-        row: with hash ids, or a turn of a session, or with a prompt of its own.
+        row: row with hash ids, or a turn of a session, or with a prompt of its own.
         block_size: token slots per block; it divides the row's `block_tokens`.
 
     Returns:

@@ -144,7 +144,7 @@ class DataCenter:
             spec: the record.
             drivers: weather, carbon and load.
             rules: what may wait; nothing by default.
-            limits: of the battery; those of the record's capacity by default.
+            limits: limits of the battery; those of the record's capacity by default.
             is_metered: whether the load stands for a metered power, as from `Plant.load_of`.
 
         Raises:

@@ -175,7 +175,7 @@ def check_rows(plant: Plant, rows: np.ndarray) -> None:
 
     Args:
         plant: what made the rows.
-        rows: of shape [..., columns], the plant's first.
+        rows: rows of shape [..., columns], the plant's first.
 
     Raises:
         CapacityError: the chiller is too small for a scenario.

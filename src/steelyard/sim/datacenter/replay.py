@@ -112,7 +112,7 @@ class SiteRun:
 
         Args:
             start_stored_j: energy in the battery before the first step.
-            efficiencies: of charging and of discharging.
+            efficiencies: efficiencies of charging and of discharging.
 
         Returns:
             The gap; about 1e-16 by rounding alone.

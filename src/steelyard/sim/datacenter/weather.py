@@ -21,7 +21,7 @@ class SiteYear:
     """A year at one place, in steps of 15 minutes of local standard time.
 
     Attributes:
-        name: of the place.
+        name: name of the place.
         outdoor_c: dry bulb temperature, [steps].
         wet_bulb_c: wet bulb temperature, [steps].
         carbon_g_per_kwh: average carbon intensity of the grid, [steps].
@@ -89,7 +89,7 @@ def join_year(weather: Path, carbon: Path, *, utc_offset_h: float, name: str = "
         weather: CSV with dry_bulb_c and wet_bulb_c, 8760 or 8784 rows of local standard time.
         carbon: CSV with carbon_g_per_kwh, as many rows of UTC.
         utc_offset_h: local time minus UTC in whole hours, such as -8 for California.
-        name: of the place; the file's by default.
+        name: name of the place; the file's by default.
 
     Returns:
         The year.

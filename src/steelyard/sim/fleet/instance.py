@@ -165,7 +165,7 @@ def simulate_fleet(
         block_ids: what the leading full blocks of each request hold, as in `FleetJob`; empty where
             nothing is shared.
         priority: [R] the smallest runs first in groups that serve by priority; all equal else.
-        windows: for each group, when its replicas are ready and when they take no more requests,
+        windows: times at which each group's replicas are ready and take no more requests,
             seconds [count, 2]; all of them always by default. One that is let go ends what it has,
             and requests that find none wait for that which is ready next.
         keep_steps: steps to keep, the first ones.

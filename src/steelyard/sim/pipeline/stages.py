@@ -26,7 +26,7 @@ class PipelineRun:
     """What queries saw.
 
     Attributes:
-        latency_s: from arrival to answer of each query [Q].
+        latency_s: seconds from arrival to answer of each query [Q].
         queries_per_s: rate of the answers of the second half.
         stage_s: time in each stage [Q, stages].
     """

@@ -12,7 +12,7 @@ def systolic_select(values: NDArray[np.float32], length: int) -> tuple[NDArray[n
     """Feed values to a queue and read out what it kept.
 
     Args:
-        values: in the order in which they come [N].
+        values: values in the order in which they come [N].
         length: slots of the queue, at least 1.
 
     Returns:

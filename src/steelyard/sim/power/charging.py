@@ -16,7 +16,7 @@ def bring(tables: RowTables, state: RowState, server: int, time_s: float) -> Non
 
     Args:
         tables: what does not change.
-        state: of the row.
+        state: state of the row.
         server: number of the server.
         time_s: seconds, at most its next event.
     """

@@ -149,7 +149,7 @@ def set_clock(tables: RowTables, state: RowState, priority: int, clock: float) -
     Args:
         tables: what does not change.
         state: what does; it stands at the present.
-        priority: of the servers.
+        priority: priority of the servers.
         clock: over the highest, in (0, 1].
     """
     state.clock[priority] = clock
@@ -178,7 +178,7 @@ def set_servers(
     Args:
         tables: what does not change.
         state: what does; it stands at the present.
-        priority: of the servers.
+        priority: priority of the servers.
         count: servers to be on or starting.
         delays_s: seconds until each server would be ready, [servers].
     """

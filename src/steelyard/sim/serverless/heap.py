@@ -88,7 +88,7 @@ def pop(heap: Heap) -> int:
     """Remove the first event and return the row that holds it until the next push or pop.
 
     Args:
-        heap: at least one event.
+        heap: heap with at least one event.
 
     Returns:
         The last row of the table, which no waiting event uses.

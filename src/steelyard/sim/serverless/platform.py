@@ -19,7 +19,7 @@ class Pool:
     """Pods of one size class that wait in each region, started but without code.
 
     Attributes:
-        size_class: as functions name it.
+        size_class: size class that functions name.
         sizer: how many wait.
         refill_s: time to bring in a pod in place of one taken.
     """

@@ -20,7 +20,7 @@ class ServerlessResult:
         seed: seed of the start-ups.
         horizon_s: end of the run, seconds.
         part_names: parts of a start.
-        wait_s: from arrival until the request ran [N], seconds; NaN where it never did.
+        wait_s: seconds from arrival until the request ran [N]; NaN where it never did.
         status: [N]: 0 warm, 1 started a pod, 2 waited for a starting pod, 3 held back for a slot.
         function: whose pod, [pods].
         region: where it ran, [pods].

@@ -93,7 +93,7 @@ class Flow(NamedTuple):
 
     Attributes:
         heap: events to come; arrivals are read from `requests` in place.
-        requests: by time.
+        requests: requests in the order of time.
         functions: constants and counters, as in `Tables`.
         places: functions by region.
         pods: every pod.
@@ -122,7 +122,7 @@ class Supply(NamedTuple):
         cells: pools by cluster.
         pools: pools by region.
         regions: starts by region.
-        refill_s: by pool.
+        refill_s: time at which each pool is refilled.
         scheduler_s: when each scheduler is free, [R, schedulers].
     """
 

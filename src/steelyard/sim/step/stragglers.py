@@ -17,7 +17,7 @@ class Stragglers:
 
     Attributes:
         share: share of the machines, from 0 to 1.
-        slowdown: by which share longer their kernels take, 0 or more.
+        slowdown: share by which their kernels take longer, 0 or more.
         draws: how often slow machines are drawn for a mean.
         seed: seed of the draws.
 

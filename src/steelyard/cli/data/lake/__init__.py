@@ -192,7 +192,7 @@ def generate(
         tables: how many of them.
         bases: tables that all others are made from.
         rows: rows of each of those.
-        seed: of the choices; the same seed makes the same lake.
+        seed: seed of the choices; the same seed makes the same lake.
     """
     from steelyard.cli.data.lake.loading import extra
     from steelyard.errors import ConfigError

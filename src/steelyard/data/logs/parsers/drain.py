@@ -32,8 +32,8 @@ class DrainParser:
 
     Attributes:
         similarity: least share of equal tokens for a line to join a template (st).
-        depth: of the tree, with its root and leaves; 4 looks at two tokens.
-        max_children: of a node; further tokens share the child of the wildcard.
+        depth: depth of the tree, with its root and leaves; 4 looks at two tokens.
+        max_children: most children of a node; further tokens share the child of the wildcard.
         masks: expressions of variables.
 
     Source: He et al. 2017 (ICWS), algorithm of section III; order of ties as in the logparser

@@ -119,7 +119,7 @@ def select_model(
     on twice as much (see `race`).
 
     Args:
-        candidates: at least two, with different names.
+        candidates: two candidates or more, with different names.
         losses: `losses(name, examples)` tunes a fresh copy of a model and returns its test loss,
             NaN where it diverged; or a table by name and examples, whose own sizes are then used.
         target_examples: number of examples of the final tuning.

@@ -48,7 +48,7 @@ def cosine(total: int, *, warmup: int = 0, final: float = 0.1, begin: float = 0.
         total: steps of the run, at least 1.
         warmup: steps of linear warm-up.
         final: multiplier at the end, in [0, 1].
-        begin: as for `constant`.
+        begin: multiplier before the first step, as for `constant`.
 
     Returns:
         Multipliers, [total].
@@ -90,7 +90,7 @@ def trapezoid(
             final^x.
         final: multiplier that the step after the end would have, in [0, 1]; positive for
             "exponential".
-        begin: as for `constant`.
+        begin: multiplier before the first step, as for `constant`.
         power: exponent of the shape "power", above 0.
 
     Returns:

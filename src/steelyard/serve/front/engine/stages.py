@@ -9,7 +9,7 @@ class StartStages:
     """Seconds of each stage of a start, in order.
 
     Attributes:
-        seconds: by name of the stage.
+        seconds: seconds of each stage, by name.
     """
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class StartStages:
         """End a stage that began when the one before ended.
 
         Args:
-            name: of the stage.
+            name: name of the stage.
             not_before_s: time before which it cannot have begun, on the machine's monotonic clock;
                 what lies before is no stage's.
         """
@@ -33,7 +33,7 @@ class StartStages:
         """Put a stage before all others.
 
         Args:
-            name: of the stage.
+            name: name of the stage.
             began_s: when it began, on the machine's monotonic clock; it ended when this object was
                 made.
         """

@@ -43,9 +43,9 @@ class TimedProtocol(HttpToolsProtocol):
         """Start without a connection.
 
         Args:
-            *args: as the server gives them.
+            *args: arguments that the server gives.
             limit_s: longest time for the head of a request, and again for its body.
-            **kwargs: as the server gives them.
+            **kwargs: named arguments that the server gives.
         """
         super().__init__(*args, **kwargs)
         self._limit_s = limit_s

@@ -151,7 +151,7 @@ def capped_attention(level: int) -> ctypes.CDLL:
     """Load products and attention, held to what a narrower processor has; for tests of that code.
 
     Args:
-        level: as that of `capped_products`.
+        level: instruction level that `capped_products` takes.
 
     Returns:
         The library, as `compiled_library`, but without steps.

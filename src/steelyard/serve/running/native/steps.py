@@ -38,7 +38,7 @@ class NativeSteps:
     Attributes:
         packed_bytes: bytes of the packed weights.
         stored: how the matrices of each part are kept, one for each layer.
-        peaks: of the last step's logits.
+        peaks: peaks of the last step's logits.
         part_seconds: float64 [PARTS] to which each step adds what its parts took; None by default.
     """
 

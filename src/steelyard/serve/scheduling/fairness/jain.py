@@ -13,7 +13,7 @@ def jain_index(shares: Iterable[float]) -> float:
     """Return Jain's fairness index of what each of n parties got.
 
     Args:
-        shares: at least 0 each.
+        shares: shares, at least 0 each.
 
     Returns:
         1 when all got the same (also when all got nothing), 1 / n when one got everything.

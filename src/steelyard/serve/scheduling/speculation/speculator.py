@@ -119,7 +119,7 @@ class Speculator:
         """Learn what came of a request's guesses, and take back what they wrote in vain.
 
         Args:
-            request: with guesses, after the step's tokens were handed out.
+            request: request with guesses, after the step's tokens were handed out.
             start: position of the first token that the step ran.
             before: output tokens that it had before.
             memory: where its slots are.

@@ -239,7 +239,7 @@ class SessionModel:
     """Conversations as they were, to begin at drawn moments.
 
     Attributes:
-        turns: of each conversation the turns: seconds since its first, input and output tokens,
+        turns: turns of each conversation: seconds since its first, input and output tokens,
             pause of the sender.
     """
 
