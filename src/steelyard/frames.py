@@ -25,13 +25,23 @@ import msgspec
 
 from steelyard.errors import ConfigError, DataError
 
-__all__ = ["MAX_FRAME_BYTES", "Channel", "FrameCodec", "MessageCodec", "session_keys"]
+__all__ = [
+    "HEAD_BYTES",
+    "MAX_FRAME_BYTES",
+    "Channel",
+    "FrameCodec",
+    "MessageCodec",
+    "body_bytes",
+    "session_keys",
+]
 
 MAX_FRAME_BYTES = 64 * 2**20
 """Longest body by default. A longer one is announced when a stream is out of step or its sender is
 hostile; the limit keeps either from taking the memory of the machine."""
 
 _HEAD = struct.Struct("<II")
+HEAD_BYTES = _HEAD.size
+"""Length and checksum, which stand before every body."""
 _NUMBER = struct.Struct("<Q")
 _TAG_BYTES = 32
 _NONCE_BYTES = 16
@@ -247,6 +257,11 @@ class Channel:
     def close(self) -> None:
         """Close the connection; the other end sees its end."""
         self._connection.close()
+
+
+def body_bytes(head: bytes) -> int:
+    """Return the length of the body that a head announces, `HEAD_BYTES` long."""
+    return int(_HEAD.unpack(head)[0])
 
 
 def session_keys(connection: socket.socket, key: bytes) -> tuple[bytes, bytes]:
