@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from steelyard.api_keys import read_keys
 from steelyard.config import convert, to_plain
 from steelyard.errors import ConfigError, DataError
 from steelyard.frames import MessageCodec
@@ -23,7 +24,7 @@ from steelyard.serve.front.engine.wire import (
 )
 from steelyard.serve.front.gateway.stages import StageClock
 from steelyard.serve.front.limits.backlog import Backlog
-from steelyard.serve.front.limits.keys import KeyRing, TokenBucket, read_keys
+from steelyard.serve.front.limits.keys import KeyRing, TokenBucket
 from steelyard.serve.options import EngineOptions
 from steelyard.serve.scheduling.params import SamplingParams
 

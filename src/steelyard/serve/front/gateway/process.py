@@ -11,6 +11,7 @@ from pathlib import Path
 
 import uvicorn
 
+from steelyard.api_keys import read_keys
 from steelyard.config import to_plain
 from steelyard.errors import ConfigError
 from steelyard.serve.front.engine.spawn import SpawnedEngine
@@ -21,7 +22,7 @@ from steelyard.serve.front.gateway.app import GatewayApp
 from steelyard.serve.front.gateway.dispatch import Dispatcher
 from steelyard.serve.front.gateway.protocol import timed
 from steelyard.serve.front.limits.backlog import Backlog
-from steelyard.serve.front.limits.keys import KeyRing, read_keys
+from steelyard.serve.front.limits.keys import KeyRing
 from steelyard.serve.front.metrics import GatewayMetrics
 from steelyard.serve.front.text import TextCodec
 from steelyard.serve.options import ServeOptions

@@ -1,16 +1,12 @@
-"""Who may ask, and how much: API keys and their rates."""
+"""How much the holder of an API key may ask: requests and tokens a minute."""
 
-import hashlib
-import hmac
-import os
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from steelyard.errors import ConfigError
+from steelyard.api_keys import KeyOwners
 from steelyard.serve.front.api.errors import ApiError
 from steelyard.serve.front.limits.backlog import Backlog
 
-__all__ = ["Client", "KeyRing", "TokenBucket", "read_keys"]
+__all__ = ["Client", "KeyRing", "TokenBucket"]
 
 
 @dataclass(slots=True)
@@ -121,9 +117,10 @@ class KeyRing:
             requests_per_min: most requests of each key in a minute, 0 for no limit.
             tokens_per_min: most tokens of each key in a minute, 0 for no limit.
         """
+        self._owners = KeyOwners(keys)
+        # Two keys of one owner have a bucket each: a limit is a limit of a key.
         self._clients = [
-            (_digest(key), self._client(name, requests_per_min, tokens_per_min))
-            for key, name in keys.items()
+            self._client(name, requests_per_min, tokens_per_min) for name in keys.values()
         ]
         self._anyone = self._client("default", requests_per_min, tokens_per_min)
 
@@ -138,7 +135,7 @@ class KeyRing:
         return Client(name, TokenBucket(requests_per_min), TokenBucket(tokens_per_min))
 
     def identify(self, authorization: bytes) -> Client:
-        """Find whose key a request carries; all keys are compared, each in constant time.
+        """Find whose key a request carries.
 
         Args:
             authorization: the header, as it was sent.
@@ -151,57 +148,9 @@ class KeyRing:
         """
         if not self._clients:
             return self._anyone
-        # All keys are compared, each in constant time: how long a refusal takes says neither how
-        # much of a key was right nor how many there are.
-        given = _digest(authorization.removeprefix(b"Bearer ").strip().decode("latin-1"))
-        matches = [client for digest, client in self._clients if hmac.compare_digest(digest, given)]
-        if not matches:
+        place = self._owners.place(authorization)
+        if place is None:
             raise ApiError(
                 401, "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'"
             )
-        return matches[0]
-
-
-def _digest(key: str) -> bytes:
-    """Hash a key, so that all comparisons have one length."""
-    return hashlib.sha256(key.encode()).digest()
-
-
-def read_keys(variable: str, path: Path | None) -> dict[str, str]:
-    """Read keys from the environment and from a file.
-
-    Args:
-        variable: environment variable with keys separated by commas; not read when empty.
-        path: file with one `KEY [NAME]` per line; `#` begins a comment. Not read when None.
-
-    Returns:
-        Owner's name by key; names made up are `key-1`, `key-2`, ...
-
-    Raises:
-        ConfigError: a source was named but has no key.
-    """
-    lines: list[str] = []
-    if variable:
-        lines += [item for item in os.environ.get(variable, "").split(",") if item.strip()]
-        if not lines:
-            raise ConfigError(
-                f"the environment variable {variable} is not set",
-                hint="set it to the keys, separated by commas",
-            )
-    if path is not None:
-        try:
-            text = path.read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(
-                f"cannot read API keys from {path}: {error}",
-                hint="give a text file with one key per line",
-            ) from error
-        found = [line for raw in text.splitlines() if (line := raw.partition("#")[0].strip())]
-        if not found:
-            raise ConfigError(f"{path} holds no key", hint="write one key per line")
-        lines += found
-    keys: dict[str, str] = {}
-    for line in lines:
-        key, _, name = line.strip().partition(" ")
-        keys[key] = name.strip() or f"key-{len(keys) + 1}"
-    return keys
+        return self._clients[place]
