@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from steelyard.errors import BackendError
 from steelyard.parallel import torch_threads
-from steelyard.retrieve import IVFPQ, IVFFastScan, IVFFlat, ProductQuantizer
+from steelyard.retrieve import IVFPQ, IVFFastScan, IVFFlat
 from steelyard.retrieve.tuning import recall_at
 
 PAPER = ["39-fanns"]
@@ -62,7 +62,7 @@ def _built(vectors: NDArray[np.uint8], cells: int) -> dict[str, Any]:
     whole.add(vectors)
     fast = IVFFastScan(128, nlist=cells)
     fast.centers = codes.centers
-    fast.quantizer = ProductQuantizer.trained(sample.astype(np.float32), fast.parts, centers=16)
+    fast.codec.train_codes(sample.astype(np.float32), fast.centers, seed=0)
     fast.add(vectors)
     return {"ivfpq": codes, "ivf": whole, "fast scan": fast}
 
@@ -81,7 +81,7 @@ def _peer(
     program = str(Path(__file__).with_name("_faiss_program.py"))
     peer = JsonProcess([str(peers.python("faiss")), program], {}, peer_environment(), hint)
     path = folder / "data.npz"
-    centers = {"centers": codes.centers, "codes": codes.quantizer.centers}
+    centers = {"centers": codes.centers, "codes": codes.codec.quantizer.centers}
     np.savez(path, vectors=vectors, queries=queries, **centers)
     peer.ask({"load": str(path)})
     return peer

@@ -106,10 +106,10 @@ def test_codes_are_compared_by_what_they_stand_for(vectors, metric, rotate):
     index.add(vectors)
     index.rows.settle()
     cells = np.repeat(np.arange(8), np.diff(index.rows.starts))
-    rebuilt = index.centers[cells] + index.quantizer.decode(index.rows.columns["codes"])
+    rebuilt = index.centers[cells] + index.codec.quantizer.decode(index.rows.columns["codes"])
     queries = vectors[:10] + 0.2
     hits = index.search(queries, 5, nprobe=8)
-    for row, query in enumerate(queries @ index.rotation):
+    for row, query in enumerate(queries @ index.codec.rotation):
         apart = ((rebuilt - query) ** 2).sum(axis=1) if metric == "l2" else rebuilt @ query
         known = dict(zip(index.rows.ids.tolist(), apart.tolist(), strict=True))
         best = sorted(known.values(), reverse=metric == "ip")[:5]

@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from steelyard.retrieve.fast import IVFFastScan
     from steelyard.retrieve.index import Hits, SearchStats, VectorIndex
-    from steelyard.retrieve.ivf import IVFFlat
+    from steelyard.retrieve.ivf import IVF
     from steelyard.retrieve.ivfpq import IVFPQ
     from steelyard.retrieve.opening import open_index
     from steelyard.retrieve.pq import ProductQuantizer
+    from steelyard.retrieve.whole import IVFFlat
 
 _PLACES = {
+    "IVF": "ivf",
     "Hits": "index",
     "IVFFastScan": "fast",
-    "IVFFlat": "ivf",
+    "IVFFlat": "whole",
     "IVFPQ": "ivfpq",
     "ProductQuantizer": "pq",
     "SearchStats": "index",
@@ -35,6 +37,7 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "IVF",
     "IVFPQ",
     "Hits",
     "IVFFastScan",

@@ -30,6 +30,13 @@ class Probes:
     cells: NDArray[np.int64]
     distances: NDArray[np.float32]
 
+    def part(self, first: int, last: int) -> "Probes":
+        """Return some of the cells of each query: from one place to before another."""
+        if first == 0 and last >= self.cells.shape[1]:
+            return self
+        cells, distances = self.cells[:, first:last], self.distances[:, first:last]
+        return Probes(np.ascontiguousarray(cells), np.ascontiguousarray(distances))
+
 
 def train_centers(
     vectors: NDArray[np.float32], cells: int, *, seed: int = 0
@@ -149,6 +156,10 @@ class CellRows:
         if len(self._places) != len(self.ids):
             self._places = np.arange(len(self.ids))
         return self._places
+
+    def counted(self, cells: NDArray[np.int64]) -> int:
+        """Return how many rows some cells hold, a cell as often as it is named."""
+        return int((self.starts[cells + 1] - self.starts[cells]).sum())
 
     def settle(self) -> None:
         """Sort new rows into their cells; rows of a cell stay in the order in which they came."""

@@ -1,16 +1,16 @@
-"""Vectors in cells around centers; a query looks into the nearest cells. One cell is exact."""
+"""Vectors in cells around centers: one way to train, fill, search and save them for all codecs."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.errors import ConfigError
-from steelyard.jit import njit
 from steelyard.retrieve.cells import CellRows, cells_of, nearest_cells, train_centers
-from steelyard.retrieve.distance import new_heap, scan_vectors, sorted_heap
+from steelyard.retrieve.codec import CellCodec, CellScanner
+from steelyard.retrieve.distance import compare_rows, new_heap, sorted_heap
 from steelyard.retrieve.index import (
     Hits,
     Metric,
@@ -21,79 +21,99 @@ from steelyard.retrieve.index import (
 )
 from steelyard.retrieve.storage import write_index
 
-__all__ = ["IVFFlat"]
+__all__ = ["IVF"]
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
-VectorKind = Literal["float32", "uint8"]
+_SAMPLE = 65_536
+"""Vectors that a codec learns from, at most."""
 
 
-class IVFFlat:
-    """Whole vectors in cells.
+class IVF:
+    """Vectors in cells; a codec says what cells keep of them and how that is scanned.
 
-    With one cell nothing needs to be trained, every vector is compared, and the result is exact.
+    A query looks into the cells with the nearest centers. Where whole vectors are kept beside
+    codes, the best by codes are compared again by them.
 
     Attributes:
         dim: numbers in a vector.
         metric: "l2" or "ip".
         nlist: cells.
         nprobe: cells that a query looks into, unless a search says otherwise.
+        rerank: candidates per wanted neighbour that are compared again by whole vectors; 0 for
+            none, and then they are not kept beside codes.
+        codec: what cells keep.
+        centers: centers of the cells, float32 [nlist, D]; none before training.
+        rows: what the cells hold.
     """
 
-    kind = "ivf"
+    kind: ClassVar[str]
+    least_rerank: ClassVar[int] = 0
+    """Candidates per neighbour that every search compares again: codes that only rank need 1."""
 
     def __init__(
         self,
-        dim: int,
+        codec: CellCodec,
         *,
-        nlist: int = 1,
-        nprobe: int = 1,
-        metric: Metric = "l2",
-        store: VectorKind = "float32",
+        dim: int,
+        nlist: int,
+        nprobe: int,
+        metric: Metric,
+        rerank: int = 0,
     ) -> None:
         """Make an index without vectors.
 
         Args:
+            codec: what cells keep.
             dim: numbers in a vector.
-            nlist: cells; 1 for exact search.
+            nlist: cells; 1 needs no training of its center.
             nprobe: cells that a query looks into.
             metric: "l2" or "ip" (inner product).
-            store: what vectors are kept as; "uint8" for whole numbers from 0 to 255.
+            rerank: candidates per wanted neighbour that are compared again.
 
         Raises:
             ConfigError: a number is out of range.
         """
-        if dim < 1 or not 1 <= nprobe <= nlist:
+        if dim < 1 or not 1 <= nprobe <= nlist or rerank < self.least_rerank:
             raise ConfigError(
-                f"{dim} numbers, {nlist} cells, {nprobe} of them searched",
-                hint="give at least 1 of each, and no more searched cells than there are",
+                f"{dim} numbers, {nlist} cells, {nprobe} of them searched, {rerank} candidates "
+                "compared again",
+                hint="give at least 1 of each, no more searched cells than there are, and compare "
+                f"{self.least_rerank} candidates or more again",
             )
-        self.dim, self.nlist, self.nprobe = dim, nlist, nprobe
+        self.dim, self.nlist, self.nprobe, self.rerank = dim, nlist, nprobe, rerank
         self.metric: Metric = metric
-        self.store: VectorKind = store
-        self.centers = np.zeros((1, dim), np.float32) if nlist == 1 else np.empty((0, dim), "f4")
-        self.rows = CellRows.empty(nlist, {"vectors": np.empty((0, dim), store)})
+        self.codec = codec
+        self.centers = np.empty((0, dim), np.float32)
+        none = np.empty((0, dim), np.float32)
+        self.rows = CellRows.empty(nlist, self._columns(none, none, np.empty(0, np.int64)))
+        self._scanner: CellScanner | None = None
 
     def __len__(self) -> int:
         """Return how many vectors there are."""
         return len(self.rows)
 
     def train(self, vectors: NDArray[np.generic], *, seed: int = 0) -> None:
-        """Place the centers of the cells.
+        """Place the centers of cells, and learn what the codec needs.
 
         Args:
-            vectors: sample [N, D], at least one per cell.
-            seed: seed of the centers.
+            vectors: sample [N, D], at least one per cell, and one per center of the codes.
+            seed: seed of draws and first centers.
 
         Raises:
-            ConfigError: there are vectors already, or fewer in the sample than cells.
+            ConfigError: there are vectors already, or the sample is too small.
             DataError: vectors of another width, or not finite.
         """
         if len(self):
             raise ConfigError("an index that holds vectors is not trained again")
         sample = checked_vectors(vectors, self.dim)
-        if self.nlist > 1:
-            self.centers = train_centers(sample, self.nlist, seed=seed)
+        few = sample
+        if len(sample) > _SAMPLE:
+            rng = np.random.default_rng(seed)
+            few = sample[np.sort(rng.choice(len(sample), _SAMPLE, replace=False))]
+        self.codec.train(few, seed=seed)
+        self.centers = train_centers(self.codec.turned(sample), self.nlist, seed=seed)
+        self.codec.train_codes(self.codec.turned(few), self.centers, seed=seed)
 
     def add(self, vectors: NDArray[np.generic], ids: Ids | None = None) -> Ids:
         """Add vectors.
@@ -107,16 +127,23 @@ class IVFFlat:
 
         Raises:
             ConfigError: the index is not trained.
-            DataError: vectors of another width, not finite or out of the range of the store; or a
-                number that is there already.
+            DataError: vectors of another width, not finite or out of the range of what keeps them;
+                or a number that is there already.
         """
-        if len(self.centers) < self.nlist:
+        if not len(self.centers):
             raise ConfigError("the index has no cells yet", hint="train it on a sample first")
         rows = checked_vectors(vectors, self.dim)
         numbers = checked_ids(ids, len(rows), self.rows.all_ids(), self.rows.next_id)
-        cells = cells_of(rows, self.centers)
-        self.rows.add(numbers, cells, {"vectors": _stored(rows, self.store)})
+        turned = self.codec.turned(rows)
+        cells = cells_of(turned, self.centers)
+        self.rows.add(numbers, cells, self._columns(rows, turned, cells))
+        self._scanner = None
         return numbers
+
+    def _columns(self, rows: Floats, turned: Floats, cells: Ids) -> dict[str, NDArray[Any]]:
+        """Return what is kept: whole vectors where they are compared again, and the codec's."""
+        whole: dict[str, NDArray[Any]] = {"vectors": rows} if self.rerank else {}
+        return {**whole, **self.codec.columns(turned, cells, self.centers)}
 
     def remove(self, ids: Ids) -> None:
         """Remove vectors.
@@ -128,9 +155,15 @@ class IVFFlat:
             DataError: a number is not there; then nothing is removed.
         """
         self.rows.remove(np.atleast_1d(np.asarray(ids, dtype=np.int64)))
+        self._scanner = None
 
     def search_steps(
-        self, queries: NDArray[np.generic], k: int, *, nprobe: int | None = None
+        self,
+        queries: NDArray[np.generic],
+        k: int,
+        *,
+        nprobe: int | None = None,
+        rerank: int | None = None,
     ) -> Iterator[Hits]:
         """Look into the nearest cell, then into twice as many each time.
 
@@ -138,65 +171,112 @@ class IVFFlat:
             queries: [Q, D].
             k: neighbours that are wanted.
             nprobe: cells to look into at the end; the index's own number where none is given.
+            rerank: candidates per neighbour that are compared again; likewise.
 
         Yields:
             What was found so far.
 
         Raises:
-            ConfigError: k or nprobe is below 1.
+            ConfigError: k or nprobe is below 1, or whole vectors are wanted that are not kept.
             DataError: queries of another width, or not finite.
         """
-        probes = _checked_probes(self.nprobe if nprobe is None else nprobe, self.nlist)
-        yield from self._search(queries, k, probes, steps=True)
+        yield from self._search(queries, k, nprobe, rerank, steps=True)
 
-    def search(self, queries: NDArray[np.generic], k: int, *, nprobe: int | None = None) -> Hits:
-        """Return the nearest vectors of each query.
+    def search(
+        self,
+        queries: NDArray[np.generic],
+        k: int,
+        *,
+        nprobe: int | None = None,
+        rerank: int | None = None,
+    ) -> Hits:
+        """Return the nearest vectors of each query among those in the nearest cells.
 
         Args:
             queries: [Q, D].
             k: neighbours that are wanted.
             nprobe: cells to look into; the index's own number where none is given.
+            rerank: candidates per neighbour that are compared again; likewise.
 
         Returns:
             The hits.
 
         Raises:
-            ConfigError: k or nprobe is below 1.
+            ConfigError: k or nprobe is below 1, or whole vectors are wanted that are not kept.
             DataError: queries of another width, or not finite.
         """
-        probes = _checked_probes(self.nprobe if nprobe is None else nprobe, self.nlist)
-        return next(self._search(queries, k, probes, steps=False))
+        return next(self._search(queries, k, nprobe, rerank, steps=False))
 
     def _search(
-        self, queries: NDArray[np.generic], k: int, nprobe: int, *, steps: bool
+        self,
+        queries: NDArray[np.generic],
+        k: int,
+        nprobe: int | None,
+        rerank: int | None,
+        *,
+        steps: bool,
     ) -> Iterator[Hits]:
         asked = checked_vectors(queries, self.dim, what="queries")
-        self.rows.settle()
-        is_l2 = self.metric == "l2"
-        probes = nearest_cells(asked, self.centers, nprobe, is_l2=is_l2)
-        heap, ids = new_heap(len(asked), checked_k(k))
+        again = self._checked_rerank(rerank)
+        count = _checked_probes(self.nprobe if nprobe is None else nprobe, self.nlist)
+        scanner = self._settled()
+        turned = self.codec.turned(asked)
+        probes = nearest_cells(turned, self.centers, count, is_l2=self.metric == "l2")
+        heap, ids = new_heap(len(asked), checked_k(k) * max(again, 1))
+        # Where whole vectors follow, a heap keeps rows, otherwise numbers.
+        numbers = self.rows.places if again else self.rows.ids
         scanned = done = 0
         while done < probes.cells.shape[1]:
-            upto = max(1, 2 * done) if steps else probes.cells.shape[1]
-            part = np.ascontiguousarray(probes.cells[:, done:upto])
-            vectors = self.rows.columns["vectors"]
-            scanned += _scan_cells(
-                asked, part, self.rows.starts, vectors, self.rows.ids, is_l2, heap, ids
-            )
-            done += part.shape[1]
-            yield self._hits(heap, ids, scanned, done * len(asked))
+            part = probes.part(done, max(1, 2 * done) if steps else probes.cells.shape[1])
+            scanner.scan(turned, part, numbers, heap, ids)
+            scanned += self.rows.counted(part.cells)
+            done += part.cells.shape[1]
+            yield self._hits(asked, heap, ids, k, again, (scanned, done * len(asked)))
 
-    def _hits(self, heap: Floats, ids: Ids, scanned: int, probed: int) -> Hits:
+    def _hits(
+        self, asked: Floats, heap: Floats, ids: Ids, k: int, again: int, seen: tuple[int, int]
+    ) -> Hits:
+        """Return what heaps hold, compared again where that is wanted."""
+        reranked = 0
+        if again:
+            _, rows = sorted_heap(heap, ids)
+            reranked = int((rows >= 0).sum())
+            heap, ids = new_heap(len(asked), k)
+            vectors = self.rows.columns["vectors"]
+            compare_rows(asked, rows, vectors, self.rows.ids, self.metric == "l2", heap, ids)
         distances, numbers = sorted_heap(heap, ids)
+        stats = SearchStats(scanned=seen[0], probed=seen[1], reranked=reranked)
         if self.metric == "ip":
             distances = -distances
-        return Hits(
-            ids=numbers, distances=distances, stats=SearchStats(scanned=scanned, probed=probed)
-        )
+        return Hits(ids=numbers, distances=distances, stats=stats)
+
+    def _settled(self) -> CellScanner:
+        """Return the rows arranged for scans, anew where they have changed."""
+        self.rows.settle()
+        if self._scanner is None:
+            self._scanner = self.codec.scanner(self.rows, self.metric)
+        return self._scanner
+
+    def _checked_rerank(self, rerank: int | None) -> int:
+        """Return how many candidates per neighbour are compared again."""
+        again = self.rerank if rerank is None else rerank
+        if again < self.least_rerank or (again and not self.rerank):
+            raise ConfigError(
+                f"{again} candidates compared again",
+                hint=f"give {self.least_rerank} or more; only an index made with rerank keeps "
+                "whole vectors beside codes",
+            )
+        return again
 
     def memory_bytes(self) -> dict[str, int]:
         """Return bytes by part."""
-        return {**self.rows.memory_bytes(), "centers": self.centers.nbytes}
+        learned = sum(values.nbytes for values in self.codec.learned().values())
+        return {
+            **self.rows.memory_bytes(),
+            **self._settled().memory_bytes(),
+            "centers": self.centers.nbytes,
+            "codec": learned,
+        }
 
     def save(self, path: Path) -> None:
         """Write the index to a file.
@@ -207,20 +287,22 @@ class IVFFlat:
         Raises:
             CapacityError: the disk is full; an older file stays.
         """
-        write_index(path, self.kind, self.settings(), self.rows, {"centers": self.centers})
+        learned = {"centers": self.centers, **self.codec.learned()}
+        write_index(path, self.kind, self.settings(), self.rows, learned)
 
     def settings(self) -> dict[str, Any]:
         """Return what the index was made with."""
-        names = ("dim", "nlist", "nprobe", "metric", "store")
-        return {name: getattr(self, name) for name in names}
+        names = ("dim", "nlist", "nprobe", "metric")
+        return {**{name: getattr(self, name) for name in names}, **self.codec.settings()}
 
     @classmethod
     def restored(
         cls, settings: Mapping[str, Any], rows: CellRows, learned: Mapping[str, NDArray[Any]]
-    ) -> "IVFFlat":
+    ) -> Self:
         """Return the index that was written with these parts."""
         made = cls(**settings)
         made.centers, made.rows = np.asarray(learned["centers"]), rows
+        made.codec.restore(learned)
         return made
 
 
@@ -229,39 +311,3 @@ def _checked_probes(nprobe: int, nlist: int) -> int:
     if nprobe < 1:
         raise ConfigError(f"nprobe is {nprobe}", hint="look into 1 cell or more")
     return min(nprobe, nlist)
-
-
-def _stored(vectors: Floats, kind: VectorKind) -> NDArray[np.generic]:
-    """Return vectors as they are kept."""
-    if kind == "float32":
-        return vectors
-    narrow = vectors.astype(np.uint8)
-    if (narrow != vectors).any():
-        row = int((narrow != vectors).any(axis=1).argmax())
-        raise ConfigError(
-            f"row {row} is not of whole numbers from 0 to 255", hint="keep vectors as float32"
-        )
-    return narrow
-
-
-@njit()
-def _scan_cells(
-    queries: np.ndarray,
-    cells: np.ndarray,
-    starts: np.ndarray,
-    vectors: np.ndarray,
-    numbers: np.ndarray,
-    is_l2: bool,
-    distances: np.ndarray,
-    ids: np.ndarray,
-) -> Any:
-    """Scan cells of each query; return the rows that were compared."""
-    scanned = 0
-    for row in range(len(queries)):
-        for cell in cells[row]:
-            first, last = starts[cell], starts[cell + 1]
-            scan_vectors(
-                queries[row], vectors, numbers, first, last, is_l2, distances[row], ids[row]
-            )
-            scanned += last - first
-    return scanned

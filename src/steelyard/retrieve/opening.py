@@ -4,14 +4,15 @@ from pathlib import Path
 
 from steelyard.errors import DataError
 from steelyard.retrieve.fast import IVFFastScan
-from steelyard.retrieve.ivf import IVFFlat
+from steelyard.retrieve.ivf import IVF
 from steelyard.retrieve.ivfpq import IVFPQ
 from steelyard.retrieve.storage import read_index
+from steelyard.retrieve.whole import IVFFlat
 
 __all__ = ["open_index"]
 
 
-def open_index(path: Path) -> IVFFlat | IVFPQ | IVFFastScan:
+def open_index(path: Path) -> IVF:
     """Open an index; its arrays are mapped and checked.
 
     Args:
@@ -24,7 +25,7 @@ def open_index(path: Path) -> IVFFlat | IVFPQ | IVFFastScan:
         DataError: the file cannot be read, is no index, or is damaged (the section is named).
     """
     kind, settings, rows, learned = read_index(path)
-    kinds = {made.kind: made for made in (IVFFlat, IVFPQ, IVFFastScan)}
+    kinds: dict[str, type[IVF]] = {made.kind: made for made in (IVFFlat, IVFPQ, IVFFastScan)}
     if kind not in kinds:
         raise DataError(f"{path} holds an index of kind {kind!r}", hint=f"known: {list(kinds)}")
     return kinds[kind].restored(settings, rows, learned)

@@ -6,9 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.errors import CapacityError, ConfigError
-from steelyard.retrieve.fast import IVFFastScan
-from steelyard.retrieve.ivf import IVFFlat
-from steelyard.retrieve.ivfpq import IVFPQ
+from steelyard.retrieve.ivf import IVF
 
 __all__ = ["Tuned", "recall_at", "tune"]
 
@@ -49,7 +47,7 @@ def recall_at(found: NDArray[np.int64], truth: NDArray[np.int64]) -> NDArray[np.
 
 
 def tune(
-    index: IVFFlat | IVFPQ | IVFFastScan,
+    index: IVF,
     queries: NDArray[np.generic],
     truth: NDArray[np.int64],
     *,
@@ -75,7 +73,6 @@ def tune(
             f"{len(queries)} queries for a recall of {recall:g}",
             hint=f"give {_LEAST_QUERIES} queries or more, and a recall above 0 to 1",
         )
-    rerank = 0 if isinstance(index, IVFFlat) else index.rerank
     chosen, held = slice(0, None, 2), slice(1, None, 2)
 
     def share(nprobe: int, part: slice) -> NDArray[np.float64]:
@@ -100,7 +97,7 @@ def tune(
     unseen = share(high, held)
     return Tuned(
         nprobe=high,
-        rerank=rerank,
+        rerank=index.rerank,
         recall=float(share(high, chosen).mean()),
         heldout_recall=float(unseen.mean()),
         heldout_error=float(unseen.std(ddof=1) / np.sqrt(len(unseen))),

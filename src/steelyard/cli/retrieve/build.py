@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, print_report
 from steelyard.errors import ConfigError
-from steelyard.retrieve import IVFPQ, IVFFastScan, IVFFlat
+from steelyard.retrieve import IVF, IVFPQ, IVFFastScan, IVFFlat
 from steelyard.retrieve.reading import read_vectors
 from steelyard.runs.progress import progress
 from steelyard.runs.report import Facts, Report, Section
@@ -50,7 +50,7 @@ class IndexOptions:
     metric: Literal["l2", "ip"] = "l2"
     store: Literal["float32", "uint8"] = "float32"
 
-    def made(self, dim: int, count: int) -> IVFFlat | IVFPQ | IVFFastScan:
+    def made(self, dim: int, count: int) -> IVF:
         """Return the index without vectors."""
         if self.kind == "flat":
             return IVFFlat(dim, metric=self.metric, store=self.store)
@@ -118,7 +118,7 @@ def _sample(rows: NDArray[np.generic], cells: int, seed: int) -> NDArray[np.gene
     return rows[np.sort(places)]
 
 
-def _show(index: IVFFlat | IVFPQ | IVFFastScan, out: Path, took_s: float, json: bool) -> None:
+def _show(index: IVF, out: Path, took_s: float, json: bool) -> None:
     """Print what was built."""
     memory = index.memory_bytes()
     total = sum(memory.values())

@@ -9,7 +9,7 @@ import numpy as np
 from steelyard.cli.output import Switch, print_report
 from steelyard.errors import ConfigError
 from steelyard.files import atomic_path
-from steelyard.retrieve import IVFPQ, Hits, IVFFastScan, IVFFlat, open_index
+from steelyard.retrieve import Hits, open_index
 from steelyard.retrieve.reading import read_vectors
 from steelyard.runs.report import Cell, Column, Facts, Report, Section, Table
 from steelyard.units import pretty
@@ -47,7 +47,7 @@ def search(
     found = open_index(index)
     asked = np.asarray(read_vectors(queries))
     began_s = time.perf_counter()
-    hits = _hits(found, asked, k, nprobe or None, rerank)
+    hits = found.search(asked, k, nprobe=nprobe or None, rerank=rerank)
     took_s = time.perf_counter() - began_s
     if out is not None:
         with atomic_path(out) as beside, beside.open("wb") as file:
@@ -63,21 +63,6 @@ def search(
     sections = [Section("Search", [facts]), Section("Hits", [_table(hits)])]
     page = Report(f"Nearest vectors in {index}", found.kind, sections)
     print_report(page, json=json, values=_values(hits, took_s))
-
-
-def _hits(
-    found: IVFFlat | IVFPQ | IVFFastScan,
-    asked: np.ndarray,
-    k: int,
-    nprobe: int | None,
-    rerank: int | None,
-) -> Hits:
-    """Search; whole vectors compare nothing again."""
-    if not isinstance(found, IVFFlat):
-        return found.search(asked, k, nprobe=nprobe, rerank=rerank)
-    if rerank:
-        raise ConfigError("--rerank is for indexes of codes; this one compares whole vectors")
-    return found.search(asked, k, nprobe=nprobe)
 
 
 def _table(hits: Hits) -> Table:
