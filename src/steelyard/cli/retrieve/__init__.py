@@ -15,6 +15,11 @@ VERBS: tuple[tuple[str, str, str], ...] = (
         "Find the fewest cells to look into for a recall, and check them on other queries.",
         "my.index queries.npy --vectors vectors.npy --recall 0.95",
     ),
+    (
+        "serve",
+        "Serve indexes over HTTP: searches, new vectors, metrics; several are shards of one.",
+        "my.index --port 8008",
+    ),
 )
 """Verb, one line of help, and the words of its example."""
 for name, text, example in VERBS:

@@ -1,0 +1,128 @@
+"""`steelyard retrieve serve`: indexes of vectors over HTTP."""
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import cyclopts
+
+from steelyard.api_keys import read_keys
+from steelyard.cli.output import Switch
+from steelyard.errors import BackendError, ConfigError
+from steelyard.retrieve.serving.live import live_index
+from steelyard.retrieve.serving.service import SearchService
+from steelyard.retrieve.serving.shards import IndexShard, LocalIndex, ProcessIndex
+
+if TYPE_CHECKING:
+    import uvicorn
+
+__all__ = ["serve"]
+
+_Indexes = Annotated[
+    Path, cyclopts.Parameter(help="Files that `steelyard retrieve build` wrote, one per shard.")
+]
+"""The help of arguments that may be many stands here: it is not read from a docstring."""
+
+
+def serve(
+    *indexes: _Indexes,
+    host: str = "127.0.0.1",
+    port: int = 8008,
+    api_key_env: str = "",
+    api_key_file: Path | None = None,
+    read_only: Switch = False,
+    no_watch: Switch = False,
+) -> None:
+    """Serve indexes over HTTP: searches, new vectors, and metrics; several are shards of one.
+
+    Example: steelyard retrieve serve my.index --port 8008
+
+    One index runs in this process, each of several in a process of its own, which is started again
+    where it dies; answers meanwhile say that they are partial. What was added or removed is kept
+    in `<index>.changes` and written into the index when the server ends.
+
+    Args:
+        *indexes: files that `steelyard retrieve build` wrote, one per shard.
+        host: address to listen on; other machines reach it only where it is not this machine's own.
+        port: port to listen on; 0 for a free one.
+        api_key_env: environment variable with keys, separated by commas, one of which is asked for.
+        api_key_file: file with one `KEY [NAME]` per line.
+        read_only: take no new vectors; several servers may then read one file.
+        no_watch: compare no answers with exact ones while there is nothing else to do.
+    """
+    if not indexes:
+        raise ConfigError(
+            "no index is given", hint="name a file: steelyard retrieve serve my.index"
+        )
+    keys = read_keys(api_key_env, api_key_file)
+    if host not in ("127.0.0.1", "localhost", "::1") and not keys:
+        raise ConfigError(
+            f"--host {host} is reached by others, and no key is asked for",
+            hint="give --api-key-file or --api-key-env, or listen on 127.0.0.1",
+        )
+    try:
+        import uvicorn
+
+        from steelyard.retrieve.serving.app import make_app
+    except ImportError as error:
+        raise BackendError(
+            f"serving needs {error.name}", hint="pip install 'steelyard[retrieve]'"
+        ) from error
+    with _service(indexes, read_only=read_only) as service:
+        app = make_app(service, keys=keys, is_watched=not no_watch)
+        count = sum(about.size for about in service.about())
+        config = uvicorn.Config(app, host=host, port=port, log_level="warning", access_log=False)
+        server = _until_told(uvicorn.Server(config))
+        address = _bound(host, port)
+        where = f"http://{f'[{host}]' if ':' in host else host}:{address.getsockname()[1]}"
+        print(f"serving {count:,} vectors of {service.dim} numbers on {where}", flush=True)
+        print(f"  /search /add /remove /health /metrics; all are described at {where}/docs")
+        server.run(sockets=[address])
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """Return a socket that listens."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except (OSError, OverflowError) as error:
+        raise ConfigError(
+            f"cannot listen on --host {host} --port {port}: {error}", hint="choose another --port"
+        ) from error
+
+
+def _until_told(server: "uvicorn.Server") -> "uvicorn.Server":
+    """Let a server end by a signal and this process go on: changes are written after it."""
+
+    @contextlib.contextmanager
+    def capture() -> Iterator[None]:
+        # uvicorn would raise the signal again at its end, and the process would die of it.
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, setattr, server, "should_exit", True)
+        yield
+
+    server.capture_signals = capture
+    return server
+
+
+@contextlib.contextmanager
+def _service(indexes: tuple[Path, ...], *, read_only: bool) -> Iterator[SearchService]:
+    """Open the shards, and close them at the end."""
+    if len(set(indexes)) < len(indexes):
+        raise ConfigError("an index is named twice", hint="name each shard once")
+    with ExitStack() as stack:
+        shards: list[IndexShard] = []
+        if len(indexes) == 1:
+            live = stack.enter_context(live_index(indexes[0], read_only=read_only))
+            shards.append(LocalIndex(live))
+        for path in indexes if len(indexes) > 1 else ():
+            shard = ProcessIndex(path, read_only=read_only)
+            stack.callback(shard.close)
+            shards.append(shard)
+        yield SearchService(shards)

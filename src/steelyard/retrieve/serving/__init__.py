@@ -1,0 +1,1 @@
+"""Indexes behind HTTP: batched searches, changes that survive a kill, shards in processes."""
