@@ -84,14 +84,13 @@ def make_app(
 
     app = FastAPI(title="Steelyard retrieve", version=__version__, lifespan=lifespan)
     _guard(app, KeyOwners(keys or {}), metrics, body_limit_bytes)
-    _add_routes(app, service, made, metrics)
+    _add_work(app, service, made)
+    _add_watching(app, service, metrics)
     return app
 
 
-def _add_routes(
-    app: FastAPI, service: SearchService, made: Mapping[str, SearchQueue], metrics: RetrieveMetrics
-) -> None:
-    """Give an application its routes."""
+def _add_work(app: FastAPI, service: SearchService, made: Mapping[str, SearchQueue]) -> None:
+    """Give an application the routes of searches and changes."""
 
     @app.post("/search")
     async def search(body: SearchBody) -> dict[str, Any]:
@@ -123,6 +122,10 @@ def _add_routes(
         ids = np.array(body.ids, np.int64)
         await made["queue"].change(lambda: service.remove(ids))
         return {"removed": len(np.unique(ids))}
+
+
+def _add_watching(app: FastAPI, service: SearchService, metrics: RetrieveMetrics) -> None:
+    """Give an application the routes that say how it is."""
 
     @app.get("/health")
     async def health() -> dict[str, Any]:

@@ -27,7 +27,7 @@ class TooBusyError(CapacityError):
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _Queued:
     """Queries that wait for their turn, with how they are to be searched."""
 
     queries: NDArray[np.float32]
@@ -56,7 +56,7 @@ class SearchQueue:
         """
         self._service, self._metrics, self._watch = service, metrics, watch
         self._most_waiting = most_waiting
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[_Queued] = deque()
         self._changes: deque[tuple[Callable[[], object], asyncio.Future[object]]] = deque()
         self._is_asked = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="search")
@@ -85,7 +85,7 @@ class SearchQueue:
                 f"{waiting} queries wait, more are not taken", hint="ask again in a second"
             )
         answer = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(queries, (k, nprobe, strict), answer))
+        self._waiting.append(_Queued(queries, (k, nprobe, strict), answer))
         self._is_asked.set()
         return await answer
 
@@ -124,7 +124,7 @@ class SearchQueue:
 
     async def _run_batch(self) -> None:
         """Search for the first that waits, and all those behind it that search likewise."""
-        batch, rest, how = list[_Waiting](), deque[_Waiting](), self._waiting[0].how
+        batch, rest, how = list[_Queued](), deque[_Queued](), self._waiting[0].how
         size = 0
         for item in self._waiting:
             fits = item.how == how and (not batch or size + len(item.queries) <= _BATCH_MOST)
