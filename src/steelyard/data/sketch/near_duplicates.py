@@ -9,7 +9,7 @@ from steelyard.data.sketch.lsh import LshTable, band_keys
 from steelyard.data.sketch.minhash import MinHasher
 from steelyard.jit import njit
 
-__all__ = ["duplicate_roots", "shingles", "text_signatures"]
+__all__ = ["duplicate_roots", "shingles", "text_signatures", "word_count"]
 
 BANDS, ROWS = 14, 8
 """14 bands of 8 rows find 92 % of pairs with Jaccard similarity 0.8, and all but one in ten
@@ -81,8 +81,18 @@ def shingles(raw: bytes, width: int = SHINGLE_WORDS) -> np.ndarray:
     return np.unique(_all_shingles(raw, width))
 
 
+def word_count(raw: bytes) -> int:
+    """Return how many words `shingles` sees in a document in UTF-8."""
+    codes = np.frombuffer(raw, dtype=np.uint8)
+    return _words(codes, _WORD, _LOWER, np.empty((len(codes) + 1) // 2, np.uint64))
+
+
 def text_signatures(
-    documents: Iterable[bytes], hasher: MinHasher, done: Callable[[], None] = lambda: None
+    documents: Iterable[bytes],
+    hasher: MinHasher,
+    done: Callable[[], None] = lambda: None,
+    *,
+    width: int = SHINGLE_WORDS,
 ) -> np.ndarray:
     """Sign documents.
 
@@ -90,6 +100,7 @@ def text_signatures(
         documents: documents in UTF-8.
         hasher: the hash functions.
         done: callback after each document.
+        width: words of a shingle.
 
     Returns:
         uint32 [N, K].
@@ -97,7 +108,7 @@ def text_signatures(
     rows = [np.zeros((0, hasher.num_hashes), np.uint32)]
     for document in documents:
         # A shingle that stands twice changes no signature, so there is no need to sort them.
-        rows.append(hasher.signature(_all_shingles(document, SHINGLE_WORDS))[None])
+        rows.append(hasher.signature(_all_shingles(document, width))[None])
         done()
     return np.concatenate(rows)
 

@@ -1,0 +1,178 @@
+"""Passages on disk: their texts behind each other, found by number and read from the file."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from steelyard.data.pack import Pack
+from steelyard.data.pack_writer import PackWriter, writing_pack
+from steelyard.errors import DataError
+
+__all__ = ["PassageStore", "PassageWriter", "cut_passages", "writing_passages"]
+
+_BLOCK_BYTES = 16 << 20
+
+
+def cut_passages(text: str, words: int = 256) -> list[str]:
+    """Cut a text into passages.
+
+    Args:
+        text: any text; blanks between words become one.
+        words: most words of a passage.
+
+    Returns:
+        Passages in order, the last one with what is left; none of a text without words.
+
+    Source: Shao et al. 2024 (arXiv 2407.12854), datastore: passages of at most 256 words.
+    """
+    found = text.split()
+    return [" ".join(found[at : at + words]) for at in range(0, len(found), words)]
+
+
+class PassageWriter:
+    """Writes passages in blocks, so that no more than a block is in memory."""
+
+    def __init__(self, pack: PackWriter) -> None:
+        """Write into a pack that is being written.
+
+        Args:
+            pack: the pack.
+        """
+        self._pack = pack
+        self._texts: list[bytes] = []
+        self._sources: dict[str, int] = {}
+        self._block_bytes = self._blocks = 0
+        self._firsts: list[int] = []
+        self._of_passage: list[int] = []
+
+    def add(self, text: str, source: str) -> int:
+        """Write a passage.
+
+        Args:
+            text: a text with a word at least.
+            source: name of what it was cut from.
+
+        Returns:
+            Its number.
+
+        Raises:
+            DataError: the text is empty.
+        """
+        if not text.strip():
+            raise DataError(f"an empty passage of {source}", hint="leave empty texts out")
+        raw = text.encode()
+        self._texts.append(raw)
+        self._block_bytes += len(raw)
+        self._of_passage.append(self._sources.setdefault(source, len(self._sources)))
+        if self._block_bytes >= _BLOCK_BYTES:
+            self._write_block()
+        return len(self._of_passage) - 1
+
+    def finish(self) -> None:
+        """Write what is left, and where everything stands."""
+        self._write_block()
+        self._firsts.append(len(self._of_passage))
+        names = [name.encode() for name in self._sources]
+        self._pack.add("firsts", np.array(self._firsts, np.int64))
+        self._pack.add("source_of", np.array(self._of_passage, np.int32))
+        self._pack.add("sources", np.frombuffer(b"".join(names), np.uint8))
+        self._pack.add("source_ends", np.cumsum([len(name) for name in names], dtype=np.int64))
+
+    def _write_block(self) -> None:
+        if not self._texts:
+            return
+        ends = np.cumsum([len(raw) for raw in self._texts], dtype=np.int64)
+        self._firsts.append(len(self._of_passage) - len(self._texts))
+        self._pack.add(f"text/{self._blocks}", np.frombuffer(b"".join(self._texts), np.uint8))
+        self._pack.add(f"ends/{self._blocks}", ends)
+        self._blocks += 1
+        self._texts.clear()
+        self._block_bytes = 0
+
+
+@contextmanager
+def writing_passages(path: Path) -> Iterator[PassageWriter]:
+    """Write a file of passages; it is there when the block ends without an error.
+
+    Args:
+        path: the file; an older one is replaced at the end.
+
+    Yields:
+        What takes passages.
+
+    Raises:
+        CapacityError: the disk is full; an older file stays.
+    """
+    with writing_pack(path) as pack:
+        writer = PassageWriter(pack)
+        yield writer
+        writer.finish()
+
+
+class PassageStore:
+    """Passages by number, read from their file when they are looked at.
+
+    Attributes:
+        path: the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open a file of passages.
+
+        Args:
+            path: file of `writing_passages`.
+
+        Raises:
+            DataError: the file is no store of passages, or is damaged.
+        """
+        self.path, self._pack = path, Pack.open(path)
+        if self._pack.find("source_of") is None:
+            raise DataError(f"{path} holds no passages", hint="write them by writing_passages")
+        self._firsts = self._pack["firsts"]
+        self._source_of = self._pack["source_of"]
+        raw = self._pack["sources"].tobytes()
+        ends = self._pack["source_ends"].tolist()
+        begins = [0, *ends[:-1]]
+        self.sources = [raw[a:b].decode() for a, b in zip(begins, ends, strict=True)]
+        self._blocks: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+
+    def __len__(self) -> int:
+        """Return how many passages there are."""
+        return len(self._source_of)
+
+    def raw(self, number: int) -> bytes:
+        """Return the text of a passage in UTF-8.
+
+        Args:
+            number: place of the passage, from 0.
+
+        Returns:
+            Its bytes.
+
+        Raises:
+            IndexError: there is no such passage.
+            DataError: its block is damaged.
+        """
+        if not 0 <= number < len(self):
+            raise IndexError(f"passage {number} of {len(self)}")
+        block = int(np.searchsorted(self._firsts, number, side="right")) - 1
+        if block not in self._blocks:
+            self._blocks[block] = (self._pack[f"text/{block}"], self._pack[f"ends/{block}"])
+        text, ends = self._blocks[block]
+        place = number - int(self._firsts[block])
+        return text[int(ends[place - 1]) if place else 0 : int(ends[place])].tobytes()
+
+    def text(self, number: int) -> str:
+        """Return the text of a passage; errors as of `raw`."""
+        return self.raw(number).decode()
+
+    def source(self, number: int) -> str:
+        """Return the name of what a passage was cut from."""
+        return self.sources[int(self._source_of[number])]
+
+    def texts(self) -> Iterator[str]:
+        """Yield all texts in order."""
+        for number in range(len(self)):
+            yield self.text(number)
