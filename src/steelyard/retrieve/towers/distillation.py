@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from steelyard.data.index import Permutation
 from steelyard.errors import ConfigError
 from steelyard.retrieve.towers.encoder import TowerEncoder, padded_tokens
 from steelyard.train import EstimatorConfig
@@ -56,8 +57,8 @@ class _Targets:
     def batch(self, index: int, /) -> tuple[Tensor, ...]:
         """Return the batch of a step."""
         epoch, place = divmod(index, len(self._tokens) // self._size)
-        order = np.random.default_rng((self._seed, epoch)).permutation(len(self._tokens))
-        rows = order[place * self._size :][: self._size]
+        positions = np.arange(place * self._size, (place + 1) * self._size)
+        rows = Permutation(len(self._tokens), self._seed, epoch)(positions)
         tokens, lengths = padded_tokens([self._tokens[row] for row in rows.tolist()])
         return tokens, lengths, self._vectors[torch.from_numpy(rows)]
 

@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from steelyard.data.index import Permutation
 from steelyard.data.sketch.hashing import hash_texts
 from steelyard.errors import DataError
 from steelyard.retrieve.towers.encoder import padded_tokens
@@ -81,8 +82,8 @@ class TextPairs:
         """
         per_epoch = len(self.queries) // self._batch_size
         epoch, place = divmod(index, per_epoch)
-        order = np.random.default_rng((self._seed, epoch)).permutation(len(self.queries))
-        rows = order[place * self._batch_size :][: self._batch_size]
+        positions = np.arange(place * self._batch_size, (place + 1) * self._batch_size)
+        rows = Permutation(len(self.queries), self._seed, epoch)(positions)
         chosen = np.concatenate([self.own[rows, None], self._drawn_hard(rows, index)], axis=1)
         queries = padded_tokens([self._query_tokens[row] for row in rows.tolist()])
         flat = [self._document_tokens[one] for one in chosen.ravel().tolist()]
