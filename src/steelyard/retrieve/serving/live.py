@@ -97,13 +97,23 @@ class LiveIndex:
             ConfigError: k or nprobe is below 1.
             DataError: queries of another width, or not finite.
         """
-        wanted = min(checked_k(k) + len(self._gone), max(len(self.index), 1))
-        # Removed vectors may stand among the nearest: so many more are looked for.
-        found = self.index.search(queries, max(wanted, k), nprobe=nprobe)
-        parts = [without(found, self._gone, self.metric)]
+        parts = [self._search_file(queries, checked_k(k), nprobe)]
         if len(self._fresh):
             parts.append(self._fresh.search(queries, k))
         return merge_hits(parts, k, self.metric)
+
+    def _search_file(self, queries: NDArray[np.generic], k: int, nprobe: int | None) -> Hits:
+        """Search the index for k vectors that were not removed."""
+        most = k + len(self._gone)
+        wanted = min(2 * k, most)
+        while True:
+            found = self.index.search(queries, wanted, nprobe=nprobe)
+            left = without(found, self._gone, self.metric)
+            # Removed vectors stood among the nearest: more are looked for, until even all of them
+            # could have been there.
+            if wanted >= most or (left.ids[:, k - 1] >= 0).all():
+                return left
+            wanted = min(2 * wanted, most)
 
     def search_exactly(self, queries: NDArray[np.generic], k: int) -> Hits | None:
         """Return the nearest vectors by comparing all; None where the index keeps codes alone."""
