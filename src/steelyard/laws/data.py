@@ -3,6 +3,7 @@
 from steelyard.laws.decisions.curate import best_weights, curate, pool_frontier
 from steelyard.laws.decisions.repeated import allocate_repeated
 from steelyard.laws.decisions.sources import compare_sources
+from steelyard.laws.decisions.store_budget import allocate_store
 from steelyard.laws.forms.pools.pool_fit import fit_pools
 from steelyard.laws.forms.pools.pool_utility import binomial_weights, effective_pool, pool_utility
 from steelyard.laws.forms.repetition import (
@@ -15,6 +16,7 @@ from steelyard.laws.forms.repetition import (
 
 __all__ = [
     "allocate_repeated",
+    "allocate_store",
     "best_weights",
     "binomial_weights",
     "compare_sources",

@@ -27,15 +27,18 @@ Ids = NDArray[np.int64]
 Scores = NDArray[np.float32]
 _GRAM_WORDS, _NUM_HASHES, _BANDS = 13, 128, 16
 
+_FILTERS = ("search", "filter", "exclude", "decontaminate")
 _AFTER: dict[str, tuple[str, ...]] = {
-    "filter": ("search", "filter", "decontaminate", "dedup", "subsample"),
-    "decontaminate": ("search", "filter", "decontaminate", "dedup", "subsample"),
-    "dedup": ("search", "filter", "decontaminate"),
-    "subsample": ("search", "filter", "decontaminate", "dedup"),
-    "rerank": ("search", "filter", "decontaminate", "dedup", "subsample"),
-    "top": ("search", "filter", "decontaminate", "dedup", "subsample", "rerank"),
+    "filter": (*_FILTERS, "dedup", "subsample"),
+    "exclude": (*_FILTERS, "dedup", "subsample"),
+    "decontaminate": (*_FILTERS, "dedup", "subsample"),
+    "dedup": _FILTERS,
+    "subsample": (*_FILTERS, "dedup"),
+    "rerank": (*_FILTERS, "dedup", "subsample"),
+    "top": (*_FILTERS, "dedup", "subsample", "rerank"),
 }
 _WHY = {
+    "exclude": "new scores and cuts are of the passages that were there",
     "filter": "new scores and cuts are of the passages that were there",
     "decontaminate": "new scores and cuts are of the passages that were there",
     "dedup": "a smaller store keeps another copy than the one that was drawn, so copies go first",
@@ -127,6 +130,25 @@ class Candidates:
             [word_count(self.store.raw(n)) >= min_words for n in numbers.tolist()], bool
         )
         return self._kept("filter", _at(long, places))
+
+    def exclude(self, sources: Sequence[str]) -> "Candidates":
+        """Leave out passages of the document that a query was taken from.
+
+        Args:
+            sources: name of the document of each query [Q]; a name that no passage has leaves
+                nothing out.
+
+        Returns:
+            The candidates that are left.
+
+        Raises:
+            ConfigError: not as many names as queries, or a step came before that may not.
+        """
+        if len(sources) != len(self):
+            raise ConfigError(f"{len(sources)} names of documents for {len(self)} queries")
+        places = {name: place for place, name in enumerate(self.store.sources)}
+        own = np.array([places.get(name, -1) for name in sources])
+        return self._kept("exclude", self.store.sources_of(self.ids) != own[:, None])
 
     def decontaminate(
         self, texts: Sequence[str], rule: Contamination | None = None

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from steelyard.data.pack import Pack
 from steelyard.data.pack_writer import PackWriter, writing_pack
@@ -171,6 +172,17 @@ class PassageStore:
     def source(self, number: int) -> str:
         """Return the name of what a passage was cut from."""
         return self.sources[int(self._source_of[number])]
+
+    def sources_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return which source each passage was cut from.
+
+        Args:
+            numbers: places of passages, any shape; below 0 for none.
+
+        Returns:
+            Places in `sources`, as `numbers`; of no passage any.
+        """
+        return self._source_of[np.maximum(numbers, 0)].astype(np.int64)
 
     def texts(self) -> Iterator[str]:
         """Yield all texts in order."""
