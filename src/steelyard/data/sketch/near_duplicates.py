@@ -9,7 +9,7 @@ from steelyard.data.sketch.lsh import LshTable, band_keys
 from steelyard.data.sketch.minhash import MinHasher
 from steelyard.jit import njit
 
-__all__ = ["duplicate_roots", "shingles", "text_signatures", "word_count"]
+__all__ = ["duplicate_roots", "shingles", "text_signatures", "word_count", "word_hashes"]
 
 BANDS, ROWS = 14, 8
 """14 bands of 8 rows find 92 % of pairs with Jaccard similarity 0.8, and all but one in ten
@@ -55,10 +55,7 @@ def _runs(words: np.ndarray, width: int, found: np.ndarray) -> None:
 
 def _all_shingles(raw: bytes, width: int) -> np.ndarray:
     """Hash every run of `width` words, one that stands twice too."""
-    codes = np.frombuffer(raw, dtype=np.uint8)
-    # Between two words there is at least one byte that is of none.
-    words = np.empty((len(codes) + 1) // 2, np.uint64)
-    words = words[: _words(codes, _WORD, _LOWER, words)]
+    words = word_hashes(raw)
     width = min(width, len(words))
     found = np.empty(len(words) - width + 1 if width else 0, np.uint64)
     _runs(words, width, found)
@@ -81,10 +78,24 @@ def shingles(raw: bytes, width: int = SHINGLE_WORDS) -> np.ndarray:
     return np.unique(_all_shingles(raw, width))
 
 
+def word_hashes(raw: bytes) -> np.ndarray:
+    """Hash every word that `shingles` sees.
+
+    Args:
+        raw: a document in UTF-8.
+
+    Returns:
+        uint64, in the order of the text; words that stand twice have equal hashes.
+    """
+    codes = np.frombuffer(raw, dtype=np.uint8)
+    # Between two words there is at least one byte that is of none.
+    words = np.empty((len(codes) + 1) // 2, np.uint64)
+    return words[: _words(codes, _WORD, _LOWER, words)]
+
+
 def word_count(raw: bytes) -> int:
     """Return how many words `shingles` sees in a document in UTF-8."""
-    codes = np.frombuffer(raw, dtype=np.uint8)
-    return _words(codes, _WORD, _LOWER, np.empty((len(codes) + 1) // 2, np.uint64))
+    return len(word_hashes(raw))
 
 
 def text_signatures(

@@ -1,0 +1,142 @@
+"""Latent vectors of texts: weighted words, projected on the directions that texts vary most in."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from steelyard.data.pack import Pack
+from steelyard.data.pack_writer import writing_pack
+from steelyard.errors import ConfigError, DataError
+from steelyard.retrieve.text.weights import WordWeights, count_words, sizes
+
+__all__ = ["LatentEncoder"]
+
+_WORDS, _SPARE, _PASSES = 65_536, 16, 2
+
+
+class LatentEncoder:
+    """Texts into vectors without any model: fitted on texts in seconds, the same on any machine.
+
+    Words are hashed and weighted by how often they stand in a text and how few texts hold them.
+    The rows are projected on their leading singular directions, found by a randomized range
+    finder, and scaled to unit length.
+
+    Attributes:
+        weights: weights of words.
+        directions: projection float32 [V, D].
+
+    Source: Deerwester et al. 1990 (latent semantic analysis); Halko et al. 2011 (arXiv 0909.4061),
+        algorithm 4.4.
+    """
+
+    def __init__(self, weights: WordWeights, directions: NDArray[np.float32]) -> None:
+        """Take what `fit` found."""
+        self.weights, self.directions = weights, directions
+
+    @property
+    def dim(self) -> int:
+        """Numbers in a vector."""
+        return self.directions.shape[1]
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of weights and directions: an index answers to no other encoder."""
+        found = hashlib.sha256()
+        for part in (self.weights.buckets, self.weights.rarities, self.directions):
+            found.update(np.ascontiguousarray(part).tobytes())
+        return f"latent-{found.hexdigest()[:16]}"
+
+    @classmethod
+    def fit(
+        cls, texts: Sequence[str], dim: int = 128, *, most_texts: int = 20_000, seed: int = 0
+    ) -> "LatentEncoder":
+        """Fit weights and directions on texts.
+
+        Args:
+            texts: texts like those that are to be found.
+            dim: numbers in a vector; fewer where the texts have fewer directions.
+            most_texts: texts that are looked at; evenly spread ones where there are more.
+            seed: seed of the range finder.
+
+        Returns:
+            The encoder.
+
+        Raises:
+            ConfigError: dim is below 1.
+            DataError: no text has a word.
+        """
+        if dim < 1:
+            raise ConfigError(f"vectors of {dim} numbers", hint="give a dim of 1 or more")
+        count = min(len(texts), most_texts)
+        places: list[int] = np.linspace(0, len(texts) - 1, count).round().astype(int).tolist()
+        counts = count_words(texts[place].encode() for place in places)
+        if not counts.nnz:
+            raise DataError(f"none of {len(texts)} texts has a word", hint="give texts with words")
+        weights = WordWeights.fit(counts, _WORDS)
+        rows = weights.rows(counts)
+        return cls(weights, _directions(rows, min(dim, *sizes(rows)), seed))
+
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return unit vectors of texts; a text without a known word is a row of zeros.
+
+        Args:
+            texts: any texts.
+
+        Returns:
+            float32 [N, D].
+        """
+        rows = self.weights.rows(count_words(text.encode() for text in texts))
+        found = np.asarray(rows @ self.directions, np.float32)
+        lengths = np.linalg.norm(found, axis=1, keepdims=True)
+        return np.divide(found, lengths, out=np.zeros_like(found), where=lengths > 0)
+
+    def save(self, path: Path) -> None:
+        """Write the encoder.
+
+        Args:
+            path: file to write; an older one is replaced at the end.
+
+        Raises:
+            CapacityError: the disk is full; an older file stays.
+        """
+        with writing_pack(path) as pack:
+            pack.add("buckets", self.weights.buckets)
+            pack.add("rarities", self.weights.rarities)
+            pack.add("directions", self.directions)
+
+    @classmethod
+    def open(cls, path: Path) -> "LatentEncoder":
+        """Read an encoder.
+
+        Args:
+            path: file of `save`.
+
+        Returns:
+            The encoder.
+
+        Raises:
+            DataError: the file is no encoder, or is damaged.
+        """
+        pack = Pack.open(path)
+        if pack.find("directions") is None:
+            raise DataError(f"{path} holds no encoder", hint="write one by LatentEncoder.save")
+        weights = WordWeights(pack["buckets"], pack["rarities"])
+        return cls(weights, pack["directions"])
+
+
+def _directions(rows: csr_array, dim: int, seed: int) -> NDArray[np.float32]:
+    """Return the leading right singular vectors [V, D] of sparse rows."""
+    width = min(dim + _SPARE, *sizes(rows))
+    drawn = np.random.default_rng(seed).normal(size=(sizes(rows)[1], width)).astype(np.float32)
+    basis = np.linalg.qr(rows @ drawn)[0]
+    for _ in range(_PASSES):
+        # Each pass sharpens the spectrum; without the orthogonal bases between, small directions
+        # drown in rounding.
+        basis = np.linalg.qr(rows @ np.linalg.qr(rows.T @ basis)[0])[0]
+    small = (rows.T @ basis).T
+    vectors = np.linalg.svd(small, full_matrices=False)[2]
+    return np.ascontiguousarray(vectors[:dim].T, dtype=np.float32)
