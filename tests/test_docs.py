@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PAGES += [
     page
-    for room in ("data", "laws", "operate", "plan", "serve")
+    for room in ("data", "laws", "operate", "plan", "retrieve", "serve")
     for page in sorted((ROOT / "docs" / "rooms" / room).glob("*.md"))
 ]
 PAGES += [
