@@ -27,6 +27,9 @@ from steelyard.serve.profile import profile
 
 _BLOCK = 16
 _DECODES = 8
+_REST_S = 0.3
+_CALIBRATED = (0.042, 0.054, 0.075, 0.105, 0.155, 0.21, 0.31, 0.42, 0.63, 0.86)
+"""Contexts whose swaps are timed, as shares of the longest; none is one of those predicted."""
 
 
 @dataclass(frozen=True)
@@ -130,13 +133,15 @@ class _Swap:
         self.sizes, self.times = np.empty(0), np.empty(0)
 
     def calibrate(self, most: int) -> None:
-        """Time a few sizes, none of which is predicted later.
+        """Time sizes between those that are predicted later.
 
         Small copies stay in the processor's caches and cost less per block, so one rate for all
-        sizes would not do.
+        sizes would not do, and where the caches end is found by sizes close to each other only.
+        Two passes over all sizes: what disturbs the machine for a second spoils one of them.
         """
-        sizes = [round(most * share) for share in (0.05, 0.18, 0.37, 0.73) if most * share >= 1]
-        self.sizes, self.times = np.log(sizes), np.log([self.seconds(size) for size in sizes])
+        sizes = np.unique([round(most * share) for share in _CALIBRATED if most * share >= 1])
+        passes = [[self.seconds(int(size)) for size in sizes] for _ in range(2)]
+        self.sizes, self.times = np.log(sizes), np.log(np.min(passes, axis=0))
 
     def predict(self, count: int) -> float:
         """Interpolate between calibrated sizes in log space; beyond them the last slope holds."""
@@ -151,6 +156,8 @@ class _Swap:
         """Return the least time of `count` blocks out and in."""
         runs = np.array([[0, 0, min(count, self.blocks)]], dtype=np.int64)
         times = []
+        # Threads of a step before spin for a fifth of a second, on the cores that copies need.
+        time.sleep(_REST_S)
         for _ in range(repeats + 1):
             start = time.perf_counter()
             for direction in ("out", "in"):

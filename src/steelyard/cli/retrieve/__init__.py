@@ -25,3 +25,9 @@ VERBS: tuple[tuple[str, str, str], ...] = (
 for name, text, example in VERBS:
     told = f"{text}\n\nExample: steelyard retrieve {name} {example}"
     app.command(f"steelyard.cli.retrieve.{name}:{name}", name=name, help=told)
+
+app.command(
+    "steelyard.cli.retrieve.tenants:app",
+    name="tenants",
+    help="Share one index: grants, searches per tenant, audits.",
+)

@@ -14,7 +14,7 @@ from steelyard.retrieve.reading import read_vectors
 from steelyard.runs.report import Cell, Column, Facts, Report, Section, Table
 from steelyard.units import pretty
 
-__all__ = ["search"]
+__all__ = ["hit_table", "hit_values", "search"]
 
 _SHOWN = 10
 
@@ -60,12 +60,12 @@ def search(
             ("cells per query", f"{hits.stats.probed / len(asked):,.0f} of {found.nlist:,}", ""),
         ]
     )
-    sections = [Section("Search", [facts]), Section("Hits", [_table(hits)])]
+    sections = [Section("Search", [facts]), Section("Hits", [hit_table(hits)])]
     page = Report(f"Nearest vectors in {index}", found.kind, sections)
-    print_report(page, json=json, values=_values(hits, took_s))
+    print_report(page, json=json, values=hit_values(hits, took_s))
 
 
-def _table(hits: Hits) -> Table:
+def hit_table(hits: Hits) -> Table:
     """List the hits of the first queries."""
     rows: list[list[Cell]] = []
     for query in range(min(_SHOWN, len(hits.ids))):
@@ -77,7 +77,7 @@ def _table(hits: Hits) -> Table:
     return Table([Column("query"), Column("vectors (distance), nearest first")], rows, caption)
 
 
-def _values(hits: Hits, took_s: float) -> dict[str, Any]:
+def hit_values(hits: Hits, took_s: float) -> dict[str, Any]:
     """Return the figures, for programs."""
     return {
         "seconds": took_s,

@@ -1,0 +1,130 @@
+"""Vectors by row, with their numbers and leaves; rows never move while the index lives."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steelyard.errors import CapacityError, DataError
+
+__all__ = ["VectorRows"]
+
+_REMOVED = -1
+_MOST_ROWS = 2**31 - 1
+
+
+class VectorRows:
+    """Arrays that grow: vectors, numbers and leaves.
+
+    Attributes:
+        count: rows, removed ones among them.
+        num_removed: removed rows.
+        next_id: first number that was never given.
+    """
+
+    def __init__(self, dim: int) -> None:
+        """Begin without rows.
+
+        Args:
+            dim: numbers in a vector.
+        """
+        self.count = self.num_removed = self.next_id = 0
+        self._vectors = np.empty((0, dim), np.float32)
+        self._numbers = np.empty(0, np.int64)
+        self._leaves = np.empty(0, np.int32)
+        self._order: NDArray[np.int64] | None = None
+
+    def __len__(self) -> int:
+        """Return how many vectors there are."""
+        return self.count - self.num_removed
+
+    @property
+    def vectors(self) -> NDArray[np.float32]:
+        """Vectors by row [N, D]."""
+        return self._vectors[: self.count]
+
+    @property
+    def numbers(self) -> NDArray[np.int64]:
+        """Numbers by row [N]."""
+        return self._numbers[: self.count]
+
+    @property
+    def leaves(self) -> NDArray[np.int32]:
+        """Leaves by row [N]; below 0 for a removed row."""
+        return self._leaves[: self.count]
+
+    def add(
+        self, vectors: NDArray[np.float32], numbers: NDArray[np.int64], leaves: NDArray[np.int32]
+    ) -> NDArray[np.int32]:
+        """Take vectors; return their rows.
+
+        Raises:
+            CapacityError: more than 2^31 - 1 rows.
+        """
+        first, self.count = self.count, self.count + len(vectors)
+        if self.count > _MOST_ROWS:
+            self.count = first
+            raise CapacityError(
+                f"{first + len(vectors):,} rows, {_MOST_ROWS:,} at most", hint="use several shards"
+            )
+        if self.count > len(self._numbers):
+            room = max(self.count, len(self._numbers) * 3 // 2) if first else self.count
+            self._vectors = _grown(self._vectors, first, room)
+            self._numbers = _grown(self._numbers, first, room)
+            self._leaves = _grown(self._leaves, first, room)
+        self._vectors[first : self.count] = vectors
+        self._numbers[first : self.count] = numbers
+        self._leaves[first : self.count] = leaves
+        if len(numbers):
+            self.next_id = max(self.next_id, int(numbers.max()) + 1)
+        self._order = None
+        return np.arange(first, self.count, dtype=np.int32)
+
+    def known(self) -> NDArray[np.int64]:
+        """Return the numbers of all vectors that are there."""
+        return self.numbers[self.leaves >= 0]
+
+    def all_rows(self) -> NDArray[np.int32]:
+        """Return the rows of all vectors that are there, ascending."""
+        return np.flatnonzero(self.leaves >= 0).astype(np.int32)
+
+    def rows_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Return the row of each number.
+
+        Raises:
+            DataError: a number is not there.
+        """
+        if self._order is None:
+            self._order = np.argsort(self.numbers, kind="stable")
+        order = self._order
+        # The last row of a number: earlier ones were removed before it was given again.
+        places = np.searchsorted(self.numbers, numbers, side="right", sorter=order) - 1
+        rows = order[places] if len(order) else np.zeros(len(numbers), np.int64)
+        is_there = (places >= 0) & (len(order) > 0)
+        if len(order):
+            is_there &= (self.numbers[rows] == numbers) & (self.leaves[rows] >= 0)
+        if not is_there.all():
+            missing = int(numbers[int(is_there.argmin())])
+            raise DataError(f"there is no vector {missing}", hint="add it before it is granted")
+        return rows.astype(np.int32)
+
+    def remove(self, rows: NDArray[np.int32]) -> None:
+        """Forget rows; their places stay empty until the index is saved."""
+        self._leaves[rows] = _REMOVED
+        self.num_removed += len(rows)
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Return bytes by part."""
+        order = 0 if self._order is None else self._order.nbytes
+        return {
+            "vectors": self._vectors.nbytes,
+            "numbers": self._numbers.nbytes + order,
+            "leaves": self._leaves.nbytes,
+        }
+
+
+def _grown(values: NDArray[Any], count: int, room: int) -> NDArray[Any]:
+    """Return a longer array that begins with the same values."""
+    found = np.empty((room, *values.shape[1:]), values.dtype)
+    found[:count] = values[:count]
+    return found
