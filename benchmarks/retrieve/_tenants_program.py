@@ -15,7 +15,7 @@ import time
 from importlib import metadata
 
 import faiss  # pyright: ignore[reportMissingImports]
-import hnswlib  # pyright: ignore[reportMissingImports]
+import hnswlib  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
 import numpy as np
 
 channel = os.fdopen(os.dup(1), "w")

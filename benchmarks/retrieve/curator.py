@@ -11,6 +11,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from benchmarks import peers
@@ -177,7 +178,7 @@ def _peer(folder: Path, vectors: Floats, queries: Floats, tenants: list[_Tenant]
     hint = "python -m benchmarks peers install tenants"
     program = str(Path(__file__).with_name("_tenants_program.py"))
     peer = JsonProcess([str(peers.python("tenants")), program], {}, peer_environment(), hint)
-    data = {"vectors": vectors, "queries": queries}
+    data: dict[str, Any] = {"vectors": vectors, "queries": queries}
     for place, tenant in enumerate(tenants):
         data |= {f"tenant{place}": tenant.rows, f"truth{place}": tenant.truth}
     np.savez(folder / "data.npz", **data)

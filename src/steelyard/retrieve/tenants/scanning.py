@@ -10,6 +10,8 @@ from steelyard.retrieve.tenants.lists import lower_bound
 
 __all__ = ["search_tenant"]
 
+_WHOLE = 256
+
 
 @njit(fastmath={"reassoc", "contract", "nsz"})
 def _distance(query: np.ndarray, vector: np.ndarray, is_l2: bool) -> Any:
@@ -161,7 +163,7 @@ def search_tenant(
             size -= 1
             node = top[0]
             # A tenant of few vectors is compared whole: no tree beats that.
-            most = nprobe if node == 0 else shortlist
+            most = max(nprobe, _WHOLE) if node == 0 else shortlist
             found = _counted(lengths, chunks, first, top, most)
             if found <= most or not num_children[node]:
                 _scan(

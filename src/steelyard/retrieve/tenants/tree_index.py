@@ -1,7 +1,6 @@
 """An index of vectors that tenants share: one tree, one copy of each vector, lists per tenant."""
 
 import threading
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -126,10 +125,10 @@ class ClusterTreeIndex:
             expected=expected,
             seed=seed,
         )
-        self._take(grown)
+        self.take_tree(grown)
 
-    def _take(self, tree: ClusterTree) -> None:
-        """Search by this tree from now on."""
+    def take_tree(self, tree: ClusterTree) -> None:
+        """Search by a tree from now on; vectors that are there must hang in it."""
         self.tree, size = tree, len(tree.centers) + 1
         self._spread = tree.variances if self.metric == "l2" else np.sqrt(tree.variances)
         # Each node is on the heap of nodes once at most.
@@ -319,9 +318,10 @@ class ClusterTreeIndex:
             for name in condition.names:
                 self._number(name)
         leaves = self.rows.leaves
-        return self._found.get(condition, self._rows_of, self.rows.all_rows, leaves), 0
+        return self._found.get(condition, self.rows_of, self.rows.all_rows, leaves), 0
 
-    def _rows_of(self, tenant: str) -> NDArray[np.int32]:
+    def rows_of(self, tenant: str) -> NDArray[np.int32]:
+        """Return the rows that a tenant sees, by leaf; none of an unknown tenant."""
         if tenant not in self._tenants:
             return np.empty(0, np.int32)
         return self.lists.rows_of(self._tenants[tenant])
@@ -361,45 +361,6 @@ class ClusterTreeIndex:
             "nprobe": self.nprobe,
             "metric": self.metric,
         }
-
-    def columns(self) -> dict[str, NDArray[Any]]:
-        """Return all that the index holds, as arrays by name; removed rows are left out."""
-        kept = self.rows.all_rows()
-        place = np.full(self.rows.count, -1, np.int32)
-        place[kept] = np.arange(len(kept), dtype=np.int32)
-        seen = [place[self.lists.rows_of(number)] for number in self._tenants.values()]
-        tree = self.tree.arrays() if self.tree else {}
-        return {
-            "vectors": self.rows.vectors[kept],
-            "numbers": self.rows.numbers[kept],
-            "leaves": self.rows.leaves[kept],
-            "granted": np.concatenate([np.empty(0, np.int32), *seen]),
-            "granted_ends": np.cumsum([len(rows) for rows in seen], dtype=np.int64),
-            **{f"tree/{name}": values for name, values in tree.items()},
-        }
-
-    @classmethod
-    def restored(
-        cls,
-        settings: Mapping[str, Any],
-        tenants: list[str],
-        next_id: int,
-        columns: Mapping[str, NDArray[Any]],
-    ) -> "ClusterTreeIndex":
-        """Return an index of its parts, as `settings`, `tenants` and `columns` returned them."""
-        index = cls(**settings)
-        if "tree/centers" in columns:
-            arrays = {name: columns[f"tree/{name}"] for name in ClusterTree.__slots__}
-            index._take(ClusterTree.restored(arrays))
-        index.rows.add(columns["vectors"], columns["numbers"], columns["leaves"])
-        index.rows.next_id = next_id
-        begin = 0
-        for name, end in zip(tenants, columns["granted_ends"].tolist(), strict=True):
-            index._tenants[name] = index.lists.add_tenant()
-            rows = np.asarray(columns["granted"][begin:end])
-            index.lists.grant(index._tenants[name], rows, index.rows.leaves)
-            begin = end
-        return index
 
 
 def _numbers(ids: Ids) -> Ids:

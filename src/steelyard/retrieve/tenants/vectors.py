@@ -11,6 +11,7 @@ __all__ = ["VectorRows"]
 
 _REMOVED = -1
 _MOST_ROWS = 2**31 - 1
+_MOST_RANGE = 4
 
 
 class VectorRows:
@@ -33,6 +34,7 @@ class VectorRows:
         self._numbers = np.empty(0, np.int64)
         self._leaves = np.empty(0, np.int32)
         self._order: NDArray[np.int64] | None = None
+        self._by_number: NDArray[np.int32] | None = None
 
     def __len__(self) -> int:
         """Return how many vectors there are."""
@@ -77,7 +79,7 @@ class VectorRows:
         self._leaves[first : self.count] = leaves
         if len(numbers):
             self.next_id = max(self.next_id, int(numbers.max()) + 1)
-        self._order = None
+        self._order = self._by_number = None
         return np.arange(first, self.count, dtype=np.int32)
 
     def known(self) -> NDArray[np.int64]:
@@ -94,19 +96,39 @@ class VectorRows:
         Raises:
             DataError: a number is not there.
         """
-        if self._order is None:
-            self._order = np.argsort(self.numbers, kind="stable")
-        order = self._order
-        # The last row of a number: earlier ones were removed before it was given again.
-        places = np.searchsorted(self.numbers, numbers, side="right", sorter=order) - 1
-        rows = order[places] if len(order) else np.zeros(len(numbers), np.int64)
-        is_there = (places >= 0) & (len(order) > 0)
-        if len(order):
-            is_there &= (self.numbers[rows] == numbers) & (self.leaves[rows] >= 0)
+        rows = self._direct_rows(numbers) if self._is_dense else self._sorted_rows(numbers)
+        is_there = rows >= 0
+        is_there &= self.leaves[rows] >= 0 if self.count else False
         if not is_there.all():
             missing = int(numbers[int(is_there.argmin())])
             raise DataError(f"there is no vector {missing}", hint="add it before it is granted")
-        return rows.astype(np.int32)
+        return rows
+
+    @property
+    def _is_dense(self) -> bool:
+        """Whether numbers fill most of their range, so that a row may be kept for each."""
+        return self.next_id <= _MOST_RANGE * self.count
+
+    def _direct_rows(self, numbers: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Return rows from an array by number; -1 for unknown ones."""
+        if self._by_number is None:
+            self._by_number = np.full(self.next_id, -1, np.int32)
+            # Of a number that was given again, the last row counts.
+            self._by_number[self.numbers] = np.arange(self.count, dtype=np.int32)
+        is_known = (numbers >= 0) & (numbers < self.next_id)
+        return np.where(is_known, self._by_number[np.where(is_known, numbers, 0)], -1)
+
+    def _sorted_rows(self, numbers: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Return rows by binary searches; -1 for unknown ones."""
+        if self._order is None:
+            self._order = np.argsort(self.numbers, kind="stable")
+        # The last row of a number: earlier ones were removed before it was given again.
+        places = np.searchsorted(self.numbers, numbers, side="right", sorter=self._order) - 1
+        rows = self._order[places] if self.count else np.zeros(len(numbers), np.int64)
+        is_known = (places >= 0) & (self.count > 0)
+        if self.count:
+            is_known &= self.numbers[rows] == numbers
+        return np.where(is_known, rows, -1).astype(np.int32)
 
     def remove(self, rows: NDArray[np.int32]) -> None:
         """Forget rows; their places stay empty until the index is saved."""
@@ -115,7 +137,7 @@ class VectorRows:
 
     def memory_bytes(self) -> dict[str, int]:
         """Return bytes by part."""
-        order = 0 if self._order is None else self._order.nbytes
+        order = sum(part.nbytes for part in (self._order, self._by_number) if part is not None)
         return {
             "vectors": self._vectors.nbytes,
             "numbers": self._numbers.nbytes + order,
