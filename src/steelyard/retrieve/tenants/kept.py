@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.retrieve.tenants.lists import TenantLists
-from steelyard.retrieve.tenants.predicates import Condition
+from steelyard.retrieve.tenants.predicates import TenantCondition
 
 __all__ = ["ConditionLists"]
 
@@ -20,11 +20,11 @@ class ConditionLists:
 
     def __init__(self) -> None:
         """Begin without lists."""
-        self._found: OrderedDict[Condition, TenantLists] = OrderedDict()
+        self._found: OrderedDict[TenantCondition, TenantLists] = OrderedDict()
 
     def get(
         self,
-        condition: Condition,
+        condition: TenantCondition,
         rows_of: Callable[[str], NDArray[np.int32]],
         everything: Callable[[], NDArray[np.int32]],
         leaves: NDArray[np.int32],

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from steelyard.errors import ConfigError
 
-__all__ = ["Condition", "parse_condition"]
+__all__ = ["TenantCondition", "parse_condition"]
 
 Rows = NDArray[np.int32]
 _TOKEN = re.compile(r'\s*(?:([()])|"([^"]*)"|([^\s()"]+))')
@@ -18,7 +18,7 @@ _MOST_TERMS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class TenantCondition:
     """A condition in the order in which a stack works it out.
 
     Attributes:
@@ -57,7 +57,7 @@ class Condition:
         return stack[0]
 
 
-def parse_condition(text: str) -> Condition:
+def parse_condition(text: str) -> TenantCondition:
     """Read a condition such as `cs.CL AND NOT (cs.LG OR "a tenant")`.
 
     NOT binds closer than AND, AND closer than OR. Names with blanks, brackets or of a reserved word
@@ -99,14 +99,14 @@ class _Parser:
         self._text, self._tokens, self._at = text, tokens, 0
         self._steps: list[tuple[str, bool]] = []
 
-    def parsed(self) -> Condition:
+    def parsed(self) -> TenantCondition:
         """Read the whole text."""
         if len(self._tokens) > _MOST_TERMS:
             raise ConfigError(f"a condition of {len(self._tokens)} parts, {_MOST_TERMS} at most")
         self._joined("OR", lambda: self._joined("AND", self._one))
         if self._at < len(self._tokens):
             self._refuse()
-        return Condition(tuple(self._steps))
+        return TenantCondition(tuple(self._steps))
 
     def _next(self) -> tuple[str, bool]:
         """Return the next token; nothing at the end."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from steelyard.append_log import read_records
 from steelyard.errors import DataError
 
-__all__ = ["Change", "Kind", "decode_change", "encode_change", "read_changes"]
+__all__ = ["TenantChange", "Kind", "decode_change", "encode_change", "read_changes"]
 
 Kind = Literal["add", "remove", "grant", "revoke"]
 _LINE = b"\n"
@@ -29,7 +29,7 @@ class _Head(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
+class TenantChange:
     """One change of an index for tenants.
 
     Attributes:
@@ -47,7 +47,7 @@ class Change:
     vectors: NDArray[np.float32]
 
 
-def encode_change(change: Change) -> bytes:
+def encode_change(change: TenantChange) -> bytes:
     """Return a change as a record: a line of JSON, numbers, vectors."""
     count, dim = len(change.ids), change.vectors.shape[1]
     head = _Head(change.at_s, change.kind, change.tenant, count, dim)
@@ -55,7 +55,7 @@ def encode_change(change: Change) -> bytes:
     return msgspec.json.encode(head) + _LINE + body
 
 
-def decode_change(record: bytes) -> Change:
+def decode_change(record: bytes) -> TenantChange:
     """Return the change of a record.
 
     Args:
@@ -75,7 +75,7 @@ def decode_change(record: bytes) -> Change:
     rows = head.count if head.kind == "add" else 0
     if len(body) != 8 * head.count + 4 * rows * head.dim:
         raise DataError(f"a record of {head.count} numbers has {len(body)} bytes")
-    return Change(
+    return TenantChange(
         at_s=head.at_s,
         kind=head.kind,
         ids=np.frombuffer(body, "<i8", head.count).astype(np.int64),
@@ -84,7 +84,7 @@ def decode_change(record: bytes) -> Change:
     )
 
 
-def read_changes(path: Path, begin: int = 0) -> Iterator[tuple[Change, int]]:
+def read_changes(path: Path, begin: int = 0) -> Iterator[tuple[TenantChange, int]]:
     """Yield the changes of a log without opening it for writing.
 
     Args:

@@ -13,7 +13,7 @@ from steelyard.errors import DataError
 from steelyard.files import exclusive
 from steelyard.retrieve.index import checked_ids, checked_vectors
 from steelyard.retrieve.tenants.files import read_tree_index, write_tree_index
-from steelyard.retrieve.tenants.records import Change, Kind, encode_change, read_changes
+from steelyard.retrieve.tenants.records import TenantChange, Kind, encode_change, read_changes
 from steelyard.retrieve.tenants.tree_index import ClusterTreeIndex
 
 __all__ = ["TenantStore", "create_store", "open_tenant_index", "writing_store"]
@@ -63,7 +63,7 @@ class TenantStore:
         rows = checked_vectors(vectors, self.index.dim)
         known = self.index.rows
         numbers = checked_ids(ids, len(rows), known.known(), known.next_id)
-        self._write(Change(at_s=self._now_s(), kind="add", ids=numbers, vectors=rows))
+        self._write(TenantChange(at_s=self._now_s(), kind="add", ids=numbers, vectors=rows))
         return self.index.add(rows, numbers)
 
     def grant(self, ids: Ids, tenant: str) -> int:
@@ -108,11 +108,13 @@ class TenantStore:
             self.snapshot()
         self._log.close()
 
-    def _change(self, kind: Kind, ids: Ids, tenant: str) -> Change:
+    def _change(self, kind: Kind, ids: Ids, tenant: str) -> TenantChange:
         numbers = np.atleast_1d(np.asarray(ids, np.int64))
-        return Change(at_s=self._now_s(), kind=kind, ids=numbers, tenant=tenant, vectors=_NONE)
+        return TenantChange(
+            at_s=self._now_s(), kind=kind, ids=numbers, tenant=tenant, vectors=_NONE
+        )
 
-    def _write(self, change: Change) -> None:
+    def _write(self, change: TenantChange) -> None:
         self._log.append(encode_change(change))
 
 
