@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from steelyard.append_log import read_records
 from steelyard.errors import DataError
 
-__all__ = ["TenantChange", "Kind", "decode_change", "encode_change", "read_changes"]
+__all__ = ["Kind", "TenantChange", "decode_change", "encode_change", "read_changes"]
 
 Kind = Literal["add", "remove", "grant", "revoke"]
 _LINE = b"\n"

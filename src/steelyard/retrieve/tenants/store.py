@@ -13,7 +13,7 @@ from steelyard.errors import DataError
 from steelyard.files import exclusive
 from steelyard.retrieve.index import checked_ids, checked_vectors
 from steelyard.retrieve.tenants.files import read_tree_index, write_tree_index
-from steelyard.retrieve.tenants.records import TenantChange, Kind, encode_change, read_changes
+from steelyard.retrieve.tenants.records import Kind, TenantChange, encode_change, read_changes
 from steelyard.retrieve.tenants.tree_index import ClusterTreeIndex
 
 __all__ = ["TenantStore", "create_store", "open_tenant_index", "writing_store"]
