@@ -27,6 +27,8 @@ _Sources = Annotated[
 
 
 app.command("steelyard.cli.data.drift:drift", name="drift")
+app.command("steelyard.cli.data.learning:fit", name="fit")
+app.command("steelyard.cli.data.learning:predict", name="predict")
 
 
 @app.command

@@ -66,22 +66,28 @@ class FrequentTexts:
         """Most by which a count is too low."""
         return self.counters.error
 
-    def counts(self, most: int) -> list[tuple[str, int]]:
+    def counts(self, most: int, *, singles: bool = False) -> list[tuple[str, int]]:
         """Return the most frequent values, cut after 80 characters, with their least counts.
 
         A count that could as well be another value's says nothing and is left out.
 
         Args:
             most: how many are wanted.
+            singles: whether values that came once count where no count can be too low.
 
         Returns:
             Pairs of text and count, the most frequent first.
         """
         keys, counts = self.counters.counters()
-        least = max(self.error, 1)
+        least = max(self.error, 0 if singles else 1)
         pairs = zip(keys.tolist(), counts.tolist(), strict=True)
         known = [(self._texts[key], count) for key, count in pairs if key in self._texts]
         return [pair for pair in known if pair[1] > least][:most]
+
+    def hashes_by_text(self) -> dict[str, int]:
+        """Return the hash of each value that is counted, by its text."""
+        keys = self.counters.counters()[0].tolist()
+        return {self._texts[key]: key for key in keys if key in self._texts}
 
     def sections(self) -> dict[str, NDArray[Any]]:
         """Return the state as arrays by name."""

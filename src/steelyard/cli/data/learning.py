@@ -1,0 +1,213 @@
+"""`steelyard data table fit` and `predict`: trees that learn a column from the others."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import cyclopts
+
+from steelyard.cli.data.scanned import kinds_of, scanned
+from steelyard.cli.following import say_next
+from steelyard.cli.output import Switch, print_report
+from steelyard.errors import ConfigError
+from steelyard.runs.progress import progress
+from steelyard.runs.report import Block, Cell, Column, Facts, Report, Section, Table, Text
+
+if TYPE_CHECKING:
+    from steelyard.data.learning import FitOptions, FittedTable
+
+__all__ = ["fit", "predict"]
+
+_Sources = Annotated[
+    str,
+    cyclopts.Parameter(help="Files, patterns such as 'sales/*.csv', folders, and addresses."),
+]
+_SHOWN = 20
+
+
+@cyclopts.Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class LearnOptions:
+    """What is learned from which rows.
+
+    Args:
+        task: classify or regress; by what the column looks like when left out.
+        leave_out: columns that are not learned from, such as keys, separated by commas.
+        held: share of rows that are kept aside to end in time and to measure.
+        by: column whose equal values stay on one side, such as a customer.
+        rounds: most rounds of trees.
+        rate: factor of each tree.
+        leaves: most leaves of a tree.
+        least_rows: rows of a leaf at least.
+        l2: weight that keeps leaves of few rows small.
+        patience: rounds without gain on the rows kept aside after which it ends; 0 never ends.
+        threads: threads.
+        memory: most bytes that the first pass may take, such as 200MB.
+        seed: changes which rows are kept aside.
+    """
+
+    task: Literal["classify", "regress"] | None = None
+    leave_out: str = ""
+    held: float = 0.2
+    by: str = ""
+    rounds: int = 200
+    rate: float = 0.1
+    leaves: int = 31
+    least_rows: int = 20
+    l2: float = 1.0
+    patience: int = 20
+    threads: int = 2
+    memory: str = ""
+    seed: int = 0
+
+    def given(self, target: str) -> "FitOptions":
+        """Return the options as the library takes them."""
+        from steelyard.data.learning import BoostConfig, FitOptions, TreeLimits
+
+        if not 0 <= self.held < 1:
+            raise ConfigError(f"--held is {self.held:g}, but must be 0 to below 1")
+        limits = TreeLimits(leaves=self.leaves, least_rows=self.least_rows, l2=self.l2)
+        return FitOptions(
+            target=target,
+            task=self.task,
+            leave_out=[name.strip() for name in self.leave_out.split(",") if name.strip()],
+            held_share=self.held,
+            by=self.by,
+            memory=self.memory,
+            seed=self.seed,
+            boosting=BoostConfig(
+                rounds=self.rounds,
+                rate=self.rate,
+                limits=limits,
+                patience=self.patience,
+                threads=self.threads,
+            ),
+        )
+
+
+def fit(
+    *sources: _Sources,
+    target: str,
+    out: Path,
+    options: LearnOptions | None = None,
+    types: str = "",
+    json: Switch = False,
+    report: Path | None = None,
+) -> None:
+    """Fit boosted trees that predict a column; run it again to continue after a kill.
+
+    The table is read twice and may be larger than memory: a byte per value is kept on disk beside
+    the model while trees grow.
+
+    Example: steelyard data table fit 'sales/*.csv' --target returned --out returned.model
+
+    Args:
+        *sources: files, patterns such as 'sales/*.csv', folders, and addresses.
+        target: column to predict.
+        out: file for the model.
+        options: what is learned from which rows.
+        types: kinds of columns of text files, such as "id=text, price=number".
+        json: print JSON instead of tables.
+        report: HTML file for the page.
+    """
+    given = (options or LearnOptions()).given(target)
+    table = scanned(sources, kinds_of(types))
+    from steelyard.data.learning import fit_table
+
+    with progress("fit", total=3.0, quiet=json) as advance:
+        stages = {"bins": 0.0, "codes": 1.0, "trees": 2.0}
+
+        def done(what: str, share: float) -> None:
+            advance(stages[what] + min(share, 1.0), what)
+
+        fitted = fit_table(table, given, out.with_name(out.name + ".work"), done=done)
+    fitted.model.save(out)
+    page = Report(f"Model of {target}", f"from {len(fitted.model.bins)} columns", _sections(fitted))
+    print_report(page, json=json, html=report, values=_values(fitted))
+    if not json:
+        say_next("data", "table", "predict", out, *sources, "--out", "predicted.parquet")
+
+
+def predict(
+    model: Path,
+    *sources: _Sources,
+    out: Path,
+    types: str = "",
+    json: Switch = False,
+) -> None:
+    """Predict the column of a model for each row.
+
+    Example: steelyard data table predict returned.model new.csv --out predicted.parquet
+
+    Args:
+        model: file that `steelyard data table fit` wrote.
+        *sources: files, patterns such as 'sales/*.csv', folders, and addresses.
+        out: file for the predictions, in the order of the rows: .parquet, .csv, .jsonl or .arrow.
+        types: kinds of columns of text files, such as "id=text, price=number".
+        json: print JSON instead of a table.
+    """
+    table = scanned(sources, kinds_of(types))
+    from steelyard.data.learning import TableModel
+    from steelyard.data.table.writing import write_file
+
+    fitted = TableModel.open(model)
+    missing = [item.name for item in fitted.bins if item.name not in table.schema.names]
+    batches = fitted.predict(table)
+    schema = fitted.schema()
+    rows = write_file(out, schema, batches)
+    facts = Facts([("rows", f"{rows:,}", ""), ("columns", ", ".join(schema.names), "")])
+    blocks: list[Block] = [facts]
+    blocks += [Text(f"column {name} is not there: it counts as missing") for name in missing]
+    page = Report(f"Predictions of {fitted.target.name}", str(out), [Section("Written", blocks)])
+    print_report(page, json=json, values={"rows": rows, "missing_columns": missing})
+
+
+def _sections(fitted: "FittedTable") -> list[Section]:
+    """Return the page of a model."""
+    trees = fitted.model.trees
+    facts = [
+        ("rows", f"{fitted.rows:,}", f"{fitted.held:,} of them kept aside"),
+        ("rows without a target", f"{fitted.left_out:,}", "left out"),
+        ("rounds", f"{trees.best_rounds:,}", f"of {len(trees.trees):,} tried"),
+    ]
+    rows: list[list[Cell]] = [
+        [item.name, item.value, item.low, item.high, item.baseline] for item in fitted.scores
+    ]
+    columns = [
+        Column("measure"),
+        Column("kept aside"),
+        Column("low"),
+        Column("high"),
+        Column("constant prediction"),
+    ]
+    gains: list[list[Cell]] = [
+        [name, share] for name, share in fitted.model.importances()[:_SHOWN] if share > 0
+    ]
+    model: list[Block] = [Facts(facts), *(Text(line) for line in fitted.warnings)]
+    return [
+        Section("Fit", model),
+        Section("Measured", [Table(columns, rows, "80 % intervals")]),
+        Section("Columns", [Table([Column("column"), Column("share of gain")], gains)]),
+    ]
+
+
+def _values(fitted: "FittedTable") -> dict[str, Any]:
+    """Return the figures, for programs."""
+    return {
+        "rows": fitted.rows,
+        "left_out": fitted.left_out,
+        "held": fitted.held,
+        "classes": list(fitted.model.target.classes),
+        "rounds": fitted.model.trees.best_rounds,
+        "scores": {
+            item.name: {
+                "value": item.value,
+                "low": item.low,
+                "high": item.high,
+                "baseline": item.baseline,
+            }
+            for item in fitted.scores
+        },
+        "importances": dict(fitted.model.importances()),
+        "warnings": fitted.warnings,
+    }

@@ -1,0 +1,228 @@
+"""Boosted trees on codes that lie on disk."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steelyard.data.learning.codes import CodeStore
+from steelyard.data.learning.kernels import (
+    add_leaf_values,
+    logistic_gradients,
+    softmax_gradients,
+)
+from steelyard.data.learning.targets import TargetColumn
+from steelyard.data.learning.trees import Grower, Tree, TreeLimits
+from steelyard.errors import ConfigError, DataError, require
+
+__all__ = ["BoostConfig", "Boosted", "boost"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BoostConfig:
+    """How boosted trees are fitted.
+
+    Attributes:
+        rounds: most rounds; each adds a tree, or one per class where there are more than two.
+        rate: factor of each tree.
+        limits: how far trees grow.
+        patience: rounds without gain on the rows kept aside after which it ends; 0 never ends.
+        threads: threads.
+    """
+
+    rounds: int = 200
+    rate: float = 0.1
+    limits: TreeLimits = field(default_factory=TreeLimits)
+    patience: int = 20
+    threads: int = 2
+
+    def __post_init__(self) -> None:
+        """Refuse what is out of range."""
+        require(
+            self,
+            rounds=(self.rounds >= 1, "at least 1"),
+            rate=(0 < self.rate <= 1, "above 0 to 1"),
+            patience=(self.patience >= 0, "at least 0"),
+            threads=(self.threads >= 1, "at least 1"),
+        )
+        if self.limits.leaves < 2 or self.limits.least_rows < 1 or self.limits.l2 < 0:
+            raise ConfigError(f"trees of {self.limits}", hint="2 leaves, 1 row, l2 of 0 or more")
+
+
+@dataclass(kw_only=True, slots=True)
+class Boosted:
+    """Trees by round.
+
+    Attributes:
+        start: scores before the first tree [K].
+        trees: trees of each round, one per score.
+        losses: loss of the rows kept aside after each round.
+        best_rounds: rounds after which it was least; all where no rows are kept aside.
+    """
+
+    start: NDArray[np.float32]
+    trees: list[list[Tree]] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    best_rounds: int = 0
+
+    def score(self, codes: NDArray[np.uint8], rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        """Return the scores of rows [K, N] by the best rounds; of other rows those of the start."""
+        found = np.repeat(self.start[:, None], codes.shape[1], axis=1)
+        for trees in self.trees[: self.best_rounds]:
+            for place, tree in enumerate(trees):
+                tree.add_to(codes, rows, found[place])
+        return found
+
+    def gains(self, features: int) -> NDArray[np.float64]:
+        """Return the share of all gain that each feature's splits had [F]."""
+        found = np.zeros(features)
+        for trees in self.trees[: self.best_rounds]:
+            for tree in trees:
+                inner = tree.features >= 0
+                np.add.at(found, tree.features[inner], tree.gains[inner])
+        return found / max(found.sum(), 1e-300)
+
+
+def boost(
+    store: CodeStore,
+    num_codes: NDArray[np.int64],
+    target: TargetColumn,
+    config: BoostConfig,
+    *,
+    begun: Boosted | None = None,
+    done: Callable[[Boosted], None] = lambda _: None,
+) -> Boosted:
+    """Fit boosted trees.
+
+    Args:
+        store: codes and targets.
+        num_codes: codes of each feature [F].
+        target: what is predicted.
+        config: how.
+        begun: what an earlier call had when it ended; its rounds are not fitted again.
+        done: is told the trees after each round.
+
+    Returns:
+        The trees. They do not depend on the threads, or on how often the work was begun again.
+
+    Raises:
+        DataError: no rows are left to learn from, or a class has none among them.
+
+    Source: Friedman 2001; Ke et al. 2017 (LightGBM), algorithm 1; Chen and Guestrin 2016
+        (arXiv 1603.02754).
+    """
+    run = _Boosting(store, num_codes, target, config, begun)
+    try:
+        while not run.is_over:
+            run.round()
+            done(run.model)
+    finally:
+        run.grower.close()
+    return run.model
+
+
+class _Boosting:
+    """Scores of all rows while trees are added."""
+
+    def __init__(
+        self,
+        store: CodeStore,
+        num_codes: NDArray[np.int64],
+        target: TargetColumn,
+        config: BoostConfig,
+        begun: Boosted | None,
+    ) -> None:
+        self.store, self.target, self.config = store, target, config
+        self.rows = np.flatnonzero(~store.is_held).astype(np.int32)
+        self.held = np.flatnonzero(store.is_held).astype(np.int32)
+        if not len(self.rows):
+            raise DataError("no rows are left to learn from", hint="keep fewer rows aside")
+        self.grower = Grower(store.codes, num_codes, config.limits, config.threads)
+        self.model = begun or Boosted(start=_start(store.targets[self.rows], target))
+        width, count = target.width, len(store.targets)
+        self.scores = np.repeat(self.model.start[:, None], count, axis=1)
+        for trees in self.model.trees:
+            for place in range(width):
+                for part in (self.rows, self.held):
+                    trees[place].add_to(store.codes, part, self.scores[place])
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no further round is wanted."""
+        rounds = len(self.model.trees)
+        waited = rounds - self.model.best_rounds
+        has_waited = (
+            bool(self.config.patience) and len(self.held) and waited >= self.config.patience
+        )
+        return rounds >= self.config.rounds or bool(has_waited)
+
+    def round(self) -> None:
+        """Add a tree for each score."""
+        trees = []
+        given = self.scores.copy() if self.target.width > 1 else self.scores
+        for place in range(self.target.width):
+            rows = self.rows.copy()
+            gradients = np.empty(len(rows), np.float32)
+            hessians = np.ones(len(rows), np.float32)
+            self._gradients(given, place, rows, gradients, hessians)
+            scores = self.scores[place]
+            tree = self.grower.grow(
+                rows,
+                gradients,
+                hessians,
+                self.config.rate,
+                lambda leaf, value, into=scores: add_leaf_values(leaf, np.float32(value), into),
+            )
+            tree.add_to(self.store.codes, self.held, scores)
+            trees.append(tree)
+        model = self.model
+        model.trees.append(trees)
+        model.losses.append(self._loss())
+        if not len(self.held) or model.losses[-1] <= min(model.losses):
+            model.best_rounds = len(model.trees)
+
+    def _gradients(
+        self,
+        scores: NDArray[np.float32],
+        place: int,
+        rows: NDArray[np.int32],
+        gradients: NDArray[np.float32],
+        hessians: NDArray[np.float32],
+    ) -> None:
+        """Fill in the derivatives of the loss by one score."""
+        targets = self.store.targets
+        if self.target.task == "regress":
+            np.subtract(scores[0][rows], targets[rows], out=gradients)
+        elif self.target.width == 1:
+            logistic_gradients(scores[0], targets, rows, gradients, hessians)
+        else:
+            softmax_gradients(scores, targets, place, rows, gradients, hessians)
+
+    def _loss(self) -> float:
+        """Return the mean loss of the rows kept aside; NaN without any."""
+        if not len(self.held):
+            return float("nan")
+        targets, scores = self.store.targets[self.held], self.scores[:, self.held]
+        if self.target.task == "regress":
+            return float(((targets - scores[0]) ** 2).mean())
+        if self.target.width == 1:
+            return float((np.logaddexp(0, scores[0]) - targets * scores[0]).mean())
+        top = scores.max(axis=0)
+        total = np.log(np.exp(scores - top).sum(axis=0)) + top
+        own = scores[targets.astype(int), np.arange(len(targets))]
+        return float((total - own).mean())
+
+
+def _start(targets: NDArray[np.float32], target: TargetColumn) -> NDArray[np.float32]:
+    """Return the scores of the best constant prediction."""
+    if target.task == "regress":
+        return np.array([targets.mean(dtype=np.float64)], np.float32)
+    counts = np.bincount(targets.astype(int), minlength=len(target.classes))
+    if (counts == 0).any():
+        name = target.classes[int(counts.argmin())]
+        raise DataError(
+            f"no row of class {name!r} is left to learn from", hint="keep fewer rows aside"
+        )
+    logs = np.log(counts / counts.sum())
+    return (logs[1:] - logs[:1] if target.width == 1 else logs).astype(np.float32)
