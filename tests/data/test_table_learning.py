@@ -75,7 +75,7 @@ def test_splits_and_parts_are_those_of_trying_everything(seed: int, count: int) 
     is_left = ((codes[feature] <= code) & (codes[feature] > 0)) | (
         (codes[feature] == 0) & missing_left
     )
-    spare = tuple(np.empty(count // 2 + 1, part.dtype) for part in (rows, g, h))
+    spare = tuple(np.empty(count, part.dtype) for part in (rows, g, h))
     moved, first, second = rows.copy(), g.copy(), h.copy()
     total = part_rows(codes[feature], moved, first, second, code, missing_left, spare)
     assert total == is_left.sum()

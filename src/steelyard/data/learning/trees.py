@@ -127,8 +127,7 @@ class Grower:
             The tree.
         """
         self._rows, self._gradients, self._hessians = rows, gradients, hessians
-        room = len(rows) // 2 + 1
-        self._spare = tuple(np.empty(room, part.dtype) for part in (rows, gradients, hessians))
+        self._spare = np.empty_like(rows), np.empty_like(gradients), np.empty_like(hessians)
         nodes = [self._node(0, 0, len(rows), None)]
         heap = [(-nodes[0].gain, 0)]
         arrays: list[tuple[int, int, bool, int, int, float]] = [(-1, 0, False, 0, 0, 0.0)]
@@ -203,7 +202,8 @@ class Grower:
         """Return the histograms of some rows."""
         count = len(self.codes)
         made = self._free.pop() if self._free else np.empty((count, 256, 3))
-        given = (self.codes, self._rows[first:last], self._gradients[first:last])
+        rows = self._rows[first:last].view(np.uint32)
+        given = (self.codes, rows, self._gradients[first:last])
         given = (*given, self._hessians[first:last])
         if self._pool is None or (last - first) * count < _ALONE:
             fill_histograms(*given, 0, count, made)
