@@ -91,7 +91,8 @@ def test_trees_do_not_depend_on_threads() -> None:
     for threads in (1, 2):
         grower = Grower(codes, np.full(7, 200), TreeLimits(), threads)
         rows, h = np.arange(30_000, dtype=np.int32), np.ones(30_000, np.float32)
-        found.append(grower.grow(rows, g.copy(), h, 0.1, lambda rows, value: None))
+        spare = rows.copy(), h.copy(), h.copy()
+        found.append(grower.grow(rows, g.copy(), h, spare, 0.1, lambda rows, value: None))
         grower.close()
     for name in ("features", "splits", "children", "values"):
         assert np.array_equal(getattr(found[0], name), getattr(found[1], name))
@@ -184,6 +185,19 @@ def test_a_class_of_one_row_is_refused_by_name(tmp_path: Path) -> None:
     data = frame(300).with_columns(pl.Series("bought", ["maybe", *(["yes", "no"] * 150)][:300]))
     with pytest.raises(DataError, match="'maybe'"):
         fitted(data, "bought", tmp_path)
+
+
+def test_mapped_rows_change_nothing(tmp_path: Path) -> None:
+    one, two = (
+        fitted(frame(), "bought", tmp_path / name, memory=memory)
+        for name, memory in (("a", ""), ("b", "200MB"))
+    )
+    assert one.scores == two.scores
+    numbers = [
+        fitted(frame(), "z", tmp_path / name, memory=memory).scores
+        for name, memory in (("c", ""), ("d", "200MB"))
+    ]
+    assert numbers[0] == numbers[1]
 
 
 def test_equal_keys_stay_on_one_side(tmp_path: Path) -> None:

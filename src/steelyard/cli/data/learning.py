@@ -42,7 +42,8 @@ class LearnOptions:
         l2: weight that keeps leaves of few rows small.
         patience: rounds without gain on the rows kept aside after which it ends; 0 never ends.
         threads: threads.
-        memory: most bytes that the first pass may take, such as 200MB.
+        memory: most bytes that the first pass may take, such as 200MB; what is kept for each row
+            then lies in mapped files.
         seed: changes which rows are kept aside.
     """
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,12 +12,16 @@ from steelyard.data.learning.kernels import (
     add_leaf_values,
     logistic_gradients,
     softmax_gradients,
+    squared_gradients,
 )
+from steelyard.data.learning.rooms import RowRoom, fill_places
 from steelyard.data.learning.targets import TargetColumn
 from steelyard.data.learning.trees import Grower, Tree, TreeLimits
 from steelyard.errors import ConfigError, DataError, require
 
 __all__ = ["BoostConfig", "Boosted", "boost"]
+
+_BLOCK = 1 << 18
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,6 +96,7 @@ def boost(
     config: BoostConfig,
     *,
     begun: Boosted | None = None,
+    folder: Path | None = None,
     done: Callable[[Boosted], None] = lambda _: None,
 ) -> Boosted:
     """Fit boosted trees.
@@ -101,6 +107,8 @@ def boost(
         target: what is predicted.
         config: how.
         begun: what an earlier call had when it ended; its rounds are not fitted again.
+        folder: where what is kept for each row lies in mapped files, 28 bytes a row; in memory when
+            None.
         done: is told the trees after each round.
 
     Returns:
@@ -112,7 +120,7 @@ def boost(
     Source: Friedman 2001; Ke et al. 2017 (LightGBM), algorithm 1; Chen and Guestrin 2016
         (arXiv 1603.02754).
     """
-    run = _Boosting(store, num_codes, target, config, begun)
+    run = _Boosting(store, num_codes, target, config, begun, RowRoom(folder))
     try:
         while not run.is_over:
             run.round()
@@ -132,16 +140,23 @@ class _Boosting:
         target: TargetColumn,
         config: BoostConfig,
         begun: Boosted | None,
+        room: RowRoom,
     ) -> None:
         self.store, self.target, self.config = store, target, config
-        self.rows = np.flatnonzero(~store.is_held).astype(np.int32)
-        self.held = np.flatnonzero(store.is_held).astype(np.int32)
-        if not len(self.rows):
-            raise DataError("no rows are left to learn from", hint="keep fewer rows aside")
-        self.grower = Grower(store.codes, num_codes, config.limits, config.threads)
-        self.model = begun or Boosted(start=_start(store.targets[self.rows], target))
         width, count = target.width, len(store.targets)
-        self.scores = np.repeat(self.model.start[:, None], count, axis=1)
+        self.held = np.flatnonzero(store.is_held).astype(np.int32)
+        num_rows = count - len(self.held)
+        if not num_rows:
+            raise DataError("no rows are left to learn from", hint="keep fewer rows aside")
+        self.rows = room.array("rows", np.int32, num_rows)
+        fill_places(store.is_held, self.rows)
+        kinds = (np.int32, np.float32, np.float32)
+        self._work = tuple(room.array(f"work{n}", kind, num_rows) for n, kind in enumerate(kinds))
+        self._spare = tuple(room.array(f"spare{n}", kind, num_rows) for n, kind in enumerate(kinds))
+        self.grower = Grower(store.codes, num_codes, config.limits, config.threads)
+        self.model = begun or Boosted(start=_start(store, target))
+        self.scores = room.array("scores", np.float32, width, count)
+        self.scores[:] = self.model.start[:, None]
         for trees in self.model.trees:
             for place in range(width):
                 for part in (self.rows, self.held):
@@ -162,15 +177,15 @@ class _Boosting:
         trees = []
         given = self.scores.copy() if self.target.width > 1 else self.scores
         for place in range(self.target.width):
-            rows = self.rows.copy()
-            gradients = np.empty(len(rows), np.float32)
-            hessians = np.ones(len(rows), np.float32)
+            rows, gradients, hessians = self._work
+            rows[:] = self.rows
             self._gradients(given, place, rows, gradients, hessians)
             scores = self.scores[place]
             tree = self.grower.grow(
                 rows,
                 gradients,
                 hessians,
+                self._spare,
                 self.config.rate,
                 lambda leaf, value, into=scores: add_leaf_values(leaf, np.float32(value), into),
             )
@@ -193,7 +208,7 @@ class _Boosting:
         """Fill in the derivatives of the loss by one score."""
         targets = self.store.targets
         if self.target.task == "regress":
-            np.subtract(scores[0][rows], targets[rows], out=gradients)
+            squared_gradients(scores[0], targets, rows, gradients, hessians)
         elif self.target.width == 1:
             logistic_gradients(scores[0], targets, rows, gradients, hessians)
         else:
@@ -214,11 +229,17 @@ class _Boosting:
         return float((total - own).mean())
 
 
-def _start(targets: NDArray[np.float32], target: TargetColumn) -> NDArray[np.float32]:
+def _start(store: CodeStore, target: TargetColumn) -> NDArray[np.float32]:
     """Return the scores of the best constant prediction."""
+    counts, total, rows = np.zeros(max(len(target.classes), 1), np.int64), 0.0, 0
+    for first in range(0, len(store.targets), _BLOCK):
+        part = slice(first, first + _BLOCK)
+        values = store.targets[part][~store.is_held[part]]
+        if target.task == "classify":
+            counts += np.bincount(values.astype(int), minlength=len(counts))
+        total, rows = total + float(values.sum(dtype=np.float64)), rows + len(values)
     if target.task == "regress":
-        return np.array([targets.mean(dtype=np.float64)], np.float32)
-    counts = np.bincount(targets.astype(int), minlength=len(target.classes))
+        return np.array([total / rows], np.float32)
     if (counts == 0).any():
         name = target.classes[int(counts.argmin())]
         raise DataError(

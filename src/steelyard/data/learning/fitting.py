@@ -15,11 +15,13 @@ from steelyard.data.learning.model import TableModel
 from steelyard.data.learning.scores import Scored, auc, score_classes, score_numbers
 from steelyard.data.learning.targets import Task, find_target
 from steelyard.data.stages import hash_of
+from steelyard.data.table.budget import FoldBudget
 from steelyard.data.table.columns import is_text
 from steelyard.data.table.folds import frequent, quantiles
 from steelyard.data.table.row_folds import RowCountFold
 from steelyard.errors import ConfigError, DataError
 from steelyard.files import exclusive, read_json, write_json
+from steelyard.units import parse
 
 if TYPE_CHECKING:
     from steelyard.data.table import DataTable
@@ -42,7 +44,8 @@ class FitOptions:
         held_share: share of rows that are kept aside to end in time and to measure.
         by: column whose equal values stay on one side, such as a customer; rows by themselves when
             empty.
-        memory: most bytes that the first pass may take, such as "200MB"; empty for no bound.
+        memory: most bytes that the first pass may take, such as "200MB"; what is kept for each row
+            then lies in mapped files of the folder. Empty for no bound.
         seed: changes which rows are kept aside.
         boosting: how trees are fitted.
     """
@@ -118,7 +121,15 @@ def fit_table(
             if len(trees.trees) % _SAVE_EVERY == 0:
                 TableModel(bins=model.bins, target=model.target, trees=trees).save(partly)
 
-        trees = boost(store, num_codes, model.target, options.boosting, begun=begun, done=keep)
+        trees = boost(
+            store,
+            num_codes,
+            model.target,
+            options.boosting,
+            begun=begun,
+            folder=folder if options.memory else None,
+            done=keep,
+        )
         whole = TableModel(bins=model.bins, target=model.target, trees=trees, about=model.about)
         found = FittedTable(
             model=whole,
@@ -163,7 +174,7 @@ def _prepared(
     model, total = _binned(table, options, done)
     rows = write_codes(
         folder,
-        table,
+        _bounded(table, options.memory),
         model.bins,
         model.target,
         total,
@@ -179,6 +190,14 @@ def _prepared(
     # Last: what stands before it is whole.
     write_json(about, {"key": key, "rows": rows, "total": total, "held": held})
     return model, rows, total, held
+
+
+def _bounded(table: "DataTable", memory: str) -> "DataTable":
+    """Return the table in batches that a budget allows."""
+    if not memory:
+        return table
+    budget = FoldBudget.of(table, [RowCountFold()], parse(memory, "byte"))
+    return table.with_limits(budget.limits)
 
 
 def _binned(
@@ -228,7 +247,8 @@ def _measured(model: TableModel, store: CodeStore) -> list[Scored]:
 
 def _warnings(model: TableModel, store: CodeStore) -> list[str]:
     """Return what is odd about columns."""
-    rows = np.flatnonzero(~store.is_held)[:_MOST_CHECKED]
+    begin = np.asarray(store.is_held[: 2 * _MOST_CHECKED])
+    rows = np.flatnonzero(~begin)[:_MOST_CHECKED]
     targets = np.asarray(store.targets[rows])
     found = []
     for place, column in enumerate(model.bins):

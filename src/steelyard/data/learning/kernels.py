@@ -14,6 +14,7 @@ __all__ = [
     "part_rows",
     "score_rows",
     "softmax_gradients",
+    "squared_gradients",
 ]
 
 
@@ -170,6 +171,21 @@ def logistic_gradients(
         share = 1.0 / (1.0 + np.exp(-scores[row]))
         gradients[place] = share - targets[row]
         hessians[place] = share * (1.0 - share)
+
+
+@njit()
+def squared_gradients(
+    scores: np.ndarray,
+    targets: np.ndarray,
+    rows: np.ndarray,
+    gradients: np.ndarray,
+    hessians: np.ndarray,
+) -> None:
+    """Fill in the derivatives of half the squared error."""
+    for place in range(len(rows)):
+        row = rows[place]
+        gradients[place] = scores[row] - targets[row]
+        hessians[place] = 1.0
 
 
 @njit()

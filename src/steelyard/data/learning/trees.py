@@ -111,6 +111,7 @@ class Grower:
         rows: NDArray[np.int32],
         gradients: NDArray[np.float32],
         hessians: NDArray[np.float32],
+        spare: tuple[NDArray[Any], ...],
         rate: float,
         leaf: Callable[[NDArray[np.int32], float], None],
     ) -> Tree:
@@ -120,6 +121,7 @@ class Grower:
             rows: rows of the tree; reordered by leaf.
             gradients: gradient of each of these rows; reordered as they are.
             hessians: hessian of each; reordered too.
+            spare: arrays like these three, as room.
             rate: factor of the leaves' values.
             leaf: is told the rows and the value of each leaf.
 
@@ -127,7 +129,7 @@ class Grower:
             The tree.
         """
         self._rows, self._gradients, self._hessians = rows, gradients, hessians
-        self._spare = np.empty_like(rows), np.empty_like(gradients), np.empty_like(hessians)
+        self._spare: Any = spare
         nodes = [self._node(0, 0, len(rows), None)]
         heap = [(-nodes[0].gain, 0)]
         arrays: list[tuple[int, int, bool, int, int, float]] = [(-1, 0, False, 0, 0, 0.0)]
@@ -162,7 +164,6 @@ class Grower:
     def _split(self, node: _OpenNode, number: int) -> tuple[_OpenNode, _OpenNode]:
         """Return the two sides of a node."""
         part = slice(node.first, node.last)
-        spare: Any = self._spare
         left = node.first + int(
             part_rows(
                 self.codes[node.feature],
@@ -171,7 +172,7 @@ class Grower:
                 self._hessians[part],
                 node.code,
                 node.missing_left,
-                spare,
+                self._spare,
             )
         )
         ends = ((node.first, left), (left, node.last))
