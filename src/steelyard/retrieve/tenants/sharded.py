@@ -41,7 +41,11 @@ class TenantShards:
         return sum(len(shard) for shard in self.shards)
 
     def add(self, vectors: NDArray[np.generic], ids: Ids | None = None) -> Ids:
-        """Add vectors; arguments and errors as of `ClusterTreeIndex.add`.
+        """Add vectors; errors as of `ClusterTreeIndex.add`.
+
+        Args:
+            vectors: [N, D].
+            ids: their numbers, from 0, each new; counted on where none are given.
 
         Returns:
             Their numbers.
@@ -55,7 +59,11 @@ class TenantShards:
         return numbers
 
     def grant(self, ids: Ids, tenant: str) -> int:
-        """Let a tenant see vectors; arguments and errors as of `ClusterTreeIndex.grant`.
+        """Let a tenant see vectors; errors as of `ClusterTreeIndex.grant`.
+
+        Args:
+            ids: numbers of vectors.
+            tenant: its name.
 
         Returns:
             Vectors that are new to the tenant.
@@ -69,6 +77,10 @@ class TenantShards:
     def revoke(self, ids: Ids, tenant: str) -> int:
         """Hide vectors from a tenant; those that it does not see change nothing.
 
+        Args:
+            ids: numbers of vectors.
+            tenant: its name.
+
         Returns:
             Vectors that it no longer sees.
         """
@@ -78,7 +90,11 @@ class TenantShards:
         return sum(shard.revoke(numbers[own], tenant) for shard, own in parts)
 
     def remove(self, ids: Ids) -> None:
-        """Remove vectors; arguments and errors as of `ClusterTreeIndex.remove`."""
+        """Remove vectors; errors as of `ClusterTreeIndex.remove`.
+
+        Args:
+            ids: their numbers.
+        """
         numbers = np.atleast_1d(np.asarray(ids, np.int64))
         parts = self._parts(numbers)
         for shard, own in parts:
@@ -95,7 +111,14 @@ class TenantShards:
         where: str = "",
         nprobe: int | None = None,
     ) -> Hits:
-        """Return the nearest of all shards; arguments and errors as of `ClusterTreeIndex.search`.
+        """Return the nearest of all shards; errors as of `ClusterTreeIndex.search`.
+
+        Args:
+            queries: [Q, D], or one query [D].
+            k: neighbours of each.
+            tenant: name of the tenant.
+            where: a condition on tenants in its place.
+            nprobe: vectors of each shard to compare a query with at least.
 
         Returns:
             The nearest vectors that the tenant sees.

@@ -55,7 +55,11 @@ class TenantStore:
         self._snapshot_bytes = read_bytes
 
     def add(self, vectors: NDArray[np.generic], ids: Ids | None = None) -> Ids:
-        """Add vectors; arguments and errors as of `ClusterTreeIndex.add`.
+        """Add vectors; errors as of `ClusterTreeIndex.add`, or the disk is full.
+
+        Args:
+            vectors: [N, D].
+            ids: their numbers, from 0, each new; counted on where none are given.
 
         Returns:
             Their numbers.
@@ -67,7 +71,11 @@ class TenantStore:
         return self.index.add(rows, numbers)
 
     def grant(self, ids: Ids, tenant: str) -> int:
-        """Let a tenant see vectors; arguments and errors as of `ClusterTreeIndex.grant`.
+        """Let a tenant see vectors; errors as of `ClusterTreeIndex.grant`, or the disk is full.
+
+        Args:
+            ids: numbers of vectors.
+            tenant: its name.
 
         Returns:
             Vectors that are new to the tenant.
@@ -77,7 +85,11 @@ class TenantStore:
         return self.index.grant(ids, tenant)
 
     def revoke(self, ids: Ids, tenant: str) -> int:
-        """Hide vectors from a tenant; arguments and errors as of `ClusterTreeIndex.revoke`.
+        """Hide vectors from a tenant; errors as of `ClusterTreeIndex.revoke`, or the disk is full.
+
+        Args:
+            ids: numbers of vectors.
+            tenant: its name.
 
         Returns:
             Vectors that it no longer sees.
@@ -87,7 +99,11 @@ class TenantStore:
         return self.index.revoke(ids, tenant)
 
     def remove(self, ids: Ids) -> None:
-        """Remove vectors; arguments and errors as of `ClusterTreeIndex.remove`."""
+        """Remove vectors; errors as of `ClusterTreeIndex.remove`, or the disk is full.
+
+        Args:
+            ids: their numbers.
+        """
         self.index.rows.rows_of(np.asarray(ids, np.int64))
         self._write(self._change("remove", ids, ""))
         self.index.remove(ids)

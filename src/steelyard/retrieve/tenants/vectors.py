@@ -58,7 +58,15 @@ class VectorRows:
     def add(
         self, vectors: NDArray[np.float32], numbers: NDArray[np.int64], leaves: NDArray[np.int32]
     ) -> NDArray[np.int32]:
-        """Take vectors; return their rows.
+        """Take vectors.
+
+        Args:
+            vectors: [N, D].
+            numbers: their numbers [N].
+            leaves: their leaves [N].
+
+        Returns:
+            Their rows [N].
 
         Raises:
             CapacityError: more than 2^31 - 1 rows.
@@ -92,6 +100,12 @@ class VectorRows:
 
     def rows_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int32]:
         """Return the row of each number.
+
+        Args:
+            numbers: numbers of vectors.
+
+        Returns:
+            Rows, as `numbers`.
 
         Raises:
             DataError: a number is not there.
@@ -131,7 +145,11 @@ class VectorRows:
         return np.where(is_known, rows, -1).astype(np.int32)
 
     def remove(self, rows: NDArray[np.int32]) -> None:
-        """Forget rows; their places stay empty until the index is saved."""
+        """Forget rows; their places stay empty until the index is saved.
+
+        Args:
+            rows: the rows.
+        """
         self._leaves[rows] = _REMOVED
         self.num_removed += len(rows)
 
