@@ -23,7 +23,8 @@ def test_a_peak_that_is_gone_is_still_seen():
     assert memory.peak_bytes() / (60 << 20) == pytest.approx(1, abs=0.1)
     more = np.ones(50 << 20, dtype=np.uint8)
     assert memory.peak_bytes() / (60 << 20) == pytest.approx(1, abs=0.1)
-    assert memory.resident_peak_bytes() / (70 << 20) == pytest.approx(1, abs=0.1)
+    # 70 MB where the place of what is gone is used again, 110 where something lies behind it.
+    assert 63 << 20 < memory.resident_peak_bytes() < 118 << 20
     del more
     # What was freed stays until the run ends, and then goes back.
     assert _resident_bytes() - before > 60 << 20
