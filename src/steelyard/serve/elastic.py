@@ -139,9 +139,10 @@ class ElasticReplica:
 
     def advance(self, now_s: float) -> Moved:
         """Let happen what is due: work, the end of an instance, or a start."""
-        had_jobs = bool(self._ordered.jobs)
+        was_idle = self.is_up and not self._ordered.jobs
         moved = self._ordered.advance(now_s)
-        if self.is_up and had_jobs:
+        # One that was ordered after a death is idle from its start on, not since the dead one was.
+        if self.is_up and not was_idle:
             self._idle_s = now_s
         if self._dies_s <= now_s:
             self._die(now_s, moved)
