@@ -48,6 +48,7 @@ UNSEEN = (
     _shape("flat", 640, 3, 4096),
     _shape("small", 256, 4, 16384),
     _shape("tall", 384, 6, 2048),
+    _shape("broad", 512, 5, 8192),
 )
 """Shapes that nobody looked at while intervals were chosen."""
 

@@ -26,6 +26,8 @@ from steelyard.sim.fleet.instance import ReplicaGroup
 
 PAPER: list[str] = []
 
+_SEED = 70
+"""Seeds from here on: 50 to 52 were looked at twice, with the intervals as they are since."""
 _LOG_LOADS = (0.3, 0.6, 0.8)
 _PAUSE_S = 5.0
 
@@ -41,12 +43,12 @@ def run(quick: bool) -> list[Check]:
     found: list[ServedPair] = []
     with torch_threads(1):
         for index, shape in enumerate(shapes):
-            case = EngineCase(shape, seed=50 + index, profile_s=4.0 if quick else 8.0)
+            case = EngineCase(shape, seed=_SEED + index, profile_s=4.0 if quick else 8.0)
             print(
                 f"{shape.name}: at most {case.most_per_s:.1f} requests/s, spread of a step "
                 f"{case.steps.relative_spread:.1%}"
             )
-            found += case.pairs(5000 + 100 * index, count)
+            found += case.pairs(100 * (_SEED + index), count)
         checks = _score(found)
         for shape in (UNSEEN[1],) if quick else (TUNED[0], UNSEEN[1]):
             checks += _from_log(shape.name, EngineCase(shape, seed=3), 24 if quick else 60)

@@ -135,6 +135,16 @@ def test_the_verb_takes_a_trace_and_accounts_by_client(capsys, tmp_path):
     assert all(item["finished"] > 0 for item in kinds)
 
 
+def test_a_row_that_cannot_answer_all_says_so(capsys, tmp_path):
+    trace = tmp_path / "trace.csv"
+    rows = [f"{second / 4},800,200" for second in range(3600)]
+    trace.write_text("arrival_s,input_tokens,output_tokens\n" + "\n".join(rows) + "\n")
+    words = ["sim", "chain", "--servers", "4", "--days", "0.03125", "--scaler", "all-on"]
+    assert said([*words, "--trace", str(trace)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "of 10,800 requests were answered" in printed and "--servers" in printed
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

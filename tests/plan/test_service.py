@@ -233,6 +233,12 @@ def test_verb_wants_a_load(capsys):
     assert "--trace or --rate" in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.parametrize(("limit", "told"), [("50", "has no unit"), ("0 ms", "is above 0")])
+def test_verb_wants_limits_with_a_unit(capsys, limit, told):
+    assert run_verb("--rate", "1 request/s", "--tpot", limit) == 2
+    assert told in " ".join(capsys.readouterr().err.split())
+
+
 def test_an_interval_joins_slow_steps_and_the_noise_of_a_run():
     search = made_search(load=made_load(count=100))
     arrangement = search.colocated(search.options[0], whole=False)

@@ -231,6 +231,17 @@ def test_instances_are_given_back_and_woken_by_requests():
     assert replay.asked_at(np.array([1.0, 50.0, 60.5, 201.0])).tolist() == [2, 0, 1, 1]
 
 
+def test_one_ordered_after_a_death_is_idle_from_its_start_on():
+    jobs = [job(0.0, 100, 5), job(30.0, 100, 5)]
+    life = Lifetime(start_s=lambda: 8.0, keep_alive_s=10.0, dies_at_s=9.0)
+    replay = replay_fleet(
+        jobs, {"both": BOTH}, route=fewest_requests, route_second=fewest_requests, lives={0: life}
+    )
+    # Dead at 9 s, ready at 17 s, given back at 27 s; the second request orders one once more.
+    assert replay.replicas[0].stays[0] == (0.0, pytest.approx(27.0))
+    assert replay.num_starts == 2 and jobs[1].first_token_s > 38.0
+
+
 def test_instance_hours_of_a_fleet_that_stays_are_its_size():
     jobs = [job(0.1 * row, 100, 5) for row in range(5)]
     replay = replay_fleet(jobs, ROLES, route=fewest_requests, route_second=fewest_requests)

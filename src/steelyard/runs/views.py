@@ -25,6 +25,9 @@ __all__ = [
     "run_report",
 ]
 
+_SPANS = ("run.duration", "serve.makespan")
+"""Quantities that say how long a run took; a load is stored when it is over."""
+
 
 def _scalar(value: Any) -> Cell:
     """Make a flattened value fit a table cell."""
@@ -39,7 +42,7 @@ def _moment(time_s: float) -> str:
 def _duration(record: RunRecord) -> str:
     """Print how long a run took; a dash while it has no end."""
     # What is measured counts every part of a run that was resumed, and of one stored at its end.
-    whole = [item.value for item in record.measurements if item.quantity == "run.duration"]
+    whole = [item.value for item in record.measurements if item.quantity in _SPANS]
     if not whole and record.finished_s is None:
         return "–"
     took = record.finished_s - record.started_s if record.finished_s is not None else 0.0

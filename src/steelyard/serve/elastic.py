@@ -11,6 +11,7 @@ from steelyard.errors import ConfigError, require
 from steelyard.serve.replica import ReplicaStep, SchedulerReplica
 from steelyard.sim.fleet.instance import ReplicaRole
 from steelyard.sim.fleet.jobs import FleetJob, FleetReplica, Moved, Route
+from steelyard.sim.fleet.ordered import OrderedReplica
 
 __all__ = ["AvailableRoute", "ElasticReplica", "Lifetime"]
 
@@ -65,59 +66,56 @@ class ElasticReplica:
         self.num_starts = 0
         self.stays: list[tuple[float, float]] = []
         self._make, self._life = make, life or Lifetime()
-        self._inner = make()
+        # An instance that nobody ordered is never ready.
+        self._ordered = OrderedReplica(make(), 0.0, math.inf if self._life.is_asleep else 0.0)
         mortal = min(self._life.dies_at_s, self._life.keep_alive_s) < math.inf
-        if mortal and self._inner.role == "prefill":
+        if mortal and self.role == "prefill":
             raise ConfigError(
                 "an instance for prompts alone can neither die nor be given back",
                 hint="take one that runs both phases, or one that decodes",
             )
         self._dies_s = self._life.dies_at_s
-        self._jobs: dict[FleetJob, None] = {}
-        self._waiting: list[FleetJob] = []
         self._steps: list[ReplicaStep] = []
-        # When the instance is ready: 0 for one that serves, infinity where none was ordered.
-        self._ready_s = math.inf if self._life.is_asleep else 0.0
-        self._since_s = self._idle_s = 0.0
+        self._idle_s = 0.0
 
     @property
     def replica(self) -> SchedulerReplica:
         """The instance that runs, or comes next."""
-        return self._inner
+        return self._ordered.replica
 
     @property
     def is_up(self) -> bool:
         """Whether it serves."""
-        return self._ready_s == 0.0
+        return self._ordered.is_ready
 
     @property
     def is_asleep(self) -> bool:
         """Whether there is no instance and none was ordered."""
-        return self._ready_s == math.inf
+        return self._ordered.ready_s == math.inf
 
     @property
     def load(self) -> int:
         """Requests it was sent and has not finished with."""
-        return len(self._jobs)
+        return self._ordered.load
 
     @property
     def role(self) -> ReplicaRole:
         """Whether it runs prompts, decodes, or does both."""
-        return self._inner.role
+        return self.replica.role
 
     @property
     def steps(self) -> list[ReplicaStep]:
         """Steps of all instances in this place; one that death cut short ends with it."""
-        return [*self._steps, *self._inner.steps]
+        return [*self._steps, *self.replica.steps]
 
     def asked_until(self, end_s: float) -> float:
         """Return the seconds up to a time in which an instance was there or ordered."""
-        open_s = 0.0 if self.is_asleep else max(end_s - self._since_s, 0.0)
+        open_s = 0.0 if self.is_asleep else max(end_s - self._ordered.since_s, 0.0)
         return sum(min(end, end_s) - begin for begin, end in self.stays if begin < end_s) + open_s
 
     def asked_at(self, times_s: NDArray[np.float64]) -> NDArray[np.int64]:
         """Return 1 for each time at which an instance was there or ordered, else 0."""
-        stays = [*self.stays, *([] if self.is_asleep else [(self._since_s, math.inf)])]
+        stays = [*self.stays, *([] if self.is_asleep else [(self._ordered.since_s, math.inf)])]
         found = np.zeros(np.shape(times_s), dtype=np.int64)
         for begin, end in stays:
             found += (times_s >= begin) & (times_s < end)
@@ -125,47 +123,32 @@ class ElasticReplica:
 
     def submit(self, job: FleetJob, now_s: float) -> None:
         """Take a request; without an instance it waits for the one that is ordered."""
-        self._jobs[job] = None
-        if self.is_up:
-            self._inner.submit(job, now_s)
-            return
-        self._waiting.append(job)
         if self.is_asleep:
-            self._since_s = now_s
-            self._order(now_s)
+            self._order(self.replica, now_s, now_s)
+        self._ordered.submit(job, now_s)
 
     def release(self, job: FleetJob) -> None:
         """Free the keys and values of a prompt that ran here."""
-        self._inner.release(job)
+        self._ordered.release(job)
 
     def next_event_s(self) -> float:
         """Return when something happens here by itself, infinity for never."""
-        if not self.is_up:
-            return min(self._ready_s, self._dies_s)
-        sleeps_s = math.inf if self._jobs else self._idle_s + self._life.keep_alive_s
-        return min(self._dies_s, sleeps_s, self._inner.next_event_s())
+        may_sleep = self.is_up and not self._ordered.jobs
+        sleeps_s = self._idle_s + self._life.keep_alive_s if may_sleep else math.inf
+        return min(self._dies_s, sleeps_s, self._ordered.next_event_s())
 
     def advance(self, now_s: float) -> Moved:
         """Let happen what is due: work, the end of an instance, or a start."""
-        moved = Moved()
-        if not self.is_up and self._ready_s <= now_s:
-            self._ready_s = 0.0
-            waiting, self._waiting = self._waiting, []
-            for job in waiting:
-                self._inner.submit(job, now_s)
-        if self.is_up:
-            had_jobs = bool(self._jobs)
-            moved = self._inner.advance(now_s)
-            for job in (*moved.finished, *moved.prefilled):
-                self._jobs.pop(job, None)
-            if had_jobs:
-                self._idle_s = now_s
+        was_idle = self.is_up and not self._ordered.jobs
+        moved = self._ordered.advance(now_s)
+        # One that was ordered after a death is idle from its start on, not since the dead one was.
+        if self.is_up and not was_idle:
+            self._idle_s = now_s
         if self._dies_s <= now_s:
             self._die(now_s, moved)
-        elif self.is_up and not self._jobs and self._idle_s + self._life.keep_alive_s <= now_s:
-            self._replace(now_s)
-            self.stays.append((self._since_s, now_s))
-            self._ready_s = math.inf
+        elif self.is_up and not self.load and self._idle_s + self._life.keep_alive_s <= now_s:
+            self.stays.append((self._ordered.since_s, now_s))
+            self._ordered = OrderedReplica(self._next(now_s), now_s, math.inf)
         return moved
 
     def _die(self, now_s: float, moved: Moved) -> None:
@@ -173,24 +156,27 @@ class ElasticReplica:
         self._dies_s = math.inf
         if self.is_asleep:
             return
-        moved.lost = [job for job in self._jobs if job not in self._waiting]
-        self._jobs = dict.fromkeys(self._waiting)
-        self._replace(now_s)
-        self._order(now_s)
+        dead = self._ordered
+        moved.lost = dead.running
+        # The place is paid through from one instance to the next.
+        self._order(self._next(now_s), now_s, dead.since_s)
+        for job in dead.waiting:
+            self._ordered.submit(job, now_s)
 
-    def _replace(self, now_s: float) -> None:
+    def _next(self, now_s: float) -> SchedulerReplica:
         """Keep the steps of the instance that goes, and make the next one."""
-        for step in self._inner.steps:
+        for step in self.replica.steps:
             end_s = min(step.end_s, now_s)
             cut = ReplicaStep(step.lane, step.start_s, end_s, step.prompt_tokens, step.decodes)
             self._steps.append(cut)
-        self._inner = self._make()
+        return self._make()
 
-    def _order(self, now_s: float) -> None:
-        """Order an instance."""
+    def _order(self, replica: SchedulerReplica, now_s: float, since_s: float) -> None:
+        """Order an instance, which is paid since a time."""
         self.num_starts += 1
         # A start of no time is over at the next look, and not before others had theirs.
-        self._ready_s = math.nextafter(now_s + self._life.start_s(), math.inf)
+        ready_s = math.nextafter(now_s + self._life.start_s(), math.inf)
+        self._ordered = OrderedReplica(replica, since_s, ready_s)
 
 
 class AvailableRoute:

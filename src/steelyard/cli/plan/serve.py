@@ -11,6 +11,7 @@ from steelyard import catalog
 from steelyard.catalog.stored import THIS_MACHINE
 from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, print_report
+from steelyard.cli.plan.limits import limit_s
 from steelyard.cli.plan.service_changes import compare
 from steelyard.cli.plan.service_page import attainment_curves, service_page
 from steelyard.config import dump, to_plain
@@ -205,8 +206,8 @@ def _asked(options: ServiceOptions) -> DeployedLoad:
         prompt_tokens=options.prompt,
         output_tokens=options.output,
         seed=options.seed,
-        ttft_s=parse(options.ttft, "s", where="--ttft"),
-        tpot_s=parse(options.tpot, "s", where="--tpot"),
+        ttft_s=limit_s(options.ttft, "--ttft"),
+        tpot_s=limit_s(options.tpot, "--tpot"),
         attainment=options.attainment,
     )
 

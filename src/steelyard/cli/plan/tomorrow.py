@@ -8,6 +8,7 @@ import numpy as np
 
 from steelyard import catalog
 from steelyard.cli.output import Switch, print_report
+from steelyard.cli.plan.limits import limit_s
 from steelyard.errors import ConfigError
 from steelyard.plan.service.case import ServiceCase
 from steelyard.plan.service.days import DayLoad, days_of
@@ -18,7 +19,7 @@ from steelyard.runs.report import Cell, Column, Report, Section, Table, Text
 from steelyard.serve.client.summary import Slo
 from steelyard.serve.traces import read_rows
 from steelyard.serve.traces.columns import TraceColumns
-from steelyard.units import parse, pretty
+from steelyard.units import pretty
 
 __all__ = ["tomorrow"]
 
@@ -68,7 +69,7 @@ def tomorrow(
         raise ConfigError("--draws is at least 2, --requests 100, --per-node and --token-budget 1")
     generator = np.random.default_rng(seed)
     days = _days(trace, generator)
-    slo = Slo(ttft_s=parse(ttft, "s", where="--ttft"), tpot_s=parse(tpot, "s", where="--tpot"))
+    slo = Slo(ttft_s=limit_s(ttft, "--ttft"), tpot_s=limit_s(tpot, "--tpot"))
     load = _pooled(days, generator, requests)
     case = ServiceCase(
         arch=model_of(model)[0],

@@ -31,6 +31,7 @@ _KINDS = (
     "g an answer",
     "kg",
 )
+_MOST_ANSWERED = 0.95
 
 
 def page(answer: AnswerChain, drawn: dict[str, Any] | None) -> Report:
@@ -46,7 +47,7 @@ def page(answer: AnswerChain, drawn: dict[str, Any] | None) -> Report:
     shown = answer.runs.get("forecast") or list(answer.runs.values())[-1]
     sections = [
         Section("From requests to carbon", [_levels(answer), Text(_reading(answer, shown))]),
-        Section(f"Answers under {shown.name!r}", [_kinds(shown)]),
+        Section(f"Answers under {shown.name!r}", [_kinds(shown), *_unanswered(shown, answer)]),
     ]
     if drawn is not None:
         sections.append(Section("The first day", [Chart(drawn)]))
@@ -117,6 +118,22 @@ def _kinds(run: ChainRun) -> Table:
     )
     heads = [Column(words, align="right") for words in _KINDS]
     return Table([Column("kind"), *heads], rows, caption=note)
+
+
+def _unanswered(run: ChainRun, answer: AnswerChain) -> list[Text]:
+    """Say that more came than the servers can do; nothing where most was answered."""
+    came = len(run.scaled.plant.requests.arrival_s)
+    answered = sum(item.finished for item in run.kinds)
+    # What is under way at the end of a row that keeps up is far less.
+    if answered >= _MOST_ANSWERED * came:
+        return []
+    return [
+        Text(
+            f"Only {answered:,} of {came:,} requests were answered in this time: they come faster "
+            f"than {answer.scenario.servers} servers can work. Give more --servers, a --trace at a "
+            "lower rate, or a smaller model."
+        )
+    ]
 
 
 def values(answer: AnswerChain) -> dict[str, Any]:

@@ -2,9 +2,8 @@
 
 import bisect
 import math
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -13,7 +12,9 @@ import numpy as np
 from steelyard.errors import ConfigError, require
 from steelyard.sim.autoscale.service import Service
 from steelyard.sim.control.shapes import Command, Outcome
+from steelyard.sim.fleet.fleet import FleetEvents
 from steelyard.sim.fleet.jobs import FleetJob, FleetReplica, Route
+from steelyard.sim.fleet.ordered import OrderedReplica
 from steelyard.sim.loop import EventLoop
 
 __all__ = ["FLEET_METERS", "ScaledFleet"]
@@ -25,14 +26,11 @@ _HOUR_S = 3600.0
 
 @dataclass(slots=True, eq=False)
 class _Member:
-    """A replica of the fleet: since when it is paid, when it was or will be ready, what it has."""
+    """A replica of the fleet, its number among all that ever were, and what is asked of it."""
 
     number: int
-    replica: FleetReplica
-    since_s: float
-    ready_s: float
+    ordered: OrderedReplica[FleetReplica]
     state: Literal["starting", "ready", "draining", "gone"] = "starting"
-    jobs: dict[FleetJob, None] = field(default_factory=dict)
 
 
 class ScaledFleet:
@@ -46,8 +44,6 @@ class ScaledFleet:
     Attributes:
         wanted: replicas that were asked for last.
         num_failures: replicas that failed.
-        num_retries: requests that began again.
-        lost: requests that failed too often.
         paid_s: seconds of all replicas that are gone.
     """
 
@@ -99,27 +95,35 @@ class ScaledFleet:
                 "a fleet needs requests, by arrival", hint="sort them, and give at least one"
             )
         self.wanted = service.clipped(replicas)
-        self.num_failures = self.num_retries = 0
-        self.lost: list[FleetJob] = []
+        self.num_failures = 0
         self.paid_s = 0.0
         self._jobs, self._make, self._service = jobs, make, service
-        self._route, self._gone = route, gone
+        self._gone = gone
         self._limits_s = ttft_s, tpot_s
         self._rng = np.random.default_rng(seed)
-        self._members: list[_Member] = []
-        self._waiting: deque[FleetJob] = deque()
-        self._tries: dict[FleetJob, int] = {}
-        self._count = 0
+        self._members: dict[int, _Member] = {}
         self._now_s = 0.0
-        self._loop = EventLoop()
+        self._events = FleetEvents(
+            EventLoop(), _inside(route), retries=retries, settled=self._settled
+        )
+
+    @property
+    def num_retries(self) -> int:
+        """Requests that began again."""
+        return self._events.num_retries
+
+    @property
+    def lost(self) -> list[FleetJob]:
+        """Requests that failed too often."""
+        return self._events.lost
 
     def start(self, loop: EventLoop) -> None:
         """Schedule the requests, with the first replicas ready."""
-        self._loop = loop
+        self._events.loop = loop
         for _ in range(self.wanted):
-            self._become_ready(self._open(0.0))
+            self._open(0.0)
         for job in self._jobs:
-            loop.at(job.arrival_s, partial(self._arrive, job))
+            loop.at(job.arrival_s, partial(self._events.arrive, job))
 
     def advance(self, now_s: float) -> None:
         """Note the time: what happens is on the loop."""
@@ -135,7 +139,7 @@ class ScaledFleet:
         Returns:
             The value; the use is NaN without replicas.
         """
-        now_s = self._loop.now_s
+        now_s = self._events.loop.now_s
         begin_s = max(now_s - self.window_s, 0.0)
         came = bisect.bisect(self._arrivals, now_s) - bisect.bisect(self._arrivals, begin_s)
         demand = came / (now_s - begin_s) if now_s > begin_s else math.nan
@@ -146,7 +150,10 @@ class ScaledFleet:
             "utilization": demand / (ready * self._service.capacity) if ready else math.nan,
             "ready": float(ready),
             "starting": float(len(self._in("starting"))),
-            "waiting": float(len(self._waiting) + sum(len(item.jobs) for item in self._members)),
+            "waiting": float(
+                len(self._events.waiting)
+                + sum(item.ordered.load for item in self._members.values())
+            ),
         }
         return shown[meter]
 
@@ -157,9 +164,8 @@ class ScaledFleet:
 
     def outcome(self) -> Outcome:
         """Return dollars, and how many requests that came missed a limit or did not end."""
-        hours = (
-            self.paid_s + sum(max(self._now_s - item.since_s, 0.0) for item in self._members)
-        ) / _HOUR_S
+        since_s = [item.ordered.since_s for item in self._members.values()]
+        hours = (self.paid_s + sum(max(self._now_s - at, 0.0) for at in since_s)) / _HOUR_S
         came = self._jobs[: bisect.bisect(self._arrivals, self._now_s)]
         return Outcome(
             cost=hours * self._service.price_usd_per_hour,
@@ -177,60 +183,65 @@ class ScaledFleet:
         """Whether a request ended within both limits."""
         ttft_s, tpot_s = self._limits_s
         further_s = (job.last_token_s - job.first_token_s) / max(job.output_tokens - 1, 1)
-        is_done = job not in self._tries and job.first >= 0 and not math.isnan(job.last_token_s)
+        is_done = job.first >= 0 and not math.isnan(job.last_token_s)
         return is_done and job.first_token_s - job.arrival_s <= ttft_s and further_s <= tpot_s
 
     def _in(self, state: str) -> list[_Member]:
         """Return the members in a state, the oldest first."""
-        return [item for item in self._members if item.state == state]
+        return [item for item in self._members.values() if item.state == state]
 
-    def _open(self, delay_s: float) -> _Member:
-        """Begin to start a replica."""
-        now_s = self._loop.now_s
-        member = _Member(self._count, self._make(), now_s, now_s + delay_s)
-        self._count += 1
-        self._members.append(member)
-        return member
+    def _open(self, delay_s: float) -> None:
+        """Order a replica."""
+        now_s = self._events.loop.now_s
+        ordered = OrderedReplica(self._make(), now_s, now_s + delay_s)
+        number = self._events.add(ordered)
+        self._members[number] = _Member(number, ordered)
+        self._settled(number)
 
-    def _become_ready(self, member: _Member) -> None:
-        """Let a replica that was not given up take requests."""
-        if member.state != "starting":
-            return
+    def _settled(self, number: int) -> None:
+        """Let a replica whose start is over take requests, and one that is drained go."""
+        member = self._members[number]
+        if member.state == "starting" and member.ordered.is_ready:
+            self._take_requests(member)
+            if self.mean_life_s < math.inf:
+                life_s = float(self._rng.exponential(self.mean_life_s))
+                self._events.loop.after(life_s, partial(self._fail, member))
+        self._leave_if_empty(member)
+
+    def _take_requests(self, member: _Member) -> None:
+        """Let a replica take requests, those first that wait for one."""
         member.state = "ready"
-        if self.mean_life_s < math.inf:
-            life_s = float(self._rng.exponential(self.mean_life_s))
-            self._loop.after(life_s, partial(self._fail, member))
-        while self._waiting:
-            self._send(self._waiting.popleft())
+        self._events.open(member.number)
 
     def _hold(self) -> None:
         """Bring the replicas that are ready or starting to the number that is wanted."""
         more = self.wanted - len(self._in("ready")) - len(self._in("starting"))
         for member in self._in("draining")[::-1][: max(more, 0)]:
-            member.state = "ready"
+            self._take_requests(member)
             more -= 1
         if more > 0:
             for delay_s in self._service.startup.draw_s(self._rng, more).tolist():
-                member = self._open(delay_s)
-                self._loop.at(member.ready_s, partial(self._become_ready, member))
+                self._open(delay_s)
         # Those that would be ready last have the least to lose, then those with few requests.
-        given_up = sorted(self._in("starting"), key=lambda item: -item.ready_s)
-        idlest = sorted(self._in("ready"), key=lambda item: len(item.jobs))
+        given_up = sorted(self._in("starting"), key=lambda item: -item.ordered.ready_s)
+        idlest = sorted(self._in("ready"), key=lambda item: item.ordered.load)
         for member in [*given_up, *idlest][: max(-more, 0)]:
             member.state = "draining"
+            self._events.close(member.number)
             self._leave_if_empty(member)
 
     def _leave_if_empty(self, member: _Member) -> None:
         """Let a replica that is drained go."""
-        if member.state == "draining" and not member.jobs:
+        if member.state == "draining" and not member.ordered.load:
             self._remove(member)
 
     def _remove(self, member: _Member) -> None:
         """Take a replica out of the fleet."""
         member.state = "gone"
-        self._members.remove(member)
-        self.paid_s += self._loop.now_s - member.since_s
-        self._gone(member.replica)
+        del self._members[member.number]
+        self._events.remove(member.number)
+        self.paid_s += self._events.loop.now_s - member.ordered.since_s
+        self._gone(member.ordered.replica)
 
     def _fail(self, member: _Member) -> None:
         """Lose a replica and begin its requests again."""
@@ -239,43 +250,15 @@ class ScaledFleet:
         self._remove(member)
         self.num_failures += 1
         self._hold()
-        for job in sorted(member.jobs, key=lambda item: item.arrival_s):
-            job.first, job.first_token_s, job.last_token_s = -1, math.nan, math.nan
-            if self._tries[job] >= self.retries:
-                del self._tries[job]
-                self.lost.append(job)
-                continue
-            self._tries[job] += 1
-            self.num_retries += 1
-            self._arrive(job)
+        for job in sorted(member.ordered.jobs, key=lambda item: item.arrival_s):
+            self._events.settle(self._events.retry(job))
 
-    def _arrive(self, job: FleetJob) -> None:
-        """Take a request, or one that begins again."""
-        self._tries.setdefault(job, 0)
-        if self._in("ready"):
-            self._send(job)
-        else:
-            self._waiting.append(job)
 
-    def _send(self, job: FleetJob) -> None:
-        """Route a request."""
-        ready = self._in("ready")
-        member = ready[self._route([item.replica for item in ready], job)]
-        job.first = member.number
-        member.jobs[job] = None
-        member.replica.submit(job, self._loop.now_s)
-        self._settle(member)
+def _inside(route: Route) -> Route:
+    """Let a route see the replicas themselves, whose caches and roles it may look at."""
 
-    def _settle(self, member: _Member) -> None:
-        """Let what is due happen in a replica, and schedule what comes next."""
-        for job in member.replica.advance(self._loop.now_s).finished:
-            del member.jobs[job], self._tries[job]
-        next_s = member.replica.next_event_s()
-        if next_s < math.inf:
-            self._loop.at(next_s, partial(self._wake, member), priority=1)
-        self._leave_if_empty(member)
+    def choose(replicas: Sequence[FleetReplica], job: FleetJob) -> int:
+        seen = [item.replica if isinstance(item, OrderedReplica) else item for item in replicas]
+        return route(seen, job)
 
-    def _wake(self, member: _Member) -> None:
-        """Advance a replica whose event is due; one that was overtaken does nothing."""
-        if member.state != "gone" and member.replica.next_event_s() <= self._loop.now_s:
-            self._settle(member)
+    return choose
