@@ -110,13 +110,15 @@ def similarity_matrix(
 
 
 def rank_pagerank(
-    similarities: NDArray[np.float64], seeds: NDArray[np.int64]
+    similarities: NDArray[np.float64], seeds: NDArray[np.int64], *, returns: int = _ROUNDS
 ) -> NDArray[np.float64]:
     """Rank by personalized PageRank on the graph of similarities.
 
     Args:
         similarities: similarities of all candidates and seeds, [C, C].
         seeds: places of the seeds in it.
+        returns: last rounds, of three, after which what was lost goes back to the seeds. With 1 the
+            order is that of a walk without a return, as it was published; three find more.
 
     Returns:
         [C]; they sum up to 1.
@@ -127,8 +129,9 @@ def rank_pagerank(
     flow = np.divide(similarities, sums, out=np.zeros_like(similarities), where=sums > 0)
     rank = np.zeros(len(similarities))
     rank[seeds] = 1 / len(seeds)
-    for _ in range(_ROUNDS):
+    for turn in range(_ROUNDS):
         rank = _DAMPING * (flow @ rank)
         # What was damped, and what stood where nothing leads away, goes back to the seeds.
-        rank[seeds] += (1 - rank.sum()) / len(seeds)
+        if turn >= _ROUNDS - returns:
+            rank[seeds] += (1 - rank.sum()) / len(seeds)
     return rank
