@@ -91,6 +91,11 @@ def _mail(folder: Path) -> list[Check]:
         )
         for method, anchor in anchors.items():
             found = recall_areas(index, labels, method)
+            if method == "pagerank":
+                # What was measured before gave lost mass back once; the index does in each round.
+                checks.append(_over_anchor(hashes, found.mean, anchor))
+                index.returns = 1
+                found = recall_areas(index, labels, method)
             areas[hashes, method] = found.mean
             print(
                 f"mail, K = {hashes}, {method}: area {found.mean:.3f}, anchor {anchor}, "
@@ -105,6 +110,12 @@ def _mail(folder: Path) -> list[Check]:
         print(f"mail, exact similarities, {method}: area {exact:.3f}")
         checks.append(Check(f"2 recall over exact, {method}", share, 0.97, "higher"))
     return checks
+
+
+def _over_anchor(hashes: int, area: float, anchor: float) -> Check:
+    """Compare walks that return lost mass in each round with those that do at the end."""
+    print(f"mail, K = {hashes}, pagerank with returns in each round: area {area:.3f}")
+    return Check(f"2 pagerank over its anchor, K {hashes}", area / anchor, 1.0, "higher")
 
 
 class _ExactIndex(CommunityIndex):

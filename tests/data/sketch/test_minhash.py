@@ -72,9 +72,17 @@ def test_empty_sets_have_no_element_and_agreement_counts_places():
     hasher = MinHasher(0, 8, "one-permutation")
     assert (hasher.signatures(np.zeros(0, np.uint64), np.zeros(3, np.int64)) == EMPTY).all()
     signed = np.array([[1, 2, 3], [1, 0, 3], [9, 9, 9]], np.uint8)
-    found = np.empty(2, np.int64)
-    agreement(signed, np.array([1, 2]), signed[0], found)
-    assert found.tolist() == [2, 0]
+    found = np.empty((2, 2), np.int64)
+    agreement(signed, np.array([1, 2]), signed[[0, 2]], found)
+    assert found.tolist() == [[2, 0], [0, 3]]
+
+
+@pytest.mark.parametrize("places", [1, 1000, 70_000])
+def test_agreement_counts_long_signatures_as_numpy_does(places):
+    signed = np.random.default_rng(0).integers(0, 3, (4, places)).astype(np.uint8)
+    found = np.empty((1, 4), np.int64)
+    agreement(signed, np.arange(4), signed[:1], found)
+    assert found[0].tolist() == (signed == signed[0]).sum(axis=1).tolist()
 
 
 def plain_hits(signed, signature, bands, rows):

@@ -43,9 +43,12 @@ class CommunityIndex:
         signatures: [N, K], uint32.
         ranked: the same with fewer bits.
         settings: settings of the index; the scheme and seed are not kept.
+        returns: see `rank_pagerank`.
 
     Source: Chamberlain et al. 2016, arXiv 1601.03958.
     """
+
+    returns = 3
 
     def __init__(self, graph: CSRGraph, pack: Pack) -> None:
         """Take the files; see `open` and `build`."""
@@ -250,8 +253,8 @@ class CommunityIndex:
             taken, scores = grow(self.ranked, found[kept], initial[kept], len(seeds), size)
             return kept[taken], scores
         both = np.concatenate((seeds, found[kept]))
-        rank = rank_pagerank(similarity_matrix(self.ranked, both), np.arange(len(seeds)))
-        rank = rank[len(seeds) :]
+        alike = similarity_matrix(self.ranked, both)
+        rank = rank_pagerank(alike, np.arange(len(seeds)), returns=self.returns)[len(seeds) :]
         order = np.argsort(-rank, kind="stable")[:size]
         return kept[order], rank[order]
 

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.data.sketch.minhash import agreement, similarity
+from steelyard.data.sketch.minhash import agreement, equal_places, similarity
 from steelyard.jit import njit
 
 __all__ = ["estimates", "grow", "rank_pagerank", "seed_similarities", "similarity_matrix"]
@@ -25,19 +25,16 @@ def estimates(
     Returns:
         [C], 0 to 1.
     """
-    agreed = np.empty(len(rows), np.int64)
-    agreement(signed, rows, signed[one], agreed)
-    return similarity(agreed, signed.shape[1], 8 * signed.dtype.itemsize)
+    return seed_similarities(signed, rows, np.array([one]))[:, 0]
 
 
 def seed_similarities(
     signed: NDArray[np.unsignedinteger], candidates: NDArray[np.int64], seeds: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """Return each candidate's similarity to each seed, [C, S]; its means rank by average."""
-    found = np.empty((len(candidates), len(seeds)), order="F")
-    for place, seed in enumerate(seeds):
-        found[:, place] = estimates(signed, candidates, int(seed))
-    return found
+    agreed = np.empty((len(seeds), len(candidates)), np.int64)
+    agreement(signed, candidates, signed[seeds], agreed)
+    return similarity(agreed, signed.shape[1], 8 * signed.dtype.itemsize).T
 
 
 @njit()
@@ -68,10 +65,7 @@ def _grow(
         members = seeds + turn
         for number in range(count - 1):
             other = left[number]
-            row = signed[candidates[other]]
-            same = np.int32(0)
-            for place in range(places):
-                same += np.int32(row[place] == added[place])
+            same = equal_places(signed[candidates[other]], added)
             alike = max((same / places - chance) / (1 - chance), 0.0)
             scores[other] = (members * scores[other] + alike) / (members + 1)
 
@@ -116,13 +110,15 @@ def similarity_matrix(
 
 
 def rank_pagerank(
-    similarities: NDArray[np.float64], seeds: NDArray[np.int64]
+    similarities: NDArray[np.float64], seeds: NDArray[np.int64], *, returns: int = _ROUNDS
 ) -> NDArray[np.float64]:
     """Rank by personalized PageRank on the graph of similarities.
 
     Args:
         similarities: similarities of all candidates and seeds, [C, C].
         seeds: places of the seeds in it.
+        returns: last rounds, of three, after which what was lost goes back to the seeds. With 1 the
+            order is that of a walk without a return, as it was published; three find more.
 
     Returns:
         [C]; they sum up to 1.
@@ -133,8 +129,9 @@ def rank_pagerank(
     flow = np.divide(similarities, sums, out=np.zeros_like(similarities), where=sums > 0)
     rank = np.zeros(len(similarities))
     rank[seeds] = 1 / len(seeds)
-    for _ in range(_ROUNDS):
+    for turn in range(_ROUNDS):
         rank = _DAMPING * (flow @ rank)
         # What was damped, and what stood where nothing leads away, goes back to the seeds.
-        rank[seeds] += (1 - rank.sum()) / len(seeds)
+        if turn >= _ROUNDS - returns:
+            rank[seeds] += (1 - rank.sum()) / len(seeds)
     return rank

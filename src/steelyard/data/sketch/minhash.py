@@ -7,14 +7,16 @@ from numpy.typing import NDArray
 
 from steelyard.data.sketch.hashing import mix64
 from steelyard.errors import ConfigError
-from steelyard.jit import njit
+from steelyard.jit import njit, njit_inner
 
-__all__ = ["EMPTY", "MinHasher", "agreement", "similarity", "truncated"]
+__all__ = ["EMPTY", "MinHasher", "agreement", "equal_places", "similarity", "truncated"]
 
 EMPTY = np.uint32(0xFFFFFFFF)
 """Place of a signature that no element has reached."""
 BITS = (8, 16, 32)
 """Widths to which places may be cut."""
+_COUNTED = 1 << 15
+"""Places that are counted in 16 bits at a time."""
 
 
 @njit()
@@ -89,23 +91,36 @@ def _densify(least: np.ndarray, salt: np.uint64, filled: np.ndarray) -> None:
             filled[row, place] = least[row, source]
 
 
+@njit_inner()
+def equal_places(one: np.ndarray, other: np.ndarray) -> int:
+    """Count the places in which two signatures of one width agree."""
+    total = 0
+    for first in range(0, len(one), _COUNTED):
+        # Slices are counted from 0: places that could be negative keep the loop out of registers,
+        # which hold twice as many counts of 16 bits as of 32.
+        part, rest = one[first : first + _COUNTED], other[first : first + _COUNTED]
+        same = np.uint16(0)
+        for place in range(len(part)):
+            same = np.uint16(same + np.uint16(part[place] == rest[place]))
+        total += np.int64(same)
+    return total
+
+
 @njit()
-def agreement(signed: np.ndarray, rows: np.ndarray, one: np.ndarray, found: np.ndarray) -> None:
-    """Count the places in which rows agree with one signature.
+def agreement(signed: np.ndarray, rows: np.ndarray, ones: np.ndarray, found: np.ndarray) -> None:
+    """Count the places in which rows agree with each of some signatures.
 
     Args:
         signed: signatures of one width, [N, K].
         rows: which of them, int64 [R].
-        one: a signature of the same width, [K].
-        found: takes the counts, int64 [R].
+        ones: signatures of the same width, [S, K].
+        found: takes the counts, int64 [S, R].
     """
-    places = len(one)
+    # A row comes from memory, or from a mapped file, once for all signatures.
     for number in range(len(rows)):
         row = signed[rows[number]]
-        same = np.int32(0)
-        for place in range(places):
-            same += np.int32(row[place] == one[place])
-        found[number] = same
+        for other in range(len(ones)):
+            found[other, number] = equal_places(row, ones[other])
 
 
 def similarity(agreed: NDArray[np.int64], num_hashes: int, bits: int = 32) -> NDArray[np.float64]:

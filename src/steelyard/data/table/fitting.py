@@ -36,8 +36,10 @@ def fitted(
 
     path, kinds, schema = wanted
     columns, is_bad = [], np.zeros(len(batch), bool)
+    # Arrow makes the list of names anew at each look: of 10,000 columns that would be 10^8 names.
+    known = set(batch.schema.names)
     for field in schema:
-        if field.name not in batch.schema.names:
+        if field.name not in known:
             columns.append(pa.nulls(len(batch), field.type))
             continue
         values, misfit = as_kind(batch[field.name], kinds[field.name])
@@ -70,8 +72,9 @@ def cast_to(batch: "pa.RecordBatch", schema: "pa.Schema", path: str) -> "pa.Reco
     import pyarrow as pa
 
     columns = []
+    known = set(batch.schema.names)
     for field in schema:
-        if field.name not in batch.schema.names:
+        if field.name not in known:
             columns.append(pa.nulls(len(batch), field.type))
             continue
         values = batch[field.name]

@@ -360,11 +360,16 @@ def _own_batches(
         source = open_source(partition.path, counts)
         buffer = limits.buffer_bytes
         with parquet.ParquetFile(source, buffer_size=buffer, pre_buffer=False) as file:
-            own = [name for name in names if name in file.schema_arrow.names]
+            # The schema is made anew at each look.
+            known = set(file.schema_arrow.names)
+            own = [name for name in names if name in known]
             groups = list(range(partition.first, partition.last))
-            yield from file.iter_batches(limits.batch_rows, row_groups=groups, columns=own)
+            yield from file.iter_batches(
+                limits.batch_rows, row_groups=groups, columns=own, use_threads=False
+            )
         return
     with open_source(partition.path, counts) as source, pa.ipc.open_file(source) as reader:
         for place in range(partition.first, partition.last):
             batch = reader.get_batch(place)
-            yield batch.select([name for name in names if name in batch.schema.names])
+            known = set(batch.schema.names)
+            yield batch.select([name for name in names if name in known])

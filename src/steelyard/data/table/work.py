@@ -227,9 +227,8 @@ def _of_parquet(table: LookedAt, parts: list[TablePart], is_profiled: bool) -> F
     ):
         metadata, size = file.metadata, source.size()
         names = [metadata.schema.column(place).path for place in range(metadata.num_columns)]
-    wanted = [
-        place for place, name in enumerate(names) if name.partition(".")[0] in table.schema.names
-    ]
+    known = set(table.schema.names)
+    wanted = [place for place, name in enumerate(names) if name.partition(".")[0] in known]
     groups = [metadata.row_group(place) for part in parts for place in range(part.first, part.last)]
     chunks = [[group.column(place) for group in groups] for place in wanted]
     every = [chunk for column in chunks for chunk in column]
