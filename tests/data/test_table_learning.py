@@ -141,7 +141,7 @@ def test_numbers_and_several_classes_are_learned(tmp_path: Path) -> None:
     assert measured["R2"].value > 0.9
     three = fitted(data, "color", tmp_path, leave_out=["bought"])
     assert {item.name for item in three.scores} == {"log loss", "accuracy"}
-    assert three.model.trees.start.shape == (3,)
+    assert three.model.learner.start.shape == (3,)
     kinds = fitted(
         data.with_columns((pl.col("z") > 1).cast(pl.Int8).alias("flag")), "flag", tmp_path
     )
@@ -217,8 +217,8 @@ def test_rounds_end_when_rows_kept_aside_gain_no_more(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     noise = pl.DataFrame({"x": rng.normal(size=800), "y": rng.choice(["a", "b"], 800)})
     found = fitted(noise, "y", tmp_path, boosting={"rounds": 300, "patience": 5})
-    assert len(found.model.trees.trees) < 100
-    assert found.model.trees.best_rounds <= len(found.model.trees.trees) - 5
+    assert len(found.model.learner.trees) < 100
+    assert found.model.learner.best_rounds <= len(found.model.learner.trees) - 5
 
 
 class _KilledError(Exception):

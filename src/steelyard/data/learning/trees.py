@@ -2,7 +2,7 @@
 
 import heapq
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +17,9 @@ from steelyard.data.learning.kernels import (
     score_rows,
 )
 
-__all__ = ["Grower", "Tree", "TreeLimits"]
+__all__ = ["Grower", "Tree", "TreeLimits", "tree_sections", "trees_of"]
 
+_PARTS = ("features", "splits", "missing_left", "children", "values", "gains")
 _ALONE = 20_000
 """Values below which a histogram is not worth a second thread."""
 
@@ -235,3 +236,24 @@ def _tree(arrays: list[tuple[int, int, bool, int, int, float]], values: list[flo
         np.array(values, np.float32),
         np.array(gains, np.float32),
     )
+
+
+def tree_sections(trees: list[Tree]) -> dict[str, NDArray[Any]]:
+    """Return trees as arrays by name: their nodes behind each other, and how many each has."""
+    found: dict[str, NDArray[Any]] = {
+        "sizes": np.array([len(tree.features) for tree in trees], np.int64)
+    }
+    for name in _PARTS:
+        parts = [getattr(tree, name) for tree in trees]
+        found[name] = np.concatenate(parts) if parts else np.empty(0)
+    return found
+
+
+def trees_of(sections: Mapping[str, NDArray[Any]]) -> list[Tree]:
+    """Return the trees of arrays by name."""
+    arrays = [np.asarray(sections[name]) for name in _PARTS]
+    found, begin = [], 0
+    for size in sections["sizes"].tolist():
+        found.append(Tree(*(values[begin : begin + size] for values in arrays)))
+        begin += size
+    return found
