@@ -9,6 +9,7 @@ from steelyard.data.features.projection import RandomProjection
 from steelyard.data.features.randomized import randomized_components
 from steelyard.data.features.reducing import Reduction, fit_reduction, parse_reduction
 from steelyard.data.features.store import FeatureStore, write_features
+from steelyard.data.features.writing import ReducedTable, write_reduced
 
 __all__ = [
     "FeatureColumn",
@@ -17,6 +18,7 @@ __all__ = [
     "OddNumbersFold",
     "PrincipalComponents",
     "RandomProjection",
+    "ReducedTable",
     "Reduction",
     "find_features",
     "fit_reduction",
@@ -24,4 +26,5 @@ __all__ = [
     "parse_reduction",
     "randomized_components",
     "write_features",
+    "write_reduced",
 ]

@@ -22,7 +22,8 @@ class FeatureColumn:
     Attributes:
         name: the column.
         mean: mean of its numbers, which missing ones take; of text unused.
-        scale: their standard deviation.
+        scale: their standard deviation; of text the root of the number of its flags, so that all
+            together have the variance of one column.
         hashes: hashes of the values of text that have a flag of their own.
         shares: share of rows with each of these values, which its flag is standardized by.
         flags_missing: whether a missing number has a flag too; its share is the last of `shares`.
@@ -63,7 +64,7 @@ class FeatureColumn:
         if place >= 0:
             hashes = columns_of(batch).hashes(place)
         for at, value in enumerate(self.hashes):
-            out[:, at] = _standardized(hashes == value, self.shares[at])
+            out[:, at] = _standardized(hashes == value, self.shares[at]) / self.scale
 
 
 def _standardized(flags: NDArray[np.bool_], share: float) -> NDArray[np.float64]:

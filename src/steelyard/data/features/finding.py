@@ -123,6 +123,7 @@ def _of_text(name: str, texts: "FrequentTexts", rows: int) -> FeatureColumn | No
     hashes, shares = zip(*kept, strict=True)
     return FeatureColumn(
         name=name,
+        scale=len(hashes) ** 0.5,
         hashes=np.array(hashes, np.uint64),
         shares=np.array(shares, np.float64),
         is_text=True,

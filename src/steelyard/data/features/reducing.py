@@ -15,7 +15,15 @@ from steelyard.data.features.store import blocks_of
 from steelyard.data.sketch import Covariance
 from steelyard.errors import ConfigError
 
-__all__ = ["REDUCTIONS", "Reducer", "Reduction", "fit_reduction", "parse_reduction", "reduced"]
+__all__ = [
+    "REDUCTIONS",
+    "Reducer",
+    "Reduction",
+    "directions_of",
+    "fit_reduction",
+    "parse_reduction",
+    "reduced",
+]
 
 _MOST_COVARIANCE = 5000
 """Columns up to which the covariance of all is kept."""
@@ -104,6 +112,14 @@ def fit_reduction(
     for block in blocks():
         spread.update(block)
     return PrincipalComponents.of(spread, count)
+
+
+def directions_of(reducer: Reducer) -> NDArray[np.float64]:
+    """Return how far each feature moves each narrower one [K, D]."""
+    if isinstance(reducer, PrincipalComponents):
+        return reducer.directions
+    assert isinstance(reducer, RandomProjection), "one of the reductions"
+    return reducer.signs.T * (3 / reducer.signs.shape[1]) ** 0.5
 
 
 def reduced(

@@ -1,11 +1,11 @@
 """A table's model from its files: one pass to look, one to write rows as codes, then learning."""
 
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from steelyard.data.features.preparing import work_folder
 from steelyard.data.features.reducing import parse_reduction
 from steelyard.data.learning.learners import FittedLearner
 from steelyard.data.learning.measuring import column_warnings, measured
@@ -14,7 +14,6 @@ from steelyard.data.learning.options import FitOptions
 from steelyard.data.learning.preparing import PreparedRows, prepare_rows
 from steelyard.data.learning.scores import Scored
 from steelyard.errors import ConfigError
-from steelyard.files import exclusive
 
 if TYPE_CHECKING:
     from steelyard.data.table import DataTable
@@ -76,7 +75,7 @@ def fit_table(
         CapacityError: the disk is full.
     """
     check_options(table, options)
-    with exclusive(folder):
+    with work_folder(folder):
         rows = prepare_rows(table, options, options.config.needs, folder, done)
         learner = _learned(rows, options, folder, done)
         about = {"rows": rows.total}
@@ -91,7 +90,6 @@ def fit_table(
             warnings=rows.warnings + column_warnings(rows),
         )
         del rows
-    shutil.rmtree(folder)
     return found
 
 

@@ -8,9 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.data.features.encoder import FeatureEncoder
-from steelyard.data.features.pca import PrincipalComponents
-from steelyard.data.features.projection import RandomProjection
-from steelyard.data.features.reducing import REDUCTIONS, Reducer
+from steelyard.data.features.reducing import REDUCTIONS, Reducer, directions_of
 from steelyard.data.learning.bins import FeatureBins
 from steelyard.data.learning.learners import Needs
 
@@ -128,14 +126,7 @@ class FeatureInputs:
     @property
     def count(self) -> int:
         """Features of a row, as learners see them."""
-        return self.encoder.width if self.reducer is None else len(self._directions())
-
-    def _directions(self) -> NDArray[np.float64]:
-        """Return how far each feature moves each narrower one [K, D]."""
-        if isinstance(self.reducer, PrincipalComponents):
-            return self.reducer.directions
-        assert isinstance(self.reducer, RandomProjection), "one of the reductions"
-        return self.reducer.signs.T.astype(np.float64)
+        return self.encoder.width if self.reducer is None else len(directions_of(self.reducer))
 
     def encode(self, batch: "pa.RecordBatch") -> NDArray[Any]:
         """Return features float32 [N, K]."""
@@ -144,7 +135,7 @@ class FeatureInputs:
 
     def shares(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return what features count, by column."""
-        own = weights if self.reducer is None else np.abs(self._directions()).T @ weights
+        own = weights if self.reducer is None else np.abs(directions_of(self.reducer)).T @ weights
         found = self.encoder.by_column(own)
         return found / max(float(found.sum()), 1e-300)
 

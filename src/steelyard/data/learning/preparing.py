@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from steelyard.data.features.finding import find_features
 from steelyard.data.features.odd_numbers import OddNumbersFold
+from steelyard.data.features.preparing import bounded
 from steelyard.data.features.reducing import fit_reduction, parse_reduction, reduced
 from steelyard.data.features.store import FeatureStore, open_features, write_features
 from steelyard.data.learning.bins import column_bins, feature_names
@@ -22,13 +22,11 @@ from steelyard.data.learning.options import FitOptions
 from steelyard.data.learning.sides import RowSides, open_sides
 from steelyard.data.learning.targets import TargetColumn, find_target
 from steelyard.data.stages import hash_of
-from steelyard.data.table.budget import FoldBudget
 from steelyard.data.table.columns import is_text
 from steelyard.data.table.folds import frequent, quantiles
 from steelyard.data.table.row_folds import RowCountFold
 from steelyard.errors import DataError
 from steelyard.files import read_json, write_json
-from steelyard.units import parse
 
 if TYPE_CHECKING:
     from steelyard.data.table import DataTable
@@ -164,7 +162,7 @@ def _write_coded(
     """Write codes."""
     inputs, target, total, warnings = _binned(table, options, done)
     sides = _sides(folder, options, target, total)
-    read = _bounded(table, options.memory)
+    read = bounded(table, options.memory)
     write_codes(
         folder,
         read,
@@ -196,7 +194,7 @@ def _write_featured(
     sides = _sides(folder, options, target, found.rows)
     features = write_features(
         folder,
-        _bounded(table, options.memory),
+        bounded(table, options.memory),
         found.encoder,
         found.rows,
         keep=sides.take,
@@ -217,14 +215,6 @@ def _write_featured(
         total=found.rows,
         warnings=found.warnings,
     )
-
-
-def _bounded(table: "DataTable", memory: str) -> "DataTable":
-    """Return the table in batches that a budget allows."""
-    if not memory:
-        return table
-    budget = FoldBudget.of(table, [RowCountFold()], parse(memory, "byte"))
-    return table.with_limits(budget.limits)
 
 
 def _names(table: "DataTable", options: FitOptions) -> list[str]:
