@@ -3,9 +3,38 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from steelyard.jit import njit
+
 __all__ = ["nearest_rows"]
 
 _BLOCK_VALUES = 1 << 22
+
+
+@njit()
+def _least(values: np.ndarray, places: np.ndarray, least: np.ndarray) -> None:
+    """Find the least values of each line, in order; of equal ones the first.
+
+    Args:
+        values: [N, M].
+        places: their places [N, K]; overwritten.
+        least: the values [N, K]; overwritten.
+    """
+    count = places.shape[1]
+    for row in range(len(values)):
+        held = 0
+        for at in range(values.shape[1]):
+            value = values[row, at]
+            if held == count and value >= least[row, count - 1]:
+                continue
+            place = min(held, count - 1)
+            while place > 0 and least[row, place - 1] > value:
+                least[row, place], places[row, place] = (
+                    least[row, place - 1],
+                    places[row, place - 1],
+                )
+                place -= 1
+            least[row, place], places[row, place] = value, at
+            held = min(held + 1, count)
 
 
 def nearest_rows(
@@ -28,10 +57,6 @@ def nearest_rows(
     for first in range(0, len(asked), step):
         part = asked[first : first + step]
         apart = norms - 2 * part @ kept.T
-        found = np.argpartition(apart, count - 1, axis=1)[:, :count]
-        near = np.take_along_axis(apart, found, axis=1)
-        order = np.argsort(near, axis=1, kind="stable")
-        places[first : first + step] = np.take_along_axis(found, order, axis=1)
-        own = np.einsum("nd,nd->n", part, part)[:, None]
-        distances[first : first + step] = np.take_along_axis(near, order, axis=1) + own
+        _least(apart, places[first : first + step], distances[first : first + step])
+        distances[first : first + step] += np.einsum("nd,nd->n", part, part)[:, None]
     return places, np.maximum(distances, 0.0)

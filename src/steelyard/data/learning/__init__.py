@@ -2,6 +2,12 @@
 
 from steelyard.data.learning.bayes import BayesConfig, NaiveBayes
 from steelyard.data.learning.boosting import BoostConfig, Boosted, boost
+from steelyard.data.learning.comparing import (
+    ComparedLearner,
+    ComparedTable,
+    CompareOptions,
+    compare_table,
+)
 from steelyard.data.learning.fitting import FittedTable, fit_table
 from steelyard.data.learning.forest import Forest, ForestConfig
 from steelyard.data.learning.learners import FitJob, FittedLearner, LearnerConfig
@@ -28,6 +34,9 @@ __all__ = [
     "BayesConfig",
     "BoostConfig",
     "Boosted",
+    "CompareOptions",
+    "ComparedLearner",
+    "ComparedTable",
     "FitJob",
     "FitOptions",
     "FittedLearner",
@@ -46,5 +55,6 @@ __all__ = [
     "TreeLimits",
     "auc",
     "boost",
+    "compare_table",
     "fit_table",
 ]

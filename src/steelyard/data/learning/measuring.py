@@ -12,8 +12,9 @@ from steelyard.data.learning.inputs import CodeInputs, FeatureInputs
 from steelyard.data.learning.model import TableModel
 from steelyard.data.learning.preparing import PreparedRows
 from steelyard.data.learning.scores import Scored, auc, score_classes, score_numbers
+from steelyard.data.learning.targets import TargetColumn
 
-__all__ = ["column_warnings", "measured", "part_of"]
+__all__ = ["column_warnings", "measured", "part_of", "scored"]
 
 _SUSPECT = 0.999
 _MOST_CHECKED = 200_000
@@ -45,11 +46,25 @@ def measured(
         rows = np.flatnonzero(store.is_held)[:_MOST_CHECKED]
     if not len(rows):
         return []
-    scores = model.learner.scores(part_of(store, rows))
-    truth = np.asarray(store.targets[rows])
-    if model.target.task == "regress":
-        return score_numbers(truth, scores[0])
-    return score_classes(truth, model.shares(scores))
+    return scored(model.target, store.targets[rows], model.learner.scores(part_of(store, rows)))
+
+
+def scored(
+    target: TargetColumn, truth: NDArray[np.floating], scores: NDArray[np.floating]
+) -> list[Scored]:
+    """Return measures of scores.
+
+    Args:
+        target: what is predicted.
+        truth: true numbers, or numbers of classes [N].
+        scores: [K, N].
+
+    Returns:
+        Measures.
+    """
+    if target.task == "regress":
+        return score_numbers(np.asarray(truth), scores[0])
+    return score_classes(np.asarray(truth), target.shares(scores))
 
 
 def column_warnings(prepared: PreparedRows) -> list[str]:
