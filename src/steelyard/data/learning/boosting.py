@@ -190,7 +190,9 @@ class _Boosting:
         self._spare = room.array("spare", np.uint32, num_rows)
         threads = config.threads
         self.pool = ThreadPoolExecutor(threads) if threads > 1 else None
-        self.grower = Grower(store.codes, num_codes, config.limits, self.pool, threads)
+        # A plain array keeps the file mapped, and its parts are cheaper to cut.
+        self.codes = np.asarray(store.codes)
+        self.grower = Grower(self.codes, num_codes, config.limits, self.pool, threads)
         packed = room.array("packed", np.int64, count)
         self.gradients = PackedGradients(target, store.targets, packed, self.pool)
         self.model = begun or Boosted(start=start)
@@ -239,10 +241,10 @@ class _Boosting:
     def _add(self, tree: Tree, rows: NDArray[np.integer], scores: NDArray[np.float32]) -> None:
         """Add a tree's values to the scores of rows, by all threads."""
         if self.pool is None:
-            tree.add_to(self.store.codes, rows, scores)
+            tree.add_to(self.codes, rows, scores)
             return
         parts = np.array_split(rows, self.config.threads)
-        list(self.pool.map(lambda part: tree.add_to(self.store.codes, part, scores), parts))
+        list(self.pool.map(lambda part: tree.add_to(self.codes, part, scores), parts))
 
     def close(self) -> None:
         """End the threads."""

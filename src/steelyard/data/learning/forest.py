@@ -139,8 +139,13 @@ class Forest:
         """Score rows by their codes [F, N]."""
         sums = np.zeros((given.shape[1], max(len(self.target.classes), 1)))
         for tree in self.trees:
-            add_forest_values(given, *(tree[name] for name in _PARTS[:-1]), sums)
-        return scores_of_shares(self.target, sums / len(self.trees))
+            arrays = [tree[name] for name in _PARTS[:-1]]
+            add_forest_values(given, arrays[0], arrays[1], arrays[2], arrays[3], arrays[4], sums)
+        if self.target.task == "regress":
+            return scores_of_shares(self.target, sums / len(self.trees))
+        # One tree of a leaf alone is added: where all trees agree, no share is 0.
+        prior = np.mean([tree["values"][0] for tree in self.trees], axis=0)
+        return scores_of_shares(self.target, (sums + prior) / (len(self.trees) + 1))
 
     def weights(self, count: int) -> NDArray[np.float64]:
         """Return the share of all gain that each column's splits had [count]."""

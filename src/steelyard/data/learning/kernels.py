@@ -18,6 +18,22 @@ __all__ = [
 
 
 @njit()
+def _flush(sums: np.ndarray, has_hessians: Any, found: np.ndarray) -> None:
+    """Add packed sums to those of gradients, hessians and counts [3, 256]; they begin anew."""
+    for code in range(256):
+        total = sums[code]
+        sums[code] = 0
+        held = total & 0xFFF
+        found[2, code] += held
+        if has_hessians:
+            found[1, code] += (total >> 12) & 0x3FFFFFF
+            found[0, code] += total >> 38
+        else:
+            found[1, code] += held
+            found[0, code] += total >> 12
+
+
+@njit()
 def fill_histograms(
     codes: np.ndarray,
     rows: np.ndarray,
@@ -41,34 +57,18 @@ def fill_histograms(
         last: one past the last feature.
         histograms: sums of gradients, hessians and counts [F, 3, 256]; overwritten.
     """
-    sums, other = np.zeros(256, np.int64), np.zeros(256, np.int64)
-    numbers = np.empty(BLOCK, np.int64)
+    sums, numbers = np.zeros(256, np.int64), np.empty(BLOCK, np.int64)
     histograms[first:last] = 0
     for begin in range(0, len(rows), BLOCK):
         part = rows[begin : begin + BLOCK]
-        count = len(part)
-        for place in range(count):
+        for place in range(len(part)):
             numbers[place] = packed[part[place]]
         for feature in range(first, last):
             column = codes[feature]
-            # Two sums: an addition does not wait for the last one of the same code.
-            for place in range(0, count - 1, 2):
-                sums[column[part[place]]] += numbers[place]
-                other[column[part[place + 1]]] += numbers[place + 1]
-            if count % 2:
-                sums[column[part[count - 1]]] += numbers[count - 1]
-            found = histograms[feature]
-            for code in range(256):
-                total = sums[code] + other[code]
-                held = total & 0xFFF
-                sums[code] = other[code] = 0
-                found[2, code] += held
-                if has_hessians:
-                    found[1, code] += (total >> 12) & 0x3FFFFFF
-                    found[0, code] += total >> 38
-                else:
-                    found[1, code] += held
-                    found[0, code] += total >> 12
+            for place in range(len(part)):
+                # Places of unsigned numbers need no look for those counted from the end.
+                sums[np.uint64(column[part[place]])] += numbers[place]
+            _flush(sums, has_hessians, histograms[feature])
 
 
 @njit()
