@@ -8,6 +8,7 @@ seconds count from rows in memory.
 import json
 import os
 import sys
+import tempfile
 import time
 
 import numpy as np
@@ -29,6 +30,47 @@ def load(path):
     x, y, held = (data[name] for name in ("x", "y", "held"))
     state["parts"] = x[~held], y[~held], x[held], y[held]
     return {"rows": len(y)}
+
+
+def from_files(rounds, threads):
+    """Return XGBoost's model of rows that come in parts and are kept in files."""
+    import xgboost  # pyright: ignore[reportMissingImports]
+
+    x, y = state["parts"][:2]
+    cuts = np.array_split(np.arange(len(y)), 8)
+
+    class Parts(xgboost.DataIter):
+        """Hands the rows out."""
+
+        def __init__(self, prefix):
+            self.at = 0
+            super().__init__(cache_prefix=prefix)
+
+        def next(self, input_data):
+            """Hand out the next part."""
+            if self.at == len(cuts):
+                return False
+            own = cuts[self.at]
+            input_data(data=x[own], label=y[own])
+            self.at += 1
+            return True
+
+        def reset(self):
+            """Begin anew."""
+            self.at = 0
+
+    settings = {
+        "objective": "binary:logistic",
+        "tree_method": "hist",
+        "grow_policy": "lossguide",
+        "max_leaves": 31,
+        "max_depth": 0,
+        "learning_rate": 0.1,
+        "nthread": threads,
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        rows = xgboost.ExtMemQuantileDMatrix(Parts(os.path.join(folder, "rows")), max_bin=256)
+        return xgboost.train(settings, rows, num_boost_round=rounds)
 
 
 def fitted(name, rounds, threads):
@@ -63,9 +105,16 @@ def fitted(name, rounds, threads):
 def run(given):
     """Fit once."""
     begin = time.perf_counter()
-    model, held = fitted(given["learner"], given["rounds"], given["threads"])
-    seconds = time.perf_counter() - begin
-    shares = model.predict_proba(held)[:, 1]
+    if given["learner"] == "xgboost from files":
+        import xgboost  # pyright: ignore[reportMissingImports]
+
+        booster = from_files(given["rounds"], given["threads"])
+        seconds = time.perf_counter() - begin
+        shares = booster.predict(xgboost.DMatrix(state["parts"][2]))
+    else:
+        model, held = fitted(given["learner"], given["rounds"], given["threads"])
+        seconds = time.perf_counter() - begin
+        shares = model.predict_proba(held)[:, 1]
     order = np.argsort(shares, kind="stable")
     ranks = np.empty(len(order))
     ranks[order] = np.arange(1, len(order) + 1)

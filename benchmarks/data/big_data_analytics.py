@@ -1,8 +1,8 @@
 """Boosted trees on tables larger than memory beside learners in memory, and what they take.
 
 1 compares AUC and time with scikit-learn's histogram trees, the same rows, rounds, leaves and rate,
-in turn in one run; LightGBM and XGBoost stand beside. 2 fits a table of ten times the budget in a
-process of its own and watches its memory.
+in turn in one run; LightGBM and XGBoost, in memory and from files, stand beside. 2 fits a table of ten times the budget in a
+process of its own and watches its memory. The other checks are those of `_analytics_learners`.
 """
 
 import json
@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 from benchmarks import peers
 from benchmarks.common import Check, ratio
+from benchmarks.data._analytics_learners import learner_checks
 from benchmarks.serve._json_process import JsonProcess, peer_environment
 
 from steelyard.data.learning import BoostConfig, FitOptions, fit_table
@@ -27,7 +28,7 @@ from steelyard.errors import BackendError
 PAPER = ["76-big-data-analytics"]
 
 _COLUMNS, _THREADS = 30, 2
-_PEERS = ("scikit-learn", "lightgbm", "xgboost")
+_PEERS = ("scikit-learn", "lightgbm", "xgboost", "xgboost from files")
 
 
 def run(quick: bool) -> list[Check]:
@@ -37,7 +38,8 @@ def run(quick: bool) -> list[Check]:
         folder = Path(name)
         checks = _beside(folder, rows, rounds, repeats)
         budget, large = (60, 1_250_000) if quick else (300, 12_500_000)
-        return [*checks, *_memory(folder, large, budget, 5 if quick else 20)]
+        checks += _memory(folder, large, budget, 5 if quick else 20)
+    return [*checks, *learner_checks(quick)]
 
 
 def _write(path: Path, rows: int) -> None:
@@ -86,7 +88,7 @@ def _beside(folder: Path, rows: int, rounds: int, repeats: int) -> list[Check]:
             areas[name] = float(told["auc"])
         print("ours: " + ", ".join(f"{what} {part:.1f} s" for what, part in shown_s.items()))
     for name, values in seconds.items():
-        print(f"{name:13s} {statistics.median(values):7.1f} s   AUC {areas[name]:.4f}")
+        print(f"{name:18s} {statistics.median(values):7.1f} s   AUC {areas[name]:.4f}")
     speed = ratio(seconds["scikit-learn"], seconds["ours"])
     print(
         f"speed over scikit-learn {speed.median:.2f} ({speed.low:.2f} to {speed.high:.2f}); ours "

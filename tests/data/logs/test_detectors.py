@@ -17,7 +17,7 @@ from steelyard.data.logs import (
     synthesize_sessions,
     windows_of,
 )
-from steelyard.data.logs.isolation import _mean_length
+from steelyard.data.anomalies.isolation import _mean_length
 from steelyard.data.logs.reasons import SessionRules
 from steelyard.data.logs.sessions import CountWeights
 from steelyard.errors import ConfigError, DataError

@@ -1,4 +1,4 @@
-"""`steelyard data table fit` and `predict`: trees that learn a column from the others."""
+"""`steelyard data table fit` and `predict`: learn a column from the others."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from steelyard.runs.progress import progress
 from steelyard.runs.report import Block, Cell, Column, Facts, Report, Section, Table, Text
 
 if TYPE_CHECKING:
-    from steelyard.data.learning import FitOptions, FittedTable
+    from steelyard.data.learning import FitOptions, FittedTable, LearnerConfig
 
 __all__ = ["fit", "predict"]
 
@@ -23,6 +23,14 @@ _Sources = Annotated[
     cyclopts.Parameter(help="Files, patterns such as 'sales/*.csv', folders, and addresses."),
 ]
 _SHOWN = 20
+_SHARES = {
+    "boosted": "share of what all splits gained",
+    "forest": "share of what all splits gained",
+    "linear": "share of the sizes of all weights of standardized features",
+    "bayes": "share of how far apart values put the classes",
+    "neighbours": "all features count alike",
+}
+"""What the share of a column is, by learner."""
 
 
 @cyclopts.Parameter(name="*")
@@ -31,22 +39,31 @@ class LearnOptions:
     """What is learned from which rows.
 
     Args:
+        learner: boosted trees, a random forest, a linear model by stochastic descent (log, hinge or
+            squared loss), ridge regression from sums of products, naive Bayes, or neighbours in a
+            sample of the rows.
         task: classify or regress; by what the column looks like when left out.
         leave_out: columns that are not learned from, such as keys, separated by commas.
         held: share of rows that are kept aside to end in time and to measure.
         by: column whose equal values stay on one side, such as a customer.
-        rounds: most rounds of trees.
-        rate: factor of each tree.
-        leaves: most leaves of a tree.
-        least_rows: rows of a leaf at least.
-        l2: weight that keeps leaves of few rows small.
+        rounds: most rounds of boosted trees.
+        rate: factor of each boosted tree.
+        leaves: most leaves of a boosted tree.
+        least_rows: rows of a leaf at least; 20 of boosted trees and 5 of a forest when left out.
+        l2: weight that keeps leaves of few rows small, of boosted trees.
         patience: rounds without gain on the rows kept aside after which it ends; 0 never ends.
+        trees: trees of a forest.
+        loss: loss of the linear learner: log, hinge or squared; by the target when left out.
+        penalty: weight of the squared weights of ridge; chosen by cross-validation when left out.
+        neighbours: rows whose targets are averaged, of the learner neighbours.
+        reduce: fewer features for linear, ridge and neighbours, such as pca:16 or random:64.
         threads: threads.
         memory: most bytes that the first pass may take, such as 200MB; what is kept for each row
             then lies in mapped files.
-        seed: changes which rows are kept aside.
+        seed: changes which rows are kept aside, and what is drawn.
     """
 
+    learner: Literal["boosted", "forest", "linear", "ridge", "bayes", "neighbours"] = "boosted"
     task: Literal["classify", "regress"] | None = None
     leave_out: str = ""
     held: float = 0.2
@@ -54,9 +71,14 @@ class LearnOptions:
     rounds: int = 200
     rate: float = 0.1
     leaves: int = 31
-    least_rows: int = 20
+    least_rows: int | None = None
     l2: float = 1.0
     patience: int = 20
+    trees: int = 100
+    loss: Literal["log", "hinge", "squared"] | None = None
+    penalty: float | None = None
+    neighbours: int = 20
+    reduce: str = ""
     threads: int = 2
     memory: str = ""
     seed: int = 0
@@ -67,7 +89,8 @@ class LearnOptions:
 
         if not 0 <= self.held < 1:
             raise ConfigError(f"--held is {self.held:g}, but must be 0 to below 1")
-        limits = TreeLimits(leaves=self.leaves, least_rows=self.least_rows, l2=self.l2)
+        least_rows = 20 if self.least_rows is None else self.least_rows
+        limits = TreeLimits(leaves=self.leaves, least_rows=least_rows, l2=self.l2)
         return FitOptions(
             target=target,
             task=self.task,
@@ -76,6 +99,8 @@ class LearnOptions:
             by=self.by,
             memory=self.memory,
             seed=self.seed,
+            reduce=self.reduce,
+            learner=self._learner(),
             boosting=BoostConfig(
                 rounds=self.rounds,
                 rate=self.rate,
@@ -84,6 +109,23 @@ class LearnOptions:
                 threads=self.threads,
             ),
         )
+
+    def _learner(self) -> "LearnerConfig | None":
+        """Return the settings of a learner; None for boosted trees."""
+        from steelyard.data import learning
+
+        if self.learner == "forest":
+            least_rows = 5 if self.least_rows is None else self.least_rows
+            return learning.ForestConfig(
+                trees=self.trees, least_rows=least_rows, threads=self.threads
+            )
+        if self.learner == "linear":
+            return learning.LinearConfig(loss=self.loss)
+        if self.learner == "ridge":
+            return learning.RidgeConfig(penalty=self.penalty)
+        if self.learner == "neighbours":
+            return learning.NeighbourConfig(neighbours=self.neighbours)
+        return learning.BayesConfig() if self.learner == "bayes" else None
 
 
 def fit(
@@ -95,10 +137,10 @@ def fit(
     json: Switch = False,
     report: Path | None = None,
 ) -> None:
-    """Fit boosted trees that predict a column; run it again to continue after a kill.
+    """Fit a learner that predicts a column; run it again to continue after a kill.
 
-    The table is read twice and may be larger than memory: a byte per value is kept on disk beside
-    the model while trees grow.
+    The table is read twice and may be larger than memory: a byte or a float per value is kept on
+    disk beside the model meanwhile.
 
     Example: steelyard data table fit 'sales/*.csv' --target returned --out returned.model
 
@@ -123,7 +165,9 @@ def fit(
 
         fitted = fit_table(table, given, out.with_name(out.name + ".work"), done=done)
     fitted.model.save(out)
-    page = Report(f"Model of {target}", f"from {len(fitted.model.bins)} columns", _sections(fitted))
+    page = Report(
+        f"Model of {target}", f"from {len(fitted.model.inputs.names)} columns", _sections(fitted)
+    )
     print_report(page, json=json, html=report, values=_values(fitted))
     if not json:
         say_next("data", "table", "predict", out, *sources, "--out", "predicted.parquet")
@@ -152,7 +196,7 @@ def predict(
     from steelyard.data.table.writing import write_file
 
     fitted = TableModel.open(model)
-    missing = [item.name for item in fitted.bins if item.name not in table.schema.names]
+    missing = [name for name in fitted.inputs.names if name not in table.schema.names]
     batches = fitted.predict(table)
     schema = fitted.schema()
     rows = write_file(out, schema, batches)
@@ -165,12 +209,16 @@ def predict(
 
 def _sections(fitted: "FittedTable") -> list[Section]:
     """Return the page of a model."""
-    trees = fitted.model.trees
+    from steelyard.data.learning import Boosted
+
+    learner = fitted.model.learner
     facts = [
+        ("learner", learner.kind, ""),
         ("rows", f"{fitted.rows:,}", f"{fitted.held:,} of them kept aside"),
         ("rows without a target", f"{fitted.left_out:,}", "left out"),
-        ("rounds", f"{trees.best_rounds:,}", f"of {len(trees.trees):,} tried"),
     ]
+    if isinstance(learner, Boosted):
+        facts.append(("rounds", f"{learner.best_rounds:,}", f"of {len(learner.trees):,} tried"))
     rows: list[list[Cell]] = [
         [item.name, item.value, item.low, item.high, item.baseline] for item in fitted.scores
     ]
@@ -188,7 +236,9 @@ def _sections(fitted: "FittedTable") -> list[Section]:
     return [
         Section("Fit", model),
         Section("Measured", [Table(columns, rows, "80 % intervals")]),
-        Section("Columns", [Table([Column("column"), Column("share of gain")], gains)]),
+        Section(
+            "Columns", [Table([Column("column"), Column("share")], gains, _SHARES[learner.kind])]
+        ),
     ]
 
 
@@ -199,7 +249,8 @@ def _values(fitted: "FittedTable") -> dict[str, Any]:
         "left_out": fitted.left_out,
         "held": fitted.held,
         "classes": list(fitted.model.target.classes),
-        "rounds": fitted.model.trees.best_rounds,
+        "learner": fitted.model.learner.kind,
+        "rounds": getattr(fitted.model.learner, "best_rounds", None),
         "scores": {
             item.name: {
                 "value": item.value,

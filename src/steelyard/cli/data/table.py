@@ -29,6 +29,10 @@ _Sources = Annotated[
 app.command("steelyard.cli.data.drift:drift", name="drift")
 app.command("steelyard.cli.data.learning:fit", name="fit")
 app.command("steelyard.cli.data.learning:predict", name="predict")
+app.command("steelyard.cli.data.comparing:compare", name="compare")
+app.command("steelyard.cli.data.clusters:cluster", name="cluster")
+app.command("steelyard.cli.data.clusters:reduce", name="reduce")
+app.command("steelyard.cli.data.odd_rows:detect", name="detect")
 
 
 @app.command

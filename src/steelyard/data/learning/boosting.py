@@ -1,27 +1,28 @@
 """Boosted trees on codes that lie on disk."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.data.learning.codes import CodeStore
-from steelyard.data.learning.kernels import (
-    add_leaf_values,
-    logistic_gradients,
-    softmax_gradients,
-    squared_gradients,
-)
+from steelyard.data.learning.gradients import PackedGradients
+from steelyard.data.learning.kernels import add_leaf_values
+from steelyard.data.learning.learners import FitJob, FittedLearner, Needs
+from steelyard.data.learning.losses import mean_loss, start_scores
 from steelyard.data.learning.rooms import RowRoom, fill_places
 from steelyard.data.learning.targets import TargetColumn
-from steelyard.data.learning.trees import Grower, Tree, TreeLimits
-from steelyard.errors import ConfigError, DataError, require
+from steelyard.data.learning.trees import Grower, Tree, TreeLimits, tree_sections, trees_of
+from steelyard.errors import ConfigError, require
 
 __all__ = ["BoostConfig", "Boosted", "boost"]
 
-_BLOCK = 1 << 18
+_SALT = 7919
+"""Apart from each other as rounds are, rows are rounded in other ways."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +37,7 @@ class BoostConfig:
         threads: threads.
     """
 
+    needs: ClassVar[Needs] = "codes"
     rounds: int = 200
     rate: float = 0.1
     limits: TreeLimits = field(default_factory=TreeLimits)
@@ -54,6 +56,19 @@ class BoostConfig:
         if self.limits.leaves < 2 or self.limits.least_rows < 1 or self.limits.l2 < 0:
             raise ConfigError(f"trees of {self.limits}", hint="2 leaves, 1 row, l2 of 0 or more")
 
+    def fit(self, job: FitJob) -> "Boosted":
+        """Fit boosted trees; see `boost`."""
+        assert isinstance(job.store, CodeStore), "trees grow on codes"
+        return boost(
+            job.store,
+            job.num_codes,
+            job.target,
+            self,
+            begun=job.begun if isinstance(job.begun, Boosted) else None,
+            folder=job.folder,
+            done=lambda trees: job.done(trees, len(trees.trees) / self.rounds),
+        )
+
 
 @dataclass(kw_only=True, slots=True)
 class Boosted:
@@ -66,6 +81,7 @@ class Boosted:
         best_rounds: rounds after which it was least; all where no rows are kept aside.
     """
 
+    kind: ClassVar[str] = "boosted"
     start: NDArray[np.float32]
     trees: list[list[Tree]] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
@@ -79,14 +95,35 @@ class Boosted:
                 tree.add_to(codes, rows, found[place])
         return found
 
-    def gains(self, features: int) -> NDArray[np.float64]:
-        """Return the share of all gain that each feature's splits had [F]."""
-        found = np.zeros(features)
+    def scores(self, given: NDArray[Any]) -> NDArray[np.float32]:
+        """Score rows by their codes [F, N]."""
+        return self.score(given, np.arange(given.shape[1]))
+
+    def weights(self, count: int) -> NDArray[np.float64]:
+        """Return the share of all gain that each column's splits had [count]."""
+        found = np.zeros(count)
         for trees in self.trees[: self.best_rounds]:
             for tree in trees:
                 inner = tree.features >= 0
                 np.add.at(found, tree.features[inner], tree.gains[inner])
         return found / max(found.sum(), 1e-300)
+
+    def about(self) -> dict[str, Any]:
+        """Return the plain values."""
+        return {"best_rounds": self.best_rounds}
+
+    def sections(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays by name."""
+        trees = [tree for row in self.trees for tree in row]
+        return {"start": self.start, "losses": np.array(self.losses)} | tree_sections(trees)
+
+    @classmethod
+    def restored(cls, about: dict[str, Any], sections: dict[str, NDArray[Any]]) -> FittedLearner:
+        """Return the trees of values and arrays."""
+        start, trees = np.array(sections["start"]), trees_of(sections)
+        rows = [trees[first : first + len(start)] for first in range(0, len(trees), len(start))]
+        losses = sections["losses"].tolist()
+        return cls(start=start, trees=rows, losses=losses, best_rounds=about["best_rounds"])
 
 
 def boost(
@@ -107,7 +144,7 @@ def boost(
         target: what is predicted.
         config: how.
         begun: what an earlier call had when it ended; its rounds are not fitted again.
-        folder: where what is kept for each row lies in mapped files, 28 bytes a row; in memory when
+        folder: where what is kept for each row lies in mapped files, 24 bytes a row; in memory when
             None.
         done: is told the trees after each round.
 
@@ -126,7 +163,7 @@ def boost(
             run.round()
             done(run.model)
     finally:
-        run.grower.close()
+        run.close()
     return run.model
 
 
@@ -146,21 +183,25 @@ class _Boosting:
         width, count = target.width, len(store.targets)
         self.held = np.flatnonzero(store.is_held).astype(np.int32)
         num_rows = count - len(self.held)
-        if not num_rows:
-            raise DataError("no rows are left to learn from", hint="keep fewer rows aside")
-        self.rows = room.array("rows", np.int32, num_rows)
+        start = start_scores(store.targets, store.is_held, target)
+        self.rows = room.array("rows", np.uint32, num_rows)
         fill_places(store.is_held, self.rows)
-        kinds = (np.int32, np.float32, np.float32)
-        self._work = tuple(room.array(f"work{n}", kind, num_rows) for n, kind in enumerate(kinds))
-        self._spare = tuple(room.array(f"spare{n}", kind, num_rows) for n, kind in enumerate(kinds))
-        self.grower = Grower(store.codes, num_codes, config.limits, config.threads)
-        self.model = begun or Boosted(start=_start(store, target))
+        self._work = room.array("work", np.uint32, num_rows)
+        self._spare = room.array("spare", np.uint32, num_rows)
+        threads = config.threads
+        self.pool = ThreadPoolExecutor(threads) if threads > 1 else None
+        # A plain array keeps the file mapped, and its parts are cheaper to cut.
+        self.codes = np.asarray(store.codes)
+        self.grower = Grower(self.codes, num_codes, config.limits, self.pool, threads)
+        packed = room.array("packed", np.int64, count)
+        self.gradients = PackedGradients(target, store.targets, packed, self.pool)
+        self.model = begun or Boosted(start=start)
         self.scores = room.array("scores", np.float32, width, count)
         self.scores[:] = self.model.start[:, None]
         for trees in self.model.trees:
             for place in range(width):
                 for part in (self.rows, self.held):
-                    trees[place].add_to(store.codes, part, self.scores[place])
+                    self._add(trees[place], part, self.scores[place])
 
     @property
     def is_over(self) -> bool:
@@ -177,19 +218,19 @@ class _Boosting:
         trees = []
         given = self.scores.copy() if self.target.width > 1 else self.scores
         for place in range(self.target.width):
-            rows, gradients, hessians = self._work
-            rows[:] = self.rows
-            self._gradients(given, place, rows, gradients, hessians)
+            self._work[:] = self.rows
+            salt = (len(self.model.trees) * self.target.width + place) * _SALT
+            scale = self.gradients.fill(given, place, salt)
             scores = self.scores[place]
             tree = self.grower.grow(
-                rows,
-                gradients,
-                hessians,
+                self._work,
+                self.gradients.packed,
+                scale,
                 self._spare,
                 self.config.rate,
                 lambda leaf, value, into=scores: add_leaf_values(leaf, np.float32(value), into),
             )
-            tree.add_to(self.store.codes, self.held, scores)
+            self._add(tree, self.held, scores)
             trees.append(tree)
         model = self.model
         model.trees.append(trees)
@@ -197,53 +238,22 @@ class _Boosting:
         if not len(self.held) or model.losses[-1] <= min(model.losses):
             model.best_rounds = len(model.trees)
 
-    def _gradients(
-        self,
-        scores: NDArray[np.float32],
-        place: int,
-        rows: NDArray[np.int32],
-        gradients: NDArray[np.float32],
-        hessians: NDArray[np.float32],
-    ) -> None:
-        """Fill in the derivatives of the loss by one score."""
-        targets = self.store.targets
-        if self.target.task == "regress":
-            squared_gradients(scores[0], targets, rows, gradients, hessians)
-        elif self.target.width == 1:
-            logistic_gradients(scores[0], targets, rows, gradients, hessians)
-        else:
-            softmax_gradients(scores, targets, place, rows, gradients, hessians)
+    def _add(self, tree: Tree, rows: NDArray[np.integer], scores: NDArray[np.float32]) -> None:
+        """Add a tree's values to the scores of rows, by all threads."""
+        if self.pool is None:
+            tree.add_to(self.codes, rows, scores)
+            return
+        parts = np.array_split(rows, self.config.threads)
+        list(self.pool.map(lambda part: tree.add_to(self.codes, part, scores), parts))
+
+    def close(self) -> None:
+        """End the threads."""
+        if self.pool is not None:
+            self.pool.shutdown()
 
     def _loss(self) -> float:
         """Return the mean loss of the rows kept aside; NaN without any."""
         if not len(self.held):
             return float("nan")
-        targets, scores = self.store.targets[self.held], self.scores[:, self.held]
-        if self.target.task == "regress":
-            return float(((targets - scores[0]) ** 2).mean())
-        if self.target.width == 1:
-            return float((np.logaddexp(0, scores[0]) - targets * scores[0]).mean())
-        top = scores.max(axis=0)
-        total = np.log(np.exp(scores - top).sum(axis=0)) + top
-        own = scores[targets.astype(int), np.arange(len(targets))]
-        return float((total - own).mean())
-
-
-def _start(store: CodeStore, target: TargetColumn) -> NDArray[np.float32]:
-    """Return the scores of the best constant prediction."""
-    counts, total, rows = np.zeros(max(len(target.classes), 1), np.int64), 0.0, 0
-    for first in range(0, len(store.targets), _BLOCK):
-        part = slice(first, first + _BLOCK)
-        values = store.targets[part][~store.is_held[part]]
-        if target.task == "classify":
-            counts += np.bincount(values.astype(int), minlength=len(counts))
-        total, rows = total + float(values.sum(dtype=np.float64)), rows + len(values)
-    if target.task == "regress":
-        return np.array([total / rows], np.float32)
-    if (counts == 0).any():
-        name = target.classes[int(counts.argmin())]
-        raise DataError(
-            f"no row of class {name!r} is left to learn from", hint="keep fewer rows aside"
-        )
-    logs = np.log(counts / counts.sum())
-    return (logs[1:] - logs[:1] if target.width == 1 else logs).astype(np.float32)
+        scores = self.scores[:, self.held]
+        return mean_loss(self.target, self.store.targets[self.held], scores)

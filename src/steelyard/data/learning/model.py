@@ -1,4 +1,4 @@
-"""Fitted trees with the columns that they want, in a file, and their predictions."""
+"""A fitted learner with the columns that it wants, in a file, and its predictions."""
 
 import json
 from collections.abc import Iterator
@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.data.learning.bins import FeatureBins
+from steelyard.data.learning.bayes import NaiveBayes
 from steelyard.data.learning.boosting import Boosted
+from steelyard.data.learning.forest import Forest
+from steelyard.data.learning.inputs import INPUTS, TableInputs
+from steelyard.data.learning.learners import FittedLearner
+from steelyard.data.learning.linear import LinearModel
+from steelyard.data.learning.neighbours import Neighbours
 from steelyard.data.learning.targets import TargetColumn
-from steelyard.data.learning.trees import Tree
 from steelyard.data.pack import Pack, write_pack
 from steelyard.errors import DataError
 
@@ -23,40 +27,36 @@ if TYPE_CHECKING:
 
 __all__ = ["TableModel"]
 
-_VERSION = 1
-_PARTS = ("features", "splits", "missing_left", "children", "values", "gains")
+_VERSION = 2
+_LEARNER = "learner/"
+_FITTED: dict[str, type[FittedLearner]] = {
+    item.kind: item for item in (Boosted, Forest, LinearModel, NaiveBayes, Neighbours)
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableModel:
-    """Trees that predict a column of a table from others.
+    """A learner that predicts a column of a table from others.
 
     Attributes:
-        bins: how columns become codes.
+        inputs: what columns become.
         target: what is predicted.
-        trees: the trees.
-        about: plain values that are kept beside them, such as the settings.
+        learner: what was fitted.
+        about: plain values that are kept beside it, such as the settings.
     """
 
-    bins: list[FeatureBins]
+    inputs: TableInputs
     target: TargetColumn
-    trees: Boosted
+    learner: FittedLearner
     about: dict[str, Any] = field(default_factory=dict)
 
     def scores(self, batch: "pa.RecordBatch") -> NDArray[np.float32]:
         """Return the scores of a batch [K, N]."""
-        if not self.bins:
-            return np.repeat(self.trees.start[:, None], len(batch), axis=1)
-        codes = np.stack([column.encode(batch) for column in self.bins])
-        return self.trees.score(codes, np.arange(len(batch)))
+        return self.learner.scores(self.inputs.encode(batch))
 
     def shares(self, scores: NDArray[np.floating]) -> NDArray[np.float64]:
         """Return the predicted share of each class [N, K] from scores."""
-        if self.target.width == 1:
-            share = 1 / (1 + np.exp(-scores[0].astype(np.float64)))
-            return np.stack([1 - share, share], axis=1)
-        parts = np.exp(scores.astype(np.float64) - scores.max(axis=0))
-        return (parts / parts.sum(axis=0)).T
+        return self.target.shares(scores)
 
     def predict(self, table: "DataTable") -> Iterator["pa.RecordBatch"]:
         """Predict the rows of a table.
@@ -95,10 +95,9 @@ class TableModel:
         return pa.schema([("prediction", pa.string()), (share, pa.float64())])
 
     def importances(self) -> list[tuple[str, float]]:
-        """Return columns by their share of all gain, the largest first."""
-        gains = self.trees.gains(len(self.bins)).tolist()
-        named = ((column.name, gain) for column, gain in zip(self.bins, gains, strict=True))
-        return sorted(named, key=lambda item: -item[1])
+        """Return columns by how much they count, as shares, the largest first."""
+        shares = self.inputs.shares(self.learner.weights(self.inputs.count)).tolist()
+        return sorted(zip(self.inputs.names, shares, strict=True), key=lambda item: -item[1])
 
     def save(self, path: Path) -> None:
         """Write the model to a file.
@@ -109,32 +108,18 @@ class TableModel:
         Raises:
             CapacityError: the disk is full; an older file stays.
         """
-        trees = [tree for row in self.trees.trees for tree in row]
         about = {
             "version": _VERSION,
             "kind": "table-model",
-            "columns": [{"name": item.name, "is_text": item.is_text} for item in self.bins],
-            "target": {
-                "name": self.target.name,
-                "task": self.target.task,
-                "classes": self.target.classes,
-                "hashes": [str(value) for value in self.target.hashes],
-            },
-            "best_rounds": self.trees.best_rounds,
+            "needs": self.inputs.needs,
+            "target": self.target.plain(),
+            "learner": self.learner.kind,
+            "learned": self.learner.about(),
             "about": self.about,
-        }
-        sections: dict[str, NDArray[Any]] = {
-            "about": np.frombuffer(json.dumps(about).encode(), np.uint8),
-            "start": self.trees.start,
-            "losses": np.array(self.trees.losses),
-            "sizes": np.array([len(tree.features) for tree in trees], np.int64),
-        }
-        for name in _PARTS:
-            parts = [getattr(tree, name) for tree in trees]
-            sections[name] = np.concatenate(parts) if parts else np.empty(0)
-        for place, column in enumerate(self.bins):
-            sections |= {f"{place}/{name}": values for name, values in column.arrays().items()}
-        write_pack(path, sections)
+        } | self.inputs.about()
+        own = {_LEARNER + name: values for name, values in self.learner.sections().items()}
+        told = {"about": np.frombuffer(json.dumps(about).encode(), np.uint8)}
+        write_pack(path, told | own | self.inputs.sections())
 
     @classmethod
     def open(cls, path: Path) -> "TableModel":
@@ -153,31 +138,20 @@ class TableModel:
         about = json.loads(pack["about"].tobytes()) if "about" in pack.names else {}
         if about.get("kind") != "table-model":
             raise DataError(f"{path} is no model", hint="fit one: steelyard data table fit")
-        if about["version"] != _VERSION:
-            raise DataError(f"{path} is of version {about['version']}, this reads {_VERSION}")
-        bins = []
-        for place, item in enumerate(about["columns"]):
-            begins = f"{place}/"
-            own = [name for name in pack.names if name.startswith(begins)]
-            arrays = {name.removeprefix(begins): pack[name] for name in own}
-            bins.append(FeatureBins.restored(item["name"], arrays, text=item["is_text"]))
-        told = about["target"]
-        target = TargetColumn(
-            name=told["name"],
-            task=told["task"],
-            classes=tuple(told["classes"]),
-            hashes=tuple(int(value) for value in told["hashes"]),
+        sections = {name: pack[name] for name in pack.names if name != "about"}
+        if about["version"] == 1:
+            # The first version knew boosted trees alone, whose arrays stood beside the bins.
+            own = sections
+            told = {"needs": "codes", "learner": "boosted"}
+            about |= told | {"learned": {"best_rounds": about["best_rounds"]}}
+        elif about["version"] == _VERSION:
+            parts = ((name.removeprefix(_LEARNER), name) for name in sections)
+            own = {short: sections[name] for short, name in parts if short != name}
+        else:
+            raise DataError(f"{path} is of version {about['version']}, this reads 1 to {_VERSION}")
+        return cls(
+            inputs=INPUTS[about["needs"]].restored(about, sections),
+            target=TargetColumn.of(about["target"]),
+            learner=_FITTED[about["learner"]].restored(about["learned"], own),
+            about=about["about"],
         )
-        trees = Boosted(start=np.array(pack["start"]), losses=pack["losses"].tolist())
-        trees.trees, trees.best_rounds = _trees(pack, target.width), about["best_rounds"]
-        return cls(bins=bins, target=target, trees=trees, about=about["about"])
-
-
-def _trees(pack: Pack, width: int) -> list[list[Tree]]:
-    """Return the trees of a file by round."""
-    arrays = [np.asarray(pack[name]) for name in _PARTS]
-    found, begin = [], 0
-    for size in pack["sizes"].tolist():
-        found.append(Tree(*(values[begin : begin + size] for values in arrays)))
-        begin += size
-    return [found[first : first + width] for first in range(0, len(found), width)]

@@ -40,7 +40,7 @@ class RowRoom:
         return np.asarray(mapped)
 
 
-def fill_places(is_held: NDArray[np.bool_], places: NDArray[np.int32]) -> None:
+def fill_places(is_held: NDArray[np.bool_], places: NDArray[np.uint32]) -> None:
     """Write the places that are not held into an array, some at a time.
 
     Args:

@@ -1,7 +1,7 @@
 """What is to be predicted: one of some classes, or a number."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +55,29 @@ class TargetColumn:
         hashes = columns_of(batch).hashes(place)
         at = np.minimum(np.searchsorted(known, hashes), len(known) - 1)
         return np.where(known[at] == hashes, order[at], np.nan).astype(np.float32)
+
+    def shares(self, scores: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Return the predicted share of each class [N, classes] from scores [K, N]."""
+        if self.width == 1:
+            share = 1 / (1 + np.exp(-scores[0].astype(np.float64)))
+            return np.stack([1 - share, share], axis=1)
+        parts = np.exp(scores.astype(np.float64) - scores.max(axis=0))
+        return (parts / parts.sum(axis=0)).T
+
+    def plain(self) -> dict[str, Any]:
+        """Return the target as plain values."""
+        hashes = [str(value) for value in self.hashes]
+        return {"name": self.name, "task": self.task, "classes": self.classes, "hashes": hashes}
+
+    @classmethod
+    def of(cls, told: dict[str, Any]) -> "TargetColumn":
+        """Return the target of plain values."""
+        return cls(
+            name=told["name"],
+            task=told["task"],
+            classes=tuple(told["classes"]),
+            hashes=tuple(int(value) for value in told["hashes"]),
+        )
 
 
 def find_target(

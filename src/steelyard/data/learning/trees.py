@@ -2,7 +2,7 @@
 
 import heapq
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -10,17 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.data.learning.kernels import (
-    best_splits,
-    fill_histograms,
-    part_rows,
-    score_rows,
-)
+from steelyard.data.learning.kernels import part_rows, score_rows, split_features
+from steelyard.data.learning.packing import PackScale
 
-__all__ = ["Grower", "Tree", "TreeLimits"]
+__all__ = ["Grower", "Tree", "TreeLimits", "tree_sections", "trees_of"]
 
-_ALONE = 20_000
-"""Values below which a histogram is not worth a second thread."""
+_PARTS = ("features", "splits", "missing_left", "children", "values", "gains")
+_ALONE, _SEARCH = 20_000, 500
+"""Values below which a split is not worth a second thread; the search counts as so many rows."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,7 +70,7 @@ class _OpenNode:
     number: int
     first: int
     last: int
-    histograms: NDArray[np.float64]
+    histograms: NDArray[np.int64]
     gain: float
     feature: int
     code: int
@@ -83,7 +80,7 @@ class _OpenNode:
 class Grower:
     """Grows trees on the same codes.
 
-    The result does not depend on the threads: each adds up whole features, row by row.
+    The result does not depend on the threads: sums are of whole numbers.
     """
 
     def __init__(
@@ -91,7 +88,8 @@ class Grower:
         codes: NDArray[np.uint8],
         num_codes: NDArray[np.int64],
         limits: TreeLimits,
-        threads: int,
+        pool: ThreadPoolExecutor | None = None,
+        threads: int = 1,
     ) -> None:
         """Take the codes.
 
@@ -99,38 +97,38 @@ class Grower:
             codes: uint8 [F, N].
             num_codes: codes of each feature [F].
             limits: how far trees grow.
-            threads: threads that add up features.
+            pool: threads that add up features; None works in this one.
+            threads: how many they are.
         """
         self.codes, self.num_codes, self.limits = codes, num_codes, limits
-        self._threads = threads
-        self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
-        self._free: list[NDArray[np.float64]] = []
+        self._pool, self._threads = pool, threads
+        self._free: list[NDArray[np.int64]] = []
 
     def grow(
         self,
-        rows: NDArray[np.int32],
-        gradients: NDArray[np.float32],
-        hessians: NDArray[np.float32],
-        spare: tuple[NDArray[Any], ...],
+        rows: NDArray[np.uint32],
+        packed: NDArray[np.int64],
+        scale: PackScale,
+        spare: NDArray[np.uint32],
         rate: float,
-        leaf: Callable[[NDArray[np.int32], float], None],
+        leaf: Callable[[NDArray[np.uint32], float], None],
     ) -> Tree:
         """Grow one tree.
 
         Args:
             rows: rows of the tree; reordered by leaf.
-            gradients: gradient of each of these rows; reordered as they are.
-            hessians: hessian of each; reordered too.
-            spare: arrays like these three, as room.
+            packed: gradient, hessian and count of each row of the codes in one number [N].
+            scale: what steps of these stand for.
+            spare: as many numbers as there are rows, as room.
             rate: factor of the leaves' values.
             leaf: is told the rows and the value of each leaf.
 
         Returns:
             The tree.
         """
-        self._rows, self._gradients, self._hessians = rows, gradients, hessians
-        self._spare: Any = spare
-        nodes = [self._node(0, 0, len(rows), None)]
+        self._rows, self._packed, self._scale, self._spare = rows, packed, scale, spare
+        small, found = self._searched(0, len(rows), None)
+        nodes = [_node(0, 0, len(rows), small, found[0])]
         heap = [(-nodes[0].gain, 0)]
         arrays: list[tuple[int, int, bool, int, int, float]] = [(-1, 0, False, 0, 0, 0.0)]
         leaves = 1
@@ -156,9 +154,9 @@ class Grower:
 
     def _value(self, node: _OpenNode, rate: float) -> float:
         """Return the value of a leaf."""
-        part = slice(node.first, node.last)
-        total = float(self._gradients[part].sum(dtype=np.float64))
-        weight = float(self._hessians[part].sum(dtype=np.float64))
+        slope, curve, _ = node.histograms[0].sum(axis=1).tolist()
+        total = slope * self._scale.gradient
+        weight = curve * (self._scale.hessian or 1.0)
         return -rate * total / (weight + self.limits.l2)
 
     def _split(self, node: _OpenNode, number: int) -> tuple[_OpenNode, _OpenNode]:
@@ -168,60 +166,55 @@ class Grower:
             part_rows(
                 self.codes[node.feature],
                 self._rows[part],
-                self._gradients[part],
-                self._hessians[part],
                 node.code,
                 node.missing_left,
                 self._spare,
             )
         )
         ends = ((node.first, left), (left, node.last))
-        # The larger side is what the smaller one leaves of the node.
         small = 0 if left - node.first <= node.last - left else 1
-        first = self._node(number + small, *ends[small], None)
-        other = node.histograms
-        other -= first.histograms
-        second = self._node(number + 1 - small, *ends[1 - small], other)
+        made, found = self._searched(*ends[small], node.histograms)
+        first = _node(number + small, *ends[small], made, found[0])
+        second = _node(number + 1 - small, *ends[1 - small], node.histograms, found[1])
         return (first, second) if small == 0 else (second, first)
 
-    def _node(
-        self, number: int, first: int, last: int, histograms: NDArray[np.float64] | None
-    ) -> _OpenNode:
-        """Return a node with its best split."""
-        if histograms is None:
-            histograms = self._filled(first, last)
-        found = np.zeros((len(self.codes), 3))
-        limits = self.limits
-        best_splits(histograms, self.num_codes, limits.l2, float(limits.least_rows), found)
-        feature = int(found[:, 0].argmax())
-        gain, code, missing_left = found[feature].tolist()
-        return _OpenNode(
-            number, first, last, histograms, gain, feature, int(code), bool(missing_left)
-        )
+    def _searched(
+        self, first: int, last: int, both: NDArray[np.int64] | None
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return the histograms of some rows, and the best splits of these and of the others.
 
-    def _filled(self, first: int, last: int) -> NDArray[np.float64]:
-        """Return the histograms of some rows."""
-        count = len(self.codes)
-        made = self._free.pop() if self._free else np.empty((count, 256, 3))
-        rows = self._rows[first:last].view(np.uint32)
-        given = (self.codes, rows, self._gradients[first:last])
-        given = (*given, self._hessians[first:last])
-        if self._pool is None or (last - first) * count < _ALONE:
-            fill_histograms(*given, 0, count, made)
-            return made
+        `both` are the histograms of rows and their sibling's, and become the sibling's.
+        """
+        count, limits, scale = len(self.codes), self.limits, self._scale
+        made = self._free.pop() if self._free else np.empty((count, 3, 256), np.int64)
+        found = np.zeros((2, count, 3))
+        large = both if both is not None else np.empty((0, 3, 256), np.int64)
+        given = (self.codes, self._rows[first:last], self._packed, self.num_codes)
+        steps = (scale.gradient, scale.hessian, limits.l2, float(limits.least_rows))
+        if self._pool is None or (last - first + _SEARCH) * count < _ALONE:
+            split_features(*given, *steps, 0, count, made, large, found)
+            return made, found
         cuts = np.linspace(0, count, self._threads + 1).astype(int).tolist()
         parts = [
-            self._pool.submit(fill_histograms, *given, begin, end, made)
+            self._pool.submit(split_features, *given, *steps, begin, end, made, large, found)
             for begin, end in itertools.pairwise(cuts)
         ]
         for part in parts:
             part.result()
-        return made
+        return made, found
 
-    def close(self) -> None:
-        """End the threads."""
-        if self._pool is not None:
-            self._pool.shutdown()
+
+def _node(
+    number: int,
+    first: int,
+    last: int,
+    histograms: NDArray[np.int64],
+    found: NDArray[np.float64],
+) -> _OpenNode:
+    """Return a node with its best split."""
+    feature = int(found[:, 0].argmax())
+    gain, code, missing_left = found[feature].tolist()
+    return _OpenNode(number, first, last, histograms, gain, feature, int(code), bool(missing_left))
 
 
 def _tree(arrays: list[tuple[int, int, bool, int, int, float]], values: list[float]) -> Tree:
@@ -235,3 +228,24 @@ def _tree(arrays: list[tuple[int, int, bool, int, int, float]], values: list[flo
         np.array(values, np.float32),
         np.array(gains, np.float32),
     )
+
+
+def tree_sections(trees: list[Tree]) -> dict[str, NDArray[Any]]:
+    """Return trees as arrays by name: their nodes behind each other, and how many each has."""
+    found: dict[str, NDArray[Any]] = {
+        "sizes": np.array([len(tree.features) for tree in trees], np.int64)
+    }
+    for name in _PARTS:
+        parts = [getattr(tree, name) for tree in trees]
+        found[name] = np.concatenate(parts) if parts else np.empty(0)
+    return found
+
+
+def trees_of(sections: Mapping[str, NDArray[Any]]) -> list[Tree]:
+    """Return the trees of arrays by name."""
+    arrays = [np.asarray(sections[name]) for name in _PARTS]
+    found, begin = [], 0
+    for size in sections["sizes"].tolist():
+        found.append(Tree(*(values[begin : begin + size] for values in arrays)))
+        begin += size
+    return found

@@ -1,5 +1,6 @@
 """Logs: lines to templates and tables, archives that are searched, sessions that stand out."""
 
+from steelyard.data.anomalies.isolation import IsolationForest
 from steelyard.data.logs.archive import Compressed, LogArchive, compress
 from steelyard.data.logs.detectors import (
     ClusterDetector,
@@ -10,7 +11,6 @@ from steelyard.data.logs.detectors import (
 )
 from steelyard.data.logs.fold import FoldedTemplates, TemplateFold
 from steelyard.data.logs.formats import KNOWN_FORMATS, LogFormat, guess_format
-from steelyard.data.logs.isolation import IsolationForest
 from steelyard.data.logs.mining import MinerOptions
 from steelyard.data.logs.parsing import ParsedLog, find_templates, write_parsed
 from steelyard.data.logs.reading import LogTable

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from steelyard.data.anomalies.residuals import residual_threshold
 from steelyard.data.logs.sessions import CountWeights
 from steelyard.errors import DataError
 
@@ -83,7 +84,7 @@ class PcaDetector:
         return cls(
             weights=weights,
             components=directions[:kept],
-            threshold=_q_alpha(variances[kept:], alpha),
+            threshold=residual_threshold(variances[kept:], alpha),
         )
 
     def score(self, counts: _Counts) -> NDArray[np.float64]:
@@ -94,19 +95,6 @@ class PcaDetector:
         """Return what the components do not explain, [sessions, templates]."""
         centred = self.weights.apply(counts)
         return centred - centred @ self.components.T @ self.components
-
-
-def _q_alpha(variances: NDArray[np.float64], alpha: float) -> float:
-    """Return the threshold of squared residuals with these variances."""
-    first, second, third = ((variances**power).sum() for power in (1, 2, 3))
-    if first <= 1e-12:
-        # Nothing is left over: any residual that is more than rounding is strange.
-        return 1e-9
-    power = 1 - 2 * first * third / (3 * second**2)
-    quantile = special.ndtri(1 - alpha)
-    inner = quantile * np.sqrt(2 * second * power**2) / first
-    inner += 1 + second * power * (power - 1) / first**2
-    return float(first * max(inner, 1e-12) ** (1 / power))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,9 +7,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from steelyard.data.anomalies.isolation import IsolationForest
 from steelyard.data.logs.detectors import ClusterDetector, InvariantDetector, PcaDetector
 from steelyard.data.logs.fold import with_content
-from steelyard.data.logs.isolation import IsolationForest
 from steelyard.data.logs.parsing import find_templates
 from steelyard.data.logs.reading import LogTable
 from steelyard.data.logs.reasons import Reason, SessionRules

@@ -1,14 +1,17 @@
-"""Clusters around means: Lloyd's algorithm or small batches, also on a sphere."""
+"""k-means: Lloyd's algorithm or small batches, also on a sphere."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
+from steelyard.data.kmeans.bounded import bounded_lloyd
+from steelyard.data.kmeans.distances import nearest, unit_rows
+from steelyard.data.kmeans.seeding import ROUNDS, far_apart, parallel_centers
 from steelyard.errors import ConfigError, DataError
 from steelyard.jit import njit
 
-__all__ = ["Clusters", "kmeans", "nearest", "unit_rows"]
+__all__ = ["Clusters", "kmeans"]
 
 _BLOCK_VALUES = 1 << 22
 
@@ -22,12 +25,15 @@ class Clusters:
         labels: nearest center of each point, int64 [N].
         inertia: sum of squared distances to the nearest center.
         iterations: passes over the points, or batches.
+        passes: times that all points were read, with first centers and labels; a sample or batches
+            count by their share of the points.
     """
 
     centers: np.ndarray
     labels: np.ndarray
     inertia: float
     iterations: int
+    passes: float = 0.0
 
 
 def kmeans(
@@ -39,8 +45,10 @@ def kmeans(
     batch_size: int | None = None,
     iterations: int = 100,
     tolerance: float = 1e-6,
-    start: Literal["far", "drawn"] | np.ndarray = "far",
+    start: Literal["far", "drawn", "parallel"] | np.ndarray = "far",
     precision: Literal["float64", "float32"] = "float64",
+    bounds: bool = False,
+    sample: int = 0,
 ) -> Clusters:
     """Place centers so that points lie close to the nearest.
 
@@ -54,8 +62,15 @@ def kmeans(
         tolerance: relative gain in inertia below which passes end; batches are not ended early.
         start: "far" draws first centers far from each other, a pass over the points for each;
             "drawn" takes points at random, which for thousands of centers is nearly as good;
+            "parallel" draws about 2 K points at once in each of five passes and clusters these;
             centers [K, D] of an earlier call are moved on.
-        precision: precision of the work; "float32" takes half the memory and time.
+        precision: precision of the work; "float32" takes half the memory and time, and reads
+            points of a mapped file where they are.
+        bounds: keep bounds of distances between passes, so that points whose center cannot have
+            changed are not looked at: the same centers, faster where there are few columns.
+            Passes then end when centers move by less than the tolerance.
+        sample: points that move the centers first, drawn once; 0 for none. Few passes over all
+            points are left to do then.
 
     Returns:
         The clusters. No center is without points where there are that many different ones.
@@ -64,71 +79,46 @@ def kmeans(
         ConfigError: a number is out of range.
         DataError: points are not finite, or have length 0 where "cosine" needs a direction.
 
-    Source: Lloyd 1982; Arthur and Vassilvitskii 2007 (k-means++), section 2.2; Sculley 2010
-        (web-scale k-means), algorithm 1.
+    Source: Lloyd 1982; Bahmani et al. 2012 (arXiv 1203.6402, k-means||), algorithm 2; Hamerly 2010
+        ("Making k-means even faster"), algorithm 1; Arthur and Vassilvitskii 2007
+        (k-means++), section 2.2; Sculley 2010 (web-scale k-means), algorithm 1.
     """
     points = _checked(points, count, iterations, batch_size, precision)
     if metric == "cosine":
         points = unit_rows(points)
-    rng = np.random.default_rng(seed)
-    if isinstance(start, np.ndarray):
-        centers = start.astype(points.dtype)
-    elif start == "far":
-        centers = _far_apart(points, count, rng)
-    else:
-        centers = points[rng.choice(len(points), count, replace=False)]
-    if batch_size is None:
-        centers, done = _lloyd(points, centers, metric, iterations, tolerance)
-    else:
-        centers, done = _batches(points, centers, metric, iterations, batch_size, rng), iterations
-    labels, distances = nearest(points, centers)
-    return Clusters(centers, labels, float(distances.sum()), done)
-
-
-def nearest(points: np.ndarray, centers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Find the nearest center of each point, a block of points at a time.
-
-    Args:
-        points: [N, D].
-        centers: [K, D].
-
-    Returns:
-        Centers int64 [N], and squared distances float64 [N].
-    """
-    block = max(1, _BLOCK_VALUES // len(centers))
-    labels = np.empty(len(points), dtype=np.int64)
-    distances = np.empty(len(points))
-    norms = np.einsum("kd,kd->k", centers, centers)
-    for start in range(0, len(points), block):
-        part = points[start : start + block]
-        # |p - c|^2 without |p|^2, which does not change which center is nearest.
-        partial = norms - 2 * part @ centers.T
-        chosen = partial.argmin(axis=1)
-        labels[start : start + block] = chosen
-        found = partial[np.arange(len(part)), chosen] + np.einsum("nd,nd->n", part, part)
-        distances[start : start + block] = np.maximum(found, 0)
-    return labels, distances
-
-
-def unit_rows(points: np.ndarray) -> np.ndarray:
-    """Scale rows to length 1.
-
-    Args:
-        points: [N, D].
-
-    Returns:
-        float64 [N, D].
-
-    Raises:
-        DataError: a row is 0 and has no direction.
-    """
-    lengths = np.linalg.norm(points, axis=1)
-    if not lengths.all():
-        raise DataError(
-            f"point {int(lengths.argmin())} has length 0 and so no direction",
-            hint="leave it out, or use the euclidean metric",
+    if bounds and (metric == "cosine" or batch_size is not None):
+        raise ConfigError(
+            f"bounds with metric {metric!r} and batches of {batch_size}",
+            hint="bounds are kept by full passes with the euclidean metric",
         )
-    return points / lengths[:, None]
+    rng = np.random.default_rng(seed)
+    centers, passes = _first_centers(points, count, start, rng)
+    if sample and sample < len(points):
+        drawn = points[np.sort(rng.choice(len(points), max(sample, count), replace=False))]
+        centers, _ = _lloyd(drawn, centers, metric, iterations, tolerance)
+        passes += len(drawn) / len(points)
+    if batch_size is not None:
+        centers, done = _batches(points, centers, metric, iterations, batch_size, rng), iterations
+        passes += iterations * batch_size / len(points)
+    else:
+        move = bounded_lloyd if bounds else _lloyd
+        centers, done = move(points, centers, metric, iterations, tolerance)
+        passes += done
+    labels, distances = nearest(points, centers)
+    return Clusters(centers, labels, float(distances.sum()), done, passes + 1)
+
+
+def _first_centers(
+    points: np.ndarray, count: int, start: str | np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, float]:
+    """Return first centers, and the passes that they took."""
+    if isinstance(start, np.ndarray):
+        return start.astype(points.dtype), 0.0
+    if start == "far":
+        return far_apart(points, count, rng), float(count)
+    if start == "parallel":
+        return parallel_centers(points, count, rng), 1.0 + ROUNDS
+    return points[rng.choice(len(points), count, replace=False)], count / len(points)
 
 
 def _checked(
@@ -136,7 +126,7 @@ def _checked(
 ) -> np.ndarray:
     """Return points in the precision of the work, or refuse the arguments."""
     points = np.asarray(points, dtype=precision)
-    if points.ndim != 2 or not np.isfinite(points).all():
+    if points.ndim != 2 or not _is_finite(points):
         raise DataError(f"points {list(points.shape)} are not finite numbers [N, D]")
     if not 1 <= count <= len(points) or iterations < 1 or (batch_size or 1) < 1:
         raise ConfigError(
@@ -147,17 +137,11 @@ def _checked(
     return points
 
 
-def _far_apart(points: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw first centers, each with a chance in proportion to its squared distance from others."""
-    chosen = [int(rng.integers(len(points)))]
-    distances = nearest(points, points[chosen])[1]
-    while len(chosen) < count:
-        total = distances.sum()
-        # All points stand on centers already: any will do.
-        weights = distances / total if total > 0 else None
-        chosen.append(int(rng.choice(len(points), p=weights)))
-        distances = np.minimum(distances, nearest(points, points[chosen[-1:]])[1])
-    return points[chosen].copy()
+def _is_finite(points: np.ndarray) -> bool:
+    """Return whether all numbers are finite, some rows at a time."""
+    step = max(1, _BLOCK_VALUES // max(points.shape[1], 1))
+    blocks = (points[first : first + step] for first in range(0, len(points), step))
+    return all(np.isfinite(block).all() for block in blocks)
 
 
 def _lloyd(

@@ -1,0 +1,19 @@
+"""Clusters of the rows of a table: around means, as a mixture of normals, or by density."""
+
+from steelyard.data.clustering.clustered import ClusteredTable, ClusterOptions, cluster_table
+from steelyard.data.clustering.density import DensityClusters, density_clusters, usual_radius
+from steelyard.data.clustering.mixture import GaussianMixture, fit_mixture
+from steelyard.data.clustering.quality import davies_bouldin, silhouette
+
+__all__ = [
+    "ClusterOptions",
+    "ClusteredTable",
+    "DensityClusters",
+    "GaussianMixture",
+    "cluster_table",
+    "davies_bouldin",
+    "density_clusters",
+    "fit_mixture",
+    "silhouette",
+    "usual_radius",
+]
