@@ -121,9 +121,7 @@ class DateParts(ColumnStep):
 
         kinds = {name: schema.field(name).type for name in columns}
         bare = [
-            name
-            for name, kind in kinds.items()
-            if pa.types.is_timestamp(kind) and kind.tz is None
+            name for name, kind in kinds.items() if pa.types.is_timestamp(kind) and kind.tz is None
         ]
         return SplitDates(
             columns=tuple(columns),

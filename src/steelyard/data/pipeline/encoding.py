@@ -22,9 +22,7 @@ __all__ = ["OneHot", "OneHotColumns", "Ordinal", "OrdinalColumns", "category_pla
 _OTHER = "(other)"
 
 
-def category_places(
-    hashes: NDArray[np.uint64], known: NDArray[np.uint64]
-) -> NDArray[np.int64]:
+def category_places(hashes: NDArray[np.uint64], known: NDArray[np.uint64]) -> NDArray[np.int64]:
     """Return the place of each hash among known ones.
 
     Args:

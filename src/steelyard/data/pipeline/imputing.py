@@ -9,7 +9,13 @@ from numpy.typing import NDArray
 
 from steelyard.data.arrow import compute
 from steelyard.data.pipeline.scaling import SKETCH_SIZE, SKETCH_WHOLE, told_odd
-from steelyard.data.pipeline.step import ColumnStep, as_array, number_rows, with_columns, with_fields
+from steelyard.data.pipeline.step import (
+    ColumnStep,
+    as_array,
+    number_rows,
+    with_columns,
+    with_fields,
+)
 from steelyard.data.table.columns import is_number, is_text
 from steelyard.data.table.folds import frequent, moments, quantiles
 from steelyard.errors import ConfigError
@@ -197,7 +203,7 @@ class Impute(ColumnStep):
                 columns=tuple(columns), values=tuple(texts), marked=self.mark, warnings=odd
             )
         words = {"True": 1.0, "False": 0.0}
-        numbers = [np.nan if text is None else words.get(text, None) for text in texts]
+        numbers = [np.nan if text is None else words.get(text) for text in texts]
         values = [
             float(text) if number is None else number  # pyright: ignore[reportArgumentType]
             for text, number in zip(texts, numbers, strict=True)
@@ -219,7 +225,7 @@ class _Moded(ColumnStep):
 
     def resolved(self, schema: "pa.Schema") -> tuple[str, ...]:
         """Return the columns, all of one kind."""
-        names = super(_Moded, self).resolved(schema)
+        names = super().resolved(schema)
         if len({is_text(schema.field(name).type) for name in names}) > 1:
             raise ConfigError("Impute: columns of texts and of numbers", hint="make it two steps")
         return names

@@ -149,7 +149,7 @@ class Outliers(ColumnStep):
     ) -> BoundedColumns:
         """Return the bounds."""
         factor = self.factor or {"zscore": 3.0, "iqr": 1.5, "mad": 3.5}.get(self.rule, 0.0)
-        bounds = {name: (self.low, self.high) for name in columns}
+        bounds = dict.fromkeys(columns, (self.low, self.high))
         if self.rule == "infinite":
             bounds = dict.fromkeys(columns, (-np.inf, np.inf))
         for fold in self.folds(columns):

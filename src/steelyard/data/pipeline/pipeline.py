@@ -1,22 +1,21 @@
 """Steps that are fitted in as few passes as they allow, and then applied to any table."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from steelyard.data.pack import Pack, write_pack
 from steelyard.data.pipeline.codec import key_of, packed_steps, unpacked_steps
-from steelyard.data.pipeline.staging import Learning, Stage, StageFold, applied, next_stage
+from steelyard.data.pipeline.fitting import Passing, PipelineFitting
+from steelyard.data.pipeline.staging import applied
 from steelyard.data.pipeline.step import FittedStep, PipelineStep
 from steelyard.data.stages import hash_of
 from steelyard.data.table.fitting import ROW
 from steelyard.data.table.quarantine import Quarantine
-from steelyard.data.table.row_folds import RowCountFold
-from steelyard.data.table.selecting import narrowed
 from steelyard.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -162,7 +161,9 @@ class FittedPipeline:
         pack = Pack.open(path)
         about = json.loads(pack["about"].tobytes()) if pack.find("about") is not None else {}
         if about.get("kind") != "pipeline":
-            raise DataError(f"{path} is no pipeline", hint="fit one: steelyard data table transform")
+            raise DataError(
+                f"{path} is no pipeline", hint="fit one: steelyard data table transform"
+            )
         if about["version"] != _VERSION:
             raise DataError(f"{path} is of version {about['version']}, this reads {_VERSION}")
         return cls(
@@ -215,84 +216,15 @@ class Pipeline:
             DataError: a file cannot be read, or a step can learn nothing.
             CapacityError: the budget does not hold one part of the table with the states.
         """
-        fitting = _Fitting(self.steps, table, journal)
-        passing = {"memory": memory, "workers": workers, "cluster": cluster}
+        fitting = PipelineFitting(self.steps, table, journal)
+        passing = Passing(memory=memory, workers=workers, cluster=cluster)
         while (stage := fitting.next()) is not None:
             scan = fitting.scans + 1
             fitting.run(stage, passing, lambda num_bytes, scan=scan: done(scan, num_bytes))
-        return fitting.fitted()
-
-
-class _Fitting:
-    """A pipeline of which some steps are known."""
-
-    def __init__(
-        self, steps: Sequence[PipelineStep], table: "DataTable", journal: Path | None
-    ) -> None:
-        if not steps:
-            raise ConfigError("a pipeline needs a step")
-        self.steps, self.table, self.journal = steps, table, journal
-        self.known: dict[int, FittedStep] = {}
-        self.warnings: list[str] = []
-        self.rows = self.scans = 0
-
-    def next(self) -> Stage | None:
-        """Return the next pass; None when all steps are known."""
-        while len(self.known) < len(self.steps):
-            stage, found = next_stage(self.steps, self.known, self.table.schema)
-            self._take(found)
-            if stage.learning:
-                return stage
-            if not found:
-                raise AssertionError("no step can learn, and some are not known")
-        return None
-
-    def _take(self, found: Mapping[int, FittedStep]) -> None:
-        for place, step in found.items():
-            self.known[place] = step
-            told = getattr(step, "warnings", ())
-            self.warnings += [f"step {place + 1}: {line}" for line in told]
-
-    def run(
-        self, stage: Stage, passing: Mapping[str, Any], done: Callable[[int], None]
-    ) -> None:
-        """Read the table once, and let the steps of a pass learn."""
-        fold = StageFold(stage)
-        table = read_for(self.table, stage)
-        journal = self.journal / f"pass-{self.scans + 1}" if self.journal else None
-        folded = table.fold(fold, RowCountFold(), journal=journal, done=done, **passing)
-        results = folded.results[fold.name]
-        schema = table.schema
-        found: dict[int, FittedStep] = {}
-        for item in stage.items:
-            if not isinstance(item, Learning):
-                schema = item.schema(schema)
-                continue
-            found[item.place] = item.step.fitted(item.columns, schema, results[item.place])
-        self._take(found)
-        self.scans += 1
-        self.rows = folded.rows
-
-    def fitted(self) -> FittedPipeline:
-        """Return all steps."""
         return FittedPipeline(
-            steps=tuple(self.known[place] for place in range(len(self.steps))),
-            rows=self.rows,
-            scans=self.scans,
-            warnings=tuple(self.warnings),
+            steps=fitting.steps_known(),
+            rows=fitting.rows,
+            scans=fitting.scans,
+            warnings=tuple(fitting.warnings),
             needs_rows=any(step.needs_rows or step.rejects for step in self.steps),
         )
-
-
-def read_for(table: "DataTable", stage: Stage) -> "DataTable":
-    """Return a table with the columns alone that a pass needs, its rows numbered if it needs that.
-
-    Args:
-        table: the table.
-        stage: the pass.
-
-    Returns:
-        The table.
-    """
-    needed: DataTable = narrowed(table, stage.reads)
-    return needed.with_row_numbers() if stage.needs_rows else needed

@@ -85,15 +85,16 @@ def yeo_johnson(values: NDArray[np.float64], power: float) -> NDArray[np.float64
     Source: Yeo and Johnson 2000, "A new family of power transformations", equation 2.1.
     """
     above, below = np.maximum(values, 0), np.maximum(-values, 0)
+    upper = _bent(above, power)
+    lower = -_bent(below, 2 - power)
+    return np.where(np.isnan(values), np.nan, np.where(values < 0, lower, upper))
+
+
+def _bent(values: NDArray[np.float64], power: float) -> NDArray[np.float64]:
+    """Return ((1 + x)^power - 1) / power, and its limit at 0."""
     if abs(power) < 1e-12:
-        upper = np.log1p(above)
-    else:
-        upper = np.expm1(power * np.log1p(above)) / power
-    if abs(power - 2) < 1e-12:
-        lower = -np.log1p(below)
-    else:
-        lower = -np.expm1((2 - power) * np.log1p(below)) / (2 - power)
-    return np.where(values < 0, lower, upper) + 0 * values
+        return np.log1p(values)
+    return np.expm1(power * np.log1p(values)) / power
 
 
 def _power_of(sketch: "KllQuantiles") -> float:

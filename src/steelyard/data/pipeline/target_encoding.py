@@ -25,9 +25,7 @@ _MOST = 1 << 20
 _SALT = np.uint64(0x94D049BB133111EB)
 
 
-def fold_numbers(
-    batch: "pa.RecordBatch", by: Sequence[str], num_folds: int
-) -> NDArray[np.int64]:
+def fold_numbers(batch: "pa.RecordBatch", by: Sequence[str], num_folds: int) -> NDArray[np.int64]:
     """Return which of some folds each row is in, by the hash of its key [rows]."""
     columns = columns_of(batch)
     whole = np.full(len(batch), _SALT)
@@ -261,7 +259,7 @@ class TargetEncode(ColumnStep):
             raise ConfigError(
                 f"TargetEncode: {self.target!r} is text", hint="name the class that counts as 1"
             )
-        found = super(TargetEncode, self).resolved(schema)
+        found = super().resolved(schema)
         return tuple(name for name in found if name != self.target)
 
     @property

@@ -11,12 +11,13 @@ from steelyard.data.table.combining import beside, check_zip, rows_before, share
 from steelyard.data.table.fitting import ROW, row_ids
 from steelyard.data.table.frames import FRAME, frame_batches, frame_of, frame_parts, is_frame
 from steelyard.data.table.looking import ColumnProbe, RowBytes, look_at
+from steelyard.data.table.part_files import write_parts
 from steelyard.data.table.partitions import TableFile, TablePart, list_files
 from steelyard.data.table.quarantine import Quarantine
 from steelyard.data.table.reading import ReadLimits, read_partition, usual_limits
 from steelyard.data.table.selecting import filtered, kept_parts
 from steelyard.data.table.sources import Found
-from steelyard.data.table.writing import write_file, write_folder
+from steelyard.data.table.writing import write_file
 from steelyard.errors import ConfigError
 from steelyard.units import parse
 
@@ -111,13 +112,13 @@ class DataTable:
         )
 
     def select(self, columns: Sequence[str]) -> "DataTable":
-        """Return the table with some of its columns.
+        """Return the table with some columns; others of Parquet and Arrow files are not read.
 
         Args:
             columns: names, in the order that is wanted.
 
         Returns:
-            The table; other columns of Parquet and Arrow files are not read.
+            The table.
 
         Raises:
             ConfigError: there is no such column, or steps were added before.
@@ -153,9 +154,6 @@ class DataTable:
         Args:
             remake: is given a batch, its file, and what takes the rows that it sets aside.
             schema: columns of what it makes; their metadata tell apart how they are made.
-
-        Returns:
-            The table.
         """
         own = replace(self, steps=(), schema=schema, beside=None, source=self, remake=remake)
         return own.with_limits(self.limits)
@@ -254,13 +252,14 @@ class DataTable:
         looked = look_at(found, self.kinds, part_bytes=part_bytes)
         return replace(self, partitions=looked.partitions)
 
-    def write(self, path: Path, *, parts: str = "") -> "tuple[int, Quarantine]":
+    def write(self, path: Path, *, parts: str = "", workers: int = 1) -> "tuple[int, Quarantine]":
         """Write all rows as CSV, JSON lines, Parquet or Arrow, whole or not at all.
 
         Args:
             path: a file, the end of whose name says the format; or a folder, made or replaced.
             parts: end of the names of a folder's files, one for each part, such as ".parquet";
                 empty for one file.
+            workers: processes that write parts.
 
         Returns:
             Rows that were written, and those set aside.
@@ -270,19 +269,19 @@ class DataTable:
             DataError: a file cannot be read.
             CapacityError: the disk is full; what stood there stays.
         """
+        if parts:
+            return write_parts(self, Path(path), parts, workers)
         quarantine = Quarantine()
         each = (self.read(part, quarantine) for part in self.partitions)
-        if parts:
-            return write_folder(Path(path), parts, self.schema, each), quarantine
         return write_file(Path(path), self.schema, chain.from_iterable(each)), quarantine
 
     def with_limits(self, limits: ReadLimits) -> "DataTable":
         """Return the table whose batches are bounded so."""
-        source = self.source
-        if source is not None:
-            # Batches may become wider than what they are made of.
-            times = max(len(self.schema) / max(len(source.schema), 1), 1.0)
-            source = source.with_limits(limits.divided(times))
+        if self.source is None:
+            return replace(self, limits=limits)
+        # Batches may become wider than what they are made of.
+        times = max(len(self.schema) / max(len(self.source.schema), 1), 1.0)
+        source = self.source.with_limits(limits.divided(times))
         return replace(self, limits=limits, source=source)
 
     def read(self, partition: TablePart, quarantine: Quarantine) -> Iterator["pa.RecordBatch"]:
@@ -307,22 +306,20 @@ class DataTable:
     def _rows(self, partition: TablePart, quarantine: Quarantine) -> Iterator["pa.RecordBatch"]:
         """Read a part before any step."""
         if self.source is not None and self.remake is not None:
-            remake, path = self.remake, partition.path
-            given = self.source.read(partition, quarantine)
-            return (remake(batch, path, quarantine) for batch in given)
+            given, remake = self.source.read(partition, quarantine), self.remake
+            return (remake(batch, partition.path, quarantine) for batch in given)
         if self.beside is not None:
-            own = set(self.beside.schema.names)
-            names = [name for name in self.schema.names if name not in own]
+            others = self.beside.schema.names
+            names = [name for name in self.schema.names if name not in others]
             left = replace(self, beside=None, steps=()).select(names)
             first = rows_before(self.partitions, partition)
             return beside(self.beside, partition, left.read(partition, quarantine), first)
         if self.frame is not None:
             given = (self.frame, self.schema, partition, self.limits.batch_rows)
             return frame_batches(*given)
-        place, file = next(
-            item for item in enumerate(self.files) if item[1].path == partition.path
-        )
-        given = (partition, self.kinds, self.schema, [*file.columns], quarantine, self.limits)
+        place = [item.path for item in self.files].index(partition.path)
+        names = list(self.files[place].columns)
+        given = (partition, self.kinds, self.schema, names, quarantine, self.limits)
         batches = read_partition(*given)
         return row_ids(batches, place) if ROW in self.schema.names else batches
 
