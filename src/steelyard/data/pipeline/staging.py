@@ -85,7 +85,17 @@ def next_stage(
             walk.pass_by(place, step, fitted.get(place))
         except ConfigError as error:
             raise ConfigError(f"step {place + 1}: {error}", hint=error.hint) from error
-    return Stage(tuple(walk.items), frozenset(walk.needed), walk.needs_rows), walk.known
+    return walk.stage(), walk.known
+
+
+@dataclass(frozen=True, slots=True)
+class _Passed:
+    """A step that is applied or learns in a pass, with the columns that it reads and changes."""
+
+    item: "FittedStep | Learning"
+    step: PipelineStep
+    reads: set[str]
+    writes: set[str]
 
 
 class _Walk:
@@ -94,10 +104,8 @@ class _Walk:
     def __init__(self, schema: "pa.Schema") -> None:
         self.schema = schema
         self.given = set(schema.names)
-        self.items: list[FittedStep | Learning] = []
         self.known: dict[int, FittedStep] = {}
-        self.needed: set[str] = set()
-        self.needs_rows = False
+        self._passed: list[_Passed] = []
         # Columns that a step changes which is not known yet; whether one brings or drops columns,
         # and whether one sets rows aside.
         self._unknown: set[str] = set()
@@ -121,10 +129,26 @@ class _Walk:
             self._skip(step, fitted.columns)
             return
         # It may stand behind a step that is not known: on other columns the order is all the same.
-        self.items.append(fitted)
-        self.needs_rows |= step.needs_rows
-        self.needed |= reads & self.given
-        self.schema = fitted.schema(self.schema)
+        after = fitted.schema(self.schema)
+        writes = {*fitted.columns, *(set(after.names) - set(self.schema.names))}
+        self._passed.append(_Passed(fitted, step, reads, writes))
+        self.schema = after
+
+    def stage(self) -> Stage:
+        """Return the pass: steps that learn, and those alone that they hang on."""
+        kept: list[_Passed] = []
+        wanted: set[str] = set()
+        for passed in reversed(self._passed):
+            is_learning = isinstance(passed.item, Learning)
+            sets_aside = passed.step.rejects and bool(kept)
+            if is_learning or sets_aside or passed.writes & wanted:
+                kept.append(passed)
+                wanted |= passed.reads
+        return Stage(
+            items=tuple(passed.item for passed in reversed(kept)),
+            reads=frozenset(wanted & self.given),
+            needs_rows=any(passed.step.needs_rows for passed in kept),
+        )
 
     def _can_be_told(self, step: PipelineStep) -> bool:
         """Return whether the columns of a step can be told by now."""
@@ -135,9 +159,7 @@ class _Walk:
     def _learn(self, item: Learning, reads: set[str]) -> None:
         """Let a step learn in this pass, if the rows are by now as it would meet them."""
         if not self._is_barred and not self._unknown & reads:
-            self.items.append(item)
-            self.needed |= reads & self.given
-            self.needs_rows |= item.step.needs_rows
+            self._passed.append(_Passed(item, item.step, reads, set()))
         self._skip(item.step, item.columns)
 
     def _skip(self, step: PipelineStep, columns: Sequence[str]) -> None:
