@@ -29,6 +29,9 @@ _Sources = Annotated[
 app.command("steelyard.cli.data.drift:drift", name="drift")
 app.command("steelyard.cli.data.learning:fit", name="fit")
 app.command("steelyard.cli.data.learning:predict", name="predict")
+app.command("steelyard.cli.data.preparing:transform", name="transform")
+app.command("steelyard.cli.data.preparing:split", name="split")
+app.command("steelyard.cli.data.matching:match", name="match")
 
 
 @app.command

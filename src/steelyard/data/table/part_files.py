@@ -1,16 +1,19 @@
-"""A table written as a folder of files, one for each of its parts."""
+"""A table written as a file for each of its parts, or as one beside the rows set aside."""
 
+import csv
 from collections.abc import Iterator
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from steelyard.data.table.foldable import FoldableTable
 from steelyard.data.table.partitions import TablePart
-from steelyard.data.table.quarantine import Quarantine
-from steelyard.data.table.writing import write_file, write_folder
+from steelyard.data.table.quarantine import BadRow, Quarantine
+from steelyard.data.table.writing import checked_format, write_file, write_folder
+from steelyard.files import atomic_path
 from steelyard.parallel import stream_map
 
-__all__ = ["write_parts"]
+__all__ = ["write_parts", "write_with_quarantine"]
 
 
 def write_parts(
@@ -56,3 +59,29 @@ def _write_part(
     quarantine = Quarantine()
     path = folder / f"part-{place:05d}{end}"
     return write_file(path, table.schema, table.read(part, quarantine)), quarantine
+
+
+def write_with_quarantine(table: FoldableTable, out: Path, beside: Path) -> tuple[int, Quarantine]:
+    """Write a table to one file, and every row that is set aside to another.
+
+    Args:
+        table: the table.
+        out: file of the good rows; the end of its name says the format.
+        beside: CSV file of the rows set aside, with file, row, field, value and reason.
+
+    Returns:
+        Rows that were written, and those set aside.
+
+    Raises:
+        ConfigError: the end of the name is of no format.
+        DataError: a file cannot be read.
+        CapacityError: the disk is full; older files stay.
+    """
+    checked_format(out)
+    with atomic_path(beside) as path, path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(BadRow._fields)
+        quarantine = Quarantine(sink=writer.writerow)
+        each = (table.read(part, quarantine) for part in table.partitions)
+        rows = write_file(out, table.schema, chain.from_iterable(each))
+    return rows, quarantine
