@@ -90,7 +90,11 @@ def test_a_pass_learns_what_one_step_after_the_other_would(folder):
 
 
 def test_workers_batches_and_order_of_files_change_nothing(folder):
-    steps = (*STEPS[:3], KnnImpute(columns=("a", "b"), sample=64), TargetEncode(columns=("id",), target="y"))
+    steps = (
+        *STEPS[:3],
+        KnnImpute(columns=("a", "b"), sample=64),
+        TargetEncode(columns=("id",), target="y"),
+    )
     table = DataTable.scan(folder)
     one = Pipeline(steps).fit(table)
     assert Pipeline(steps).fit(table, workers=2).key == one.key
@@ -251,9 +255,7 @@ def test_each_class_is_shared_out_evenly():
         assert sizes["train"][name] + sizes["test"][name] == count
     # Shards in any order: each row stays where it was.
     turned = frame.sample(fraction=1.0, shuffle=True, seed=1)
-    again = split_stratified(
-        DataTable.scan(turned), given, stratify="y", by=("id",), seed=3
-    )
+    again = split_stratified(DataTable.scan(turned), given, stratify="y", by=("id",), seed=3)
     first, other = (
         set(item.tables["test"].collect()[0]["id"].to_pylist()) for item in (found, again)
     )

@@ -171,7 +171,7 @@ class _Job:
                 path = _named(self.out, name)
                 rows, quarantine = self._write_one(made, path)
                 self.written[name or "all"] = path, rows, quarantine
-                self._remember(path, training=training)
+                self._remember(path, recipe, name, training=training)
 
     def _write_one(self, made: "DataTable", path: Path) -> "tuple[int, Quarantine]":
         """Write one table, and the rows that are set aside."""
@@ -182,14 +182,19 @@ class _Job:
             return write_with_quarantine(made, path, quarantine_path(path))
         return made.write(path, parts=self.parts, workers=self.workers)
 
-    def _remember(self, path: Path, *, training: bool) -> None:
+    def _remember(
+        self, path: Path, recipe: "PipelineRecipe | None", share: str, *, training: bool
+    ) -> None:
         """Enter a file in the lineage."""
         if self.lineage is None or self.saved is None:
             return
+        from steelyard.config import to_plain
         from steelyard.data.governance import Lineage
 
         inputs = [Path(item.path) for item in self.table.files]
-        Lineage(self.lineage).record(path, inputs, pipeline=self.saved, training=training)
+        rule = to_plain(recipe.split) if recipe is not None and recipe.split else None
+        how = {"training": training, "split": rule, "share": share}
+        Lineage(self.lineage).record(path, inputs, pipeline=self.saved, **how)
 
     def sections(self, pipeline: "FittedPipeline") -> list[Section]:
         """Return the page."""
@@ -336,9 +341,7 @@ def split(
 
     table = scanned(sources, kinds_of(types))
     key = tuple(name.strip() for name in by.split(",") if name.strip())
-    rule = SplitRule(
-        shares=_shares_of(shares), by=key, stratify=stratify, time=time, seed=seed
-    )
+    rule = SplitRule(shares=_shares_of(shares), by=key, stratify=stratify, time=time, seed=seed)
     found = rule.split(table, memory=memory or None)
     written: dict[str, tuple[Path, int, int]] = {}
     with progress("split", quiet=json):
