@@ -50,6 +50,7 @@ NOUNS: tuple[tuple[str, str], ...] = (
     ("communities", "Index a network once; find the community around accounts at once."),
     ("pack", "Keep tables as steelpack files, look into them, choose a format."),
     ("lake", "Find tables of a lake that lie in others, and delete what can be rebuilt."),
+    ("govern", "Check anonymity, answer with noise on a budget, erase keys, audit, find bias."),
     ("itemsets", "Find what occurs together in baskets, rules between items, and what that takes."),
 )
 """Nouns with verbs of their own, each an `app` in its file, and one line of help."""

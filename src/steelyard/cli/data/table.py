@@ -33,6 +33,9 @@ app.command("steelyard.cli.data.comparing:compare", name="compare")
 app.command("steelyard.cli.data.clusters:cluster", name="cluster")
 app.command("steelyard.cli.data.clusters:reduce", name="reduce")
 app.command("steelyard.cli.data.odd_rows:detect", name="detect")
+app.command("steelyard.cli.data.preparing:transform", name="transform")
+app.command("steelyard.cli.data.preparing:split", name="split")
+app.command("steelyard.cli.data.matching:match", name="match")
 
 
 @app.command

@@ -5,6 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from steelyard.data.sketch import hash_column
 from steelyard.data.sketch.hashing import mix64
@@ -15,7 +16,7 @@ from steelyard.errors import ConfigError, DataError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["beside", "check_zip", "rows_before", "shares_of"]
+__all__ = ["beside", "check_shares", "check_zip", "key_places", "rows_before", "shares_of"]
 
 
 class ReadByParts(Protocol):
@@ -57,11 +58,7 @@ def shares_of(
     Raises:
         ConfigError: shares are negative or add up to more than 1, or there is no key.
     """
-    total = sum(shares.values())
-    if not shares or min(shares.values()) < 0 or total > 1 + 1e-9:
-        raise ConfigError(
-            f"shares are {dict(shares)}, but must be 0 or more and add up to at most 1"
-        )
+    check_shares(shares)
     if not key:
         raise ConfigError("a split needs a key", hint="name one column or several")
     steps, low = {}, 0.0
@@ -72,17 +69,46 @@ def shares_of(
     return steps
 
 
+def check_shares(shares: Mapping[str, float]) -> None:
+    """Refuse shares that are negative or add up to more than 1.
+
+    Args:
+        shares: share by name.
+
+    Raises:
+        ConfigError: they do, or there is none.
+    """
+    if not shares or min(shares.values()) < 0 or sum(shares.values()) > 1 + 1e-9:
+        raise ConfigError(
+            f"shares are {dict(shares)}, but must be 0 or more and add up to at most 1"
+        )
+
+
+def key_places(batch: "pa.RecordBatch", key: Sequence[str], seed: int) -> NDArray[np.float64]:
+    """Return where keys lie between 0 and 1, evenly and the same in any table.
+
+    Args:
+        batch: the rows.
+        key: columns of the key.
+        seed: changes where they lie.
+
+    Returns:
+        Places [rows].
+    """
+    whole = np.full(len(batch), np.uint64(seed), np.uint64)
+    for name in key:
+        whole = mix64(whole + hash_column(batch[name]))
+    # The upper 53 bits are a float's own.
+    return (whole >> np.uint64(11)).astype(np.float64) / 2.0**53
+
+
 def _kept(
     batch: "pa.RecordBatch", *, key: tuple[str, ...], seed: int, low: float, high: float
 ) -> "pa.RecordBatch":
     """Return the rows whose hash lies between two shares."""
     import pyarrow as pa
 
-    whole = np.full(len(batch), np.uint64(seed), np.uint64)
-    for name in key:
-        whole = mix64(whole + hash_column(batch[name]))
-    # The upper 53 bits are a float's own.
-    place = (whole >> np.uint64(11)).astype(np.float64) / 2.0**53
+    place = key_places(batch, key, seed)
     # Rounding must not leave a row between two shares, nor out of the last.
     top = 2.0 if high >= 1 - 1e-9 else high
     return batch.filter(pa.array((place >= low) & (place < top)))

@@ -1,15 +1,17 @@
 """Frames in memory as tables: polars, pandas, Arrow, and whatever gives Arrow's stream."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from steelyard.data.table.fitting import ROW, cast_to
 from steelyard.data.table.partitions import TablePart
 from steelyard.errors import ConfigError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["FRAME", "frame_of", "frame_parts", "is_frame"]
+__all__ = ["FRAME", "frame_batches", "frame_of", "frame_parts", "is_frame"]
 
 FRAME = "(frame)"
 """What stands for the file of rows in memory."""
@@ -72,3 +74,25 @@ def frame_parts(frame: "pa.Table", part_rows: int = _PART_ROWS) -> list[TablePar
         size = frame.nbytes * (last - first) // max(len(frame), 1)
         parts.append(TablePart(FRAME, "frame", first, last, first + 1, size, last - first))
     return parts
+
+
+def frame_batches(
+    frame: "pa.Table", schema: "pa.Schema", part: TablePart, batch_rows: int
+) -> "Iterator[pa.RecordBatch]":
+    """Return the rows of a part of a frame.
+
+    Args:
+        frame: rows in memory.
+        schema: columns that are wanted.
+        part: one of `frame_parts`.
+        batch_rows: most rows of a batch.
+
+    Yields:
+        Batches.
+    """
+    is_numbered = ROW in schema.names
+    rows = frame.select([name for name in schema.names if name != ROW])
+    first = part.first_row
+    for batch in rows.slice(part.first, part.last - part.first).to_batches(batch_rows):
+        yield cast_to(batch, schema, FRAME, first) if is_numbered else batch
+        first += len(batch)

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.data.sketch import FrequentHashes
+from steelyard.data.sketch.hashing import NULL_HASH
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -83,6 +84,24 @@ class FrequentTexts:
         pairs = zip(keys.tolist(), counts.tolist(), strict=True)
         known = [(self._texts[key], count) for key, count in pairs if key in self._texts]
         return [pair for pair in known if pair[1] > least][:most]
+
+    def entries(self, most: int) -> list[tuple[str, int]]:
+        """Return the most frequent values that are not missing, cut after 80 characters.
+
+        Args:
+            most: how many are wanted.
+
+        Returns:
+            Pairs of text and hash, the most frequent first; two may have one text once it is cut.
+        """
+        keys, counts = self.counters.counters()
+        pairs = zip(keys.tolist(), counts.tolist(), strict=True)
+        known = [
+            (self._texts[key], key)
+            for key, count in pairs
+            if key in self._texts and key != int(NULL_HASH) and count > self.error
+        ]
+        return known[:most]
 
     def hashes_by_text(self) -> dict[str, int]:
         """Return the hash of each value that is counted, by its text."""

@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import numpy as np
 
 from steelyard.data.table.counts import ReadCounts
-from steelyard.data.table.fitting import cast_to, fitted
+from steelyard.data.table.fitting import ROW, cast_to, fitted
 from steelyard.data.table.item_lines import read_item_lines
 from steelyard.data.table.partitions import TablePart, is_gzip
 from steelyard.data.table.quarantine import BadRow, Quarantine
@@ -24,6 +24,7 @@ __all__ = [
     "BATCH_ROWS",
     "BLOCK_BYTES",
     "MISSING",
+    "ROW",
     "ReadLimits",
     "column_names",
     "opened_text",
@@ -52,6 +53,21 @@ class ReadLimits:
     batch_rows: int = BATCH_ROWS
     block_bytes: int = BLOCK_BYTES
     buffer_bytes: int = 1 << 20
+
+    def divided(self, times: float) -> "ReadLimits":
+        """Return limits of batches that become some times as wide.
+
+        Args:
+            times: 1 or more.
+
+        Returns:
+            Smaller ones.
+        """
+        return ReadLimits(
+            batch_rows=max(int(self.batch_rows / times), 64),
+            block_bytes=max(int(self.block_bytes / times), 1 << 16),
+            buffer_bytes=self.buffer_bytes,
+        )
 
 
 def usual_limits(columns: int) -> ReadLimits:
@@ -323,8 +339,10 @@ def _item_lines(
 
     try:
         with _opened(partition, quarantine.reads) as file:
+            first = partition.first_row
             for batch in read_item_lines(partition, file, quarantine):
-                yield cast_to(batch, schema, partition.path)
+                yield cast_to(batch, schema, partition.path, first)
+                first += len(batch)
     except (OSError, EOFError, pa.ArrowException) as error:
         raise DataError(
             f"cannot read {partition.path}: {error}", hint="repair the file, or leave it out"
@@ -337,9 +355,11 @@ def _columnar(
     """Read row groups of Parquet and steelpack files, or batches of Arrow files."""
     import pyarrow as pa
 
+    first = partition.first_row
     try:
         for batch in _own_batches(partition, schema.names, counts, limits):
-            yield cast_to(batch, schema, partition.path)
+            yield cast_to(batch, schema, partition.path, first)
+            first += len(batch)
     except (OSError, pa.ArrowException) as error:
         raise DataError(
             f"cannot read {partition.path}: {error}", hint="repair the file, or leave it out"

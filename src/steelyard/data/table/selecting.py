@@ -1,6 +1,7 @@
 """Which row groups of Parquet files a condition can leave unread, by their statistics."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,10 +13,37 @@ from steelyard.data.table.sources import open_source
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Kept", "kept_parts"]
+__all__ = ["Kept", "filtered", "kept_parts", "narrowed"]
 
 _LONG_TEXT = 32
 """Texts in statistics that are longer may have been cut by their writer."""
+
+
+def filtered(batch: "pa.RecordBatch", *, condition: Any) -> "pa.RecordBatch":
+    """Return the rows of a batch for which an Arrow expression holds."""
+    return batch.filter(condition)
+
+
+def narrowed(table: Any, names: Collection[str]) -> Any:
+    """Return a table with the columns alone that are needed, where its steps allow that.
+
+    Args:
+        table: a `DataTable`.
+        names: columns that are needed.
+
+    Returns:
+        The table with those and the keys of its splits; itself where it has other steps.
+    """
+    import pyarrow as pa
+
+    keys = [getattr(step, "keywords", {}).get("key") for step in table.steps]
+    if table.source is not None or table.beside is not None or None in keys:
+        return table
+    needed = {*names, *(name for key in keys for name in key or ())}
+    if not needed:
+        return table
+    fields = [item for item in table.schema if item.name in needed]
+    return replace(table, schema=pa.schema(fields))
 
 
 class Kept(NamedTuple):

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from steelyard.data.table.combining import beside, check_zip, rows_before, shares_of
-from steelyard.data.table.frames import FRAME, frame_of, frame_parts, is_frame
+from steelyard.data.table.fitting import ROW, row_ids
+from steelyard.data.table.frames import FRAME, frame_batches, frame_of, frame_parts, is_frame
 from steelyard.data.table.looking import ColumnProbe, RowBytes, look_at
+from steelyard.data.table.part_files import write_parts
 from steelyard.data.table.partitions import TableFile, TablePart, list_files
 from steelyard.data.table.quarantine import Quarantine
 from steelyard.data.table.reading import ReadLimits, read_partition, usual_limits
-from steelyard.data.table.selecting import kept_parts
+from steelyard.data.table.selecting import filtered, kept_parts
 from steelyard.data.table.sources import Found
-from steelyard.data.table.writing import write_file, write_folder
+from steelyard.data.table.writing import write_file
 from steelyard.errors import ConfigError
 from steelyard.units import parse
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from steelyard.data.table.folding import Folded
 
     Step = Callable[[pa.RecordBatch], pa.RecordBatch]
+    Remake = Callable[[pa.RecordBatch, str, Quarantine], pa.RecordBatch]
 
 __all__ = ["DataTable"]
 
@@ -47,6 +50,8 @@ class DataTable:
         limits: how much is read at once.
         frame: rows that are in memory, None for files.
         beside: table whose columns stand beside those of the files.
+        source: table whose batches this one is made of; None for that of the files.
+        remake: makes a batch of this table of one of the source.
         skipped_row_groups: row groups of Parquet files that hold no row that was chosen.
     """
 
@@ -62,6 +67,8 @@ class DataTable:
     limits: ReadLimits = field(default_factory=ReadLimits)
     frame: "pa.Table | None" = None
     beside: "DataTable | None" = None
+    source: "DataTable | None" = None
+    remake: "Remake | None" = None
     skipped_row_groups: int = 0
 
     @classmethod
@@ -105,13 +112,13 @@ class DataTable:
         )
 
     def select(self, columns: Sequence[str]) -> "DataTable":
-        """Return the table with some of its columns.
+        """Return the table with some columns; others of Parquet and Arrow files are not read.
 
         Args:
             columns: names, in the order that is wanted.
 
         Returns:
-            The table; other columns of Parquet and Arrow files are not read.
+            The table.
 
         Raises:
             ConfigError: there is no such column, or steps were added before.
@@ -119,7 +126,7 @@ class DataTable:
         import pyarrow as pa
 
         self._require(columns)
-        if self.steps or self.beside is not None:
+        if self.steps or self.beside is not None or self.source is not None:
             raise ConfigError("columns are chosen before steps", hint="call select first")
         return replace(self, schema=pa.schema([self.schema.field(name) for name in columns]))
 
@@ -141,6 +148,28 @@ class DataTable:
         """
         return replace(self, steps=(*self.steps, step))
 
+    def remade(self, remake: "Remake", schema: "pa.Schema") -> "DataTable":
+        """Return a table whose batches are made of those of this one, with columns of their own.
+
+        Args:
+            remake: is given a batch, its file, and what takes the rows that it sets aside.
+            schema: columns of what it makes; their metadata tell apart how they are made.
+        """
+        own = replace(self, steps=(), schema=schema, beside=None, source=self, remake=remake)
+        return own.with_limits(self.limits)
+
+    def with_row_numbers(self) -> "DataTable":
+        """Return the table with the column `ROW`: 2^40 times the place of the file, plus the row.
+
+        Raises:
+            ConfigError: the table is made of another, or has its columns beside its own.
+        """
+        import pyarrow as pa
+
+        if self.beside is not None or self.source is not None:
+            raise ConfigError("rows are numbered before steps")
+        return replace(self, schema=pa.schema([*self.schema, pa.field(ROW, pa.int64())]))
+
     def filter(self, condition: Any) -> "DataTable":
         """Return the table with the rows for which a condition holds.
 
@@ -150,11 +179,11 @@ class DataTable:
         Returns:
             The table.
         """
-        steps = (*self.steps, partial(_filtered, condition=condition))
+        steps = (*self.steps, partial(filtered, condition=condition))
         # What other steps make of a column, statistics of the files do not tell; and rows of the
         # table beside are counted from the first part on.
-        is_plain = all(isinstance(step, partial) and step.func is _filtered for step in self.steps)
-        if is_plain and self.beside is None:
+        is_plain = all(isinstance(step, partial) and step.func is filtered for step in self.steps)
+        if is_plain and self.beside is None and self.source is None:
             kept = kept_parts(self.partitions, condition, self.schema)
             skipped = self.skipped_row_groups + kept.skipped
             return replace(self, steps=steps, partitions=kept.parts, skipped_row_groups=skipped)
@@ -223,13 +252,14 @@ class DataTable:
         looked = look_at(found, self.kinds, part_bytes=part_bytes)
         return replace(self, partitions=looked.partitions)
 
-    def write(self, path: Path, *, parts: str = "") -> "tuple[int, Quarantine]":
+    def write(self, path: Path, *, parts: str = "", workers: int = 1) -> "tuple[int, Quarantine]":
         """Write all rows as CSV, JSON lines, Parquet or Arrow, whole or not at all.
 
         Args:
             path: a file, the end of whose name says the format; or a folder, made or replaced.
             parts: end of the names of a folder's files, one for each part, such as ".parquet";
                 empty for one file.
+            workers: processes that write parts.
 
         Returns:
             Rows that were written, and those set aside.
@@ -239,15 +269,20 @@ class DataTable:
             DataError: a file cannot be read.
             CapacityError: the disk is full; what stood there stays.
         """
+        if parts:
+            return write_parts(self, Path(path), parts, workers)
         quarantine = Quarantine()
         each = (self.read(part, quarantine) for part in self.partitions)
-        if parts:
-            return write_folder(Path(path), parts, self.schema, each), quarantine
         return write_file(Path(path), self.schema, chain.from_iterable(each)), quarantine
 
     def with_limits(self, limits: ReadLimits) -> "DataTable":
         """Return the table whose batches are bounded so."""
-        return replace(self, limits=limits)
+        if self.source is None:
+            return replace(self, limits=limits)
+        # Batches may become wider than what they are made of.
+        times = max(len(self.schema) / max(len(self.source.schema), 1), 1.0)
+        source = self.source.with_limits(limits.divided(times))
+        return replace(self, limits=limits, source=source)
 
     def read(self, partition: TablePart, quarantine: Quarantine) -> Iterator["pa.RecordBatch"]:
         """Read a part.
@@ -270,25 +305,23 @@ class DataTable:
 
     def _rows(self, partition: TablePart, quarantine: Quarantine) -> Iterator["pa.RecordBatch"]:
         """Read a part before any step."""
-        import pyarrow as pa
-
+        if self.source is not None and self.remake is not None:
+            given, remake = self.source.read(partition, quarantine), self.remake
+            return (remake(batch, partition.path, quarantine) for batch in given)
         if self.beside is not None:
-            own = set(self.beside.schema.names)
-            left = replace(
-                self,
-                beside=None,
-                steps=(),
-                schema=pa.schema([item for item in self.schema if item.name not in own]),
-            )
+            others = self.beside.schema.names
+            names = [name for name in self.schema.names if name not in others]
+            left = replace(self, beside=None, steps=()).select(names)
             first = rows_before(self.partitions, partition)
             return beside(self.beside, partition, left.read(partition, quarantine), first)
         if self.frame is not None:
-            rows = self.frame.select(self.schema.names)
-            part = rows.slice(partition.first, partition.last - partition.first)
-            return iter(part.to_batches(max_chunksize=self.limits.batch_rows))
-        names = next(list(item.columns) for item in self.files if item.path == partition.path)
+            given = (self.frame, self.schema, partition, self.limits.batch_rows)
+            return frame_batches(*given)
+        place = [item.path for item in self.files].index(partition.path)
+        names = list(self.files[place].columns)
         given = (partition, self.kinds, self.schema, names, quarantine, self.limits)
-        return read_partition(*given)
+        batches = read_partition(*given)
+        return row_ids(batches, place) if ROW in self.schema.names else batches
 
     @property
     def batches(self) -> "Iterator[pa.RecordBatch]":
@@ -362,8 +395,3 @@ class DataTable:
     def num_bytes(self) -> int:
         """Size of the files."""
         return sum(item.num_bytes for item in self.files)
-
-
-def _filtered(batch: "pa.RecordBatch", *, condition: Any) -> "pa.RecordBatch":
-    """Return the rows for which a condition holds."""
-    return batch.filter(condition)

@@ -70,16 +70,13 @@ def write_file(path: Path, schema: "pa.Schema", batches: "Iterable[pa.RecordBatc
     return rows
 
 
-def write_folder(
-    folder: Path, end: str, schema: "pa.Schema", parts: "Iterable[Iterable[pa.RecordBatch]]"
-) -> int:
-    """Write a file for each part into a folder, which is put in its place when it is whole.
+def write_folder(folder: Path, end: str, write: "Callable[[Path], Iterable[int]]") -> int:
+    """Write files into a folder, which is put in its place when it is whole.
 
     Args:
         folder: the folder; one that is there is replaced if it holds nothing but tables.
         end: end of the files' names, such as ".parquet".
-        schema: columns of the batches.
-        parts: batches of each file, which are "part-00000" and so on.
+        write: writes files into the folder that it is given, and tells the rows of each.
 
     Returns:
         Rows that were written.
@@ -97,10 +94,7 @@ def write_folder(
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as beside:
         made = Path(beside) / "whole"
         made.mkdir()
-        rows = sum(
-            write_file(made / f"part-{place:05d}{end}", schema, part)
-            for place, part in enumerate(parts)
-        )
+        rows = sum(write(made))
         replace_folder(made, folder)
     return rows
 

@@ -1,0 +1,115 @@
+"""Names of steps in recipes, and of fitted steps in files."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from steelyard.config import convert
+from steelyard.data.pipeline.dates import DateParts, SplitDates
+from steelyard.data.pipeline.duplicates import Duplicates, NearDuplicates, RepeatedRows
+from steelyard.data.pipeline.encoding import OneHot, OneHotColumns, Ordinal, OrdinalColumns
+from steelyard.data.pipeline.hashing import HashedColumns, HashFeatures, TfIdf, WeighedWords
+from steelyard.data.pipeline.imputing import FilledNumbers, FilledTexts, Impute
+from steelyard.data.pipeline.neighbours import (
+    KnnImpute,
+    NearestRows,
+    RegressedColumns,
+    RidgeImpute,
+)
+from steelyard.data.pipeline.outliers import (
+    BoundedColumns,
+    Outliers,
+    RejectMissing,
+    RequiredColumns,
+)
+from steelyard.data.pipeline.pipeline import Pipeline
+from steelyard.data.pipeline.reshaping import (
+    Bin,
+    BinnedColumns,
+    Log,
+    LogColumns,
+    MappedColumns,
+    PowerColumns,
+    QuantileMap,
+    YeoJohnson,
+)
+from steelyard.data.pipeline.scaling import AffineColumns, Scale
+from steelyard.data.pipeline.selecting import Drop, DroppedColumns
+from steelyard.data.pipeline.target_encoding import TargetColumns, TargetEncode
+from steelyard.data.reduction.pca import PCA, FittedPCA
+from steelyard.errors import ConfigError
+
+__all__ = ["FITTED", "STEPS", "pipeline_of"]
+
+STEPS: dict[str, type] = {
+    "scale": Scale,
+    "log": Log,
+    "yeo-johnson": YeoJohnson,
+    "quantile-map": QuantileMap,
+    "bin": Bin,
+    "one-hot": OneHot,
+    "ordinal": Ordinal,
+    "target-encode": TargetEncode,
+    "hash": HashFeatures,
+    "tf-idf": TfIdf,
+    "date-parts": DateParts,
+    "impute": Impute,
+    "knn-impute": KnnImpute,
+    "ridge-impute": RidgeImpute,
+    "outliers": Outliers,
+    "require": RejectMissing,
+    "duplicates": Duplicates,
+    "near-duplicates": NearDuplicates,
+    "drop": Drop,
+    "pca": PCA,
+}
+"""Steps by their names in recipes."""
+
+FITTED: dict[str, type] = {
+    kind.__name__: kind
+    for kind in (
+        AffineColumns,
+        LogColumns,
+        PowerColumns,
+        MappedColumns,
+        BinnedColumns,
+        OneHotColumns,
+        OrdinalColumns,
+        TargetColumns,
+        HashedColumns,
+        WeighedWords,
+        SplitDates,
+        FilledNumbers,
+        FilledTexts,
+        NearestRows,
+        RegressedColumns,
+        BoundedColumns,
+        RequiredColumns,
+        RepeatedRows,
+        DroppedColumns,
+        FittedPCA,
+    )
+}
+"""Fitted steps by their names in files."""
+
+
+def pipeline_of(given: Sequence[Mapping[str, Any]]) -> Pipeline:
+    """Return the pipeline of plain values, as a recipe has them.
+
+    Args:
+        given: for each step its `kind`, one of `STEPS`, and its settings.
+
+    Returns:
+        The pipeline.
+
+    Raises:
+        ConfigError: a kind or a setting is unknown, or a value cannot be.
+    """
+    steps = []
+    for place, item in enumerate(given):
+        where = f"step[{place}]"
+        if not isinstance(item, Mapping) or item.get("kind") not in STEPS:
+            kind = item.get("kind") if isinstance(item, Mapping) else item
+            raise ConfigError(f"{where}: no kind {kind!r}", hint=f"kinds are {', '.join(STEPS)}")
+        settings = {name: value for name, value in item.items() if name != "kind"}
+        steps.append(convert(settings, STEPS[item["kind"]], where=where))
+    return Pipeline(steps)
