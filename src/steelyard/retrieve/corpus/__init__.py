@@ -1,0 +1,1 @@
+"""Folders of text as an index: passages with their lines, searched by words and by vectors."""
