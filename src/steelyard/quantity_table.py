@@ -305,6 +305,30 @@ _ROWS: tuple[tuple[str, str, Literal["lower", "higher", "neither"], str], ...] =
         "Most memory that one pass over a table adds to what the process held before.",
     ),
     ("scan.cost", "USD", "lower", "Price of the requests and bytes of one pass over a table."),
+    (
+        "retrieve.query_time",
+        "s",
+        "lower",
+        "Time of one search of an index of vectors on one thread, one query at a time.",
+    ),
+    (
+        "retrieve.build_time",
+        "s",
+        "lower",
+        "Time to train an index of vectors and to add all vectors, reading and saving left out.",
+    ),
+    (
+        "retrieve.memory",
+        "byte",
+        "lower",
+        "Bytes of everything that an index of vectors holds in memory.",
+    ),
+    (
+        "retrieve.recall",
+        "fraction",
+        "higher",
+        "Share of the k true nearest vectors among the k that a search returns.",
+    ),
     ("data.documents", "count", "neither", "Documents kept after cleaning and deduplication."),
     ("data.tokens", "token", "neither", "Tokens in the training shards."),
     (

@@ -8,9 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steelyard.errors import CapacityError, ConfigError, DataError
-from steelyard.retrieve import IVFPQ, IVFFastScan, IVFFlat, ProductQuantizer, open_index, shuffled
+from steelyard.retrieve import IVFPQ, IVFFastScan, IVFFlat, ProductQuantizer, open_index
 from steelyard.retrieve.cells import nearest_cells
 from steelyard.retrieve.distance import new_heap, offer, sorted_heap
+from steelyard.retrieve.native import cells
+from steelyard.retrieve.native.trial import difference
 from steelyard.retrieve.pq import train_rotation
 from steelyard.retrieve.reading import read_vectors
 from steelyard.retrieve.shuffled import CodeBlocks, byte_tables
@@ -181,18 +183,27 @@ def test_byte_tables_keep_the_order_of_distances():
     assert tables.astype(float) == pytest.approx(lifted * 255 / lifted.max(), abs=0.51)
 
 
-def test_the_scan_without_a_compiler_is_equal(monkeypatch):
-    assert shuffled._library() is None or shuffled._difference(shuffled._library()) == 0
+def test_searches_without_a_compiler_are_equal(monkeypatch, vectors):
+    library = cells._library()
+    assert library is None or difference(library) == 0
+    whole = np.rint(vectors * 4)
+    made = [IVFFlat(16, nlist=37), IVFFastScan(16, nlist=37, rerank=4)]
+    for index in made:
+        index.train(whole)
+        index.add(whole)
+    natives = [index.search(whole[:30], 9, nprobe=5) for index in made]
     monkeypatch.setenv("STEELYARD_NATIVE", "0")
-    shuffled._library.cache_clear()
+    cells._library.cache_clear()
     try:
-        assert shuffled._library() is None
-        blocks = CodeBlocks.of(np.arange(8, dtype=np.uint8).reshape(4, 2), np.array([0, 4]))
-        heap, rows = new_heap(1, 1)
-        blocks.scan(np.array([0]), np.zeros((2, 16), np.uint8), heap[0], rows[0])
-        assert rows.tolist() == [[0]]
+        assert cells._library() is None
+        for index, native in zip(made, natives, strict=True):
+            index.remove(index.add(whole[:1]))  # what was arranged for native code is forgotten
+            hits = index.search(whole[:30], 9, nprobe=5)
+            assert (hits.ids == native.ids).all()
+            assert (hits.distances == native.distances).all()
+            assert hits.stats == native.stats
     finally:
-        shuffled._library.cache_clear()
+        cells._library.cache_clear()
 
 
 def test_steps_get_better_and_end_in_the_result(vectors):

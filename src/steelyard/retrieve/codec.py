@@ -1,6 +1,7 @@
 """What a cell keeps of its vectors, and how cells are scanned: the part in which indexes differ."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -9,11 +10,36 @@ from numpy.typing import NDArray
 from steelyard.retrieve.cells import CellRows, Probes
 from steelyard.retrieve.index import Metric
 
-__all__ = ["CellCodec", "CellScanner"]
+__all__ = ["CellCodec", "CellScanner", "CodeArrays"]
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
 Columns = Mapping[str, NDArray[np.generic]]
+
+
+def _nothing() -> NDArray[np.generic]:
+    return np.empty(0, np.float32)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CodeArrays:
+    """What a codec keeps of rows, for native scans.
+
+    Attributes:
+        codec: 0 for whole vectors, 1 for codes of bytes, 2 for codes of half bytes.
+        codes: uint8 [N, parts], or blocks of 32 rows.
+        block_starts: first block of each cell and the end of the last, for half bytes.
+        centers: centers of codes [parts, 256 or 16, width].
+        extra: added to the distance of each row [N], or to each entry of a table [parts, 16].
+        factor: of inner products in tables.
+    """
+
+    codec: int = 0
+    codes: NDArray[np.generic] = field(default_factory=_nothing)
+    block_starts: NDArray[np.generic] = field(default_factory=_nothing)
+    centers: NDArray[np.generic] = field(default_factory=_nothing)
+    extra: NDArray[np.generic] = field(default_factory=_nothing)
+    factor: float = 0.0
 
 
 class CellScanner(Protocol):
@@ -31,6 +57,10 @@ class CellScanner(Protocol):
             distances: heaps [Q, K].
             ids: heaps [Q, K].
         """
+        ...
+
+    def native(self) -> CodeArrays:
+        """Return what is scanned, for native code."""
         ...
 
     def memory_bytes(self) -> dict[str, int]:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from steelyard.errors import ConfigError
 from steelyard.retrieve.cells import CellRows, Probes
+from steelyard.retrieve.codec import CodeArrays
 from steelyard.retrieve.index import Metric
 from steelyard.retrieve.ivf import IVF
 from steelyard.retrieve.pq import ProductQuantizer
@@ -146,6 +147,17 @@ class BlockScanner:
         for place, query in enumerate(queries):
             table = byte_tables(query, self._centers, self._offsets, self._factor)
             self._blocks.scan(probes.cells[place], table, distances[place], ids[place])
+
+    def native(self) -> CodeArrays:
+        """Return the blocks, and what is added to entries of tables."""
+        return CodeArrays(
+            codec=2,
+            codes=self._blocks.blocks,
+            block_starts=self._blocks.block_starts,
+            centers=self._centers,
+            extra=self._offsets,
+            factor=float(self._factor),
+        )
 
     def memory_bytes(self) -> dict[str, int]:
         """Return bytes of the blocks: codes count once as rows and once here."""

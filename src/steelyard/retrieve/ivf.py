@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.errors import ConfigError
-from steelyard.retrieve.cells import CellRows, cells_of, nearest_cells, train_centers
+from steelyard.retrieve.cells import CellRows, cells_of, train_centers
 from steelyard.retrieve.codec import CellCodec, CellScanner
-from steelyard.retrieve.distance import compare_rows, new_heap, sorted_heap
+from steelyard.retrieve.distance import new_heap
+from steelyard.retrieve.engine import CellEngine, Found, SteppedCells
 from steelyard.retrieve.index import (
     Hits,
     Metric,
@@ -19,6 +20,7 @@ from steelyard.retrieve.index import (
     checked_k,
     checked_vectors,
 )
+from steelyard.retrieve.native import native_cells
 from steelyard.retrieve.storage import write_index
 
 __all__ = ["IVF"]
@@ -88,6 +90,7 @@ class IVF:
         none = np.empty((0, dim), np.float32)
         self.rows = CellRows.empty(nlist, self._columns(none, none, np.empty(0, np.int64)))
         self._scanner: CellScanner | None = None
+        self._engine: CellEngine | None = None
 
     def __len__(self) -> int:
         """Return how many vectors there are."""
@@ -137,7 +140,7 @@ class IVF:
         turned = self.codec.turned(rows)
         cells = cells_of(turned, self.centers)
         self.rows.add(numbers, cells, self._columns(rows, turned, cells))
-        self._scanner = None
+        self._engine = None
         return numbers
 
     def _columns(self, rows: Floats, turned: Floats, cells: Ids) -> dict[str, NDArray[Any]]:
@@ -155,7 +158,7 @@ class IVF:
             DataError: a number is not there; then nothing is removed.
         """
         self.rows.remove(np.atleast_1d(np.asarray(ids, dtype=np.int64)))
-        self._scanner = None
+        self._engine = None
 
     def search_steps(
         self,
@@ -180,7 +183,21 @@ class IVF:
             ConfigError: k or nprobe is below 1, or whole vectors are wanted that are not kept.
             DataError: queries of another width, or not finite.
         """
-        yield from self._search(queries, k, nprobe, rerank, steps=True)
+        asked = checked_vectors(queries, self.dim, what="queries")
+        again = self._checked_rerank(rerank)
+        count = _checked_probes(self.nprobe if nprobe is None else nprobe, self.nlist)
+        engine, turned = self._settled(), self.codec.turned(asked)
+        probes = engine.nearest(turned, count)
+        # Where whole vectors follow, a heap keeps rows, otherwise numbers.
+        heap, ids = new_heap(len(asked), checked_k(k) * max(again, 1))
+        scanned = done = 0
+        while done < count:
+            part = probes.part(done, max(1, 2 * done))
+            scanned += engine.scan(turned, part, heap, ids, keeps_rows=again > 0)
+            done += part.cells.shape[1]
+            found = engine.finish(asked, heap, ids, k, again)
+            found.scanned = scanned
+            yield _hits(found, done * len(asked))
 
     def search(
         self,
@@ -205,57 +222,23 @@ class IVF:
             ConfigError: k or nprobe is below 1, or whole vectors are wanted that are not kept.
             DataError: queries of another width, or not finite.
         """
-        return next(self._search(queries, k, nprobe, rerank, steps=False))
-
-    def _search(
-        self,
-        queries: NDArray[np.generic],
-        k: int,
-        nprobe: int | None,
-        rerank: int | None,
-        *,
-        steps: bool,
-    ) -> Iterator[Hits]:
         asked = checked_vectors(queries, self.dim, what="queries")
         again = self._checked_rerank(rerank)
         count = _checked_probes(self.nprobe if nprobe is None else nprobe, self.nlist)
-        scanner = self._settled()
         turned = self.codec.turned(asked)
-        probes = nearest_cells(turned, self.centers, count, is_l2=self.metric == "l2")
-        heap, ids = new_heap(len(asked), checked_k(k) * max(again, 1))
-        # Where whole vectors follow, a heap keeps rows, otherwise numbers.
-        numbers = self.rows.places if again else self.rows.ids
-        scanned = done = 0
-        while done < probes.cells.shape[1]:
-            part = probes.part(done, max(1, 2 * done) if steps else probes.cells.shape[1])
-            scanner.scan(turned, part, numbers, heap, ids)
-            scanned += self.rows.counted(part.cells)
-            done += part.cells.shape[1]
-            yield self._hits(asked, heap, ids, k, again, (scanned, done * len(asked)))
+        found = self._settled().search(asked, turned, count, checked_k(k), again)
+        return _hits(found, count * len(asked))
 
-    def _hits(
-        self, asked: Floats, heap: Floats, ids: Ids, k: int, again: int, seen: tuple[int, int]
-    ) -> Hits:
-        """Return what heaps hold, compared again where that is wanted."""
-        reranked = 0
-        if again:
-            _, rows = sorted_heap(heap, ids)
-            reranked = int((rows >= 0).sum())
-            heap, ids = new_heap(len(asked), k)
-            vectors = self.rows.columns["vectors"]
-            compare_rows(asked, rows, vectors, self.rows.ids, self.metric == "l2", heap, ids)
-        distances, numbers = sorted_heap(heap, ids)
-        stats = SearchStats(scanned=seen[0], probed=seen[1], reranked=reranked)
-        if self.metric == "ip":
-            distances = -distances
-        return Hits(ids=numbers, distances=distances, stats=stats)
-
-    def _settled(self) -> CellScanner:
-        """Return the rows arranged for scans, anew where they have changed."""
+    def _settled(self) -> CellEngine:
+        """Return what searches the rows; they are arranged for it after a change."""
         self.rows.settle()
-        if self._scanner is None:
+        if self._engine is None:
             self._scanner = self.codec.scanner(self.rows, self.metric)
-        return self._scanner
+            codes = self._scanner.native()
+            self._engine = native_cells(
+                self.rows, self.centers, codes, self.metric
+            ) or SteppedCells(self.rows, self.centers, self._scanner, self.metric)
+        return self._engine
 
     def _checked_rerank(self, rerank: int | None) -> int:
         """Return how many candidates per neighbour are compared again."""
@@ -271,9 +254,12 @@ class IVF:
     def memory_bytes(self) -> dict[str, int]:
         """Return bytes by part."""
         learned = sum(values.nbytes for values in self.codec.learned().values())
+        engine = self._settled()
+        assert self._scanner is not None
         return {
             **self.rows.memory_bytes(),
-            **self._settled().memory_bytes(),
+            **self._scanner.memory_bytes(),
+            **engine.memory_bytes(),
             "centers": self.centers.nbytes,
             "codec": learned,
         }
@@ -311,3 +297,9 @@ def _checked_probes(nprobe: int, nlist: int) -> int:
     if nprobe < 1:
         raise ConfigError(f"nprobe is {nprobe}", hint="look into 1 cell or more")
     return min(nprobe, nlist)
+
+
+def _hits(found: Found, probed: int) -> Hits:
+    """Return what was found with what was done."""
+    stats = SearchStats(scanned=found.scanned, probed=probed, reranked=found.reranked)
+    return Hits(ids=found.ids, distances=found.distances, stats=stats)

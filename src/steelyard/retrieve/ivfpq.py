@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from steelyard.errors import ConfigError
 from steelyard.jit import njit
 from steelyard.retrieve.cells import CellRows, Probes, cells_of
+from steelyard.retrieve.codec import CodeArrays
 from steelyard.retrieve.distance import scan_codes
 from steelyard.retrieve.index import Metric
 from steelyard.retrieve.ivf import IVF
@@ -177,6 +178,17 @@ class CodeScanner:
             self._factor,
             distances,
             ids,
+        )
+
+    def native(self) -> CodeArrays:
+        """Return codes, and what is added to their distances."""
+        codes, extra = self._rows.columns["codes"], self._rows.columns["extra"]
+        return CodeArrays(
+            codec=1,
+            codes=codes,
+            centers=self._centers,
+            extra=np.asarray(extra, np.float32),
+            factor=float(self._factor),
         )
 
     def memory_bytes(self) -> dict[str, int]:

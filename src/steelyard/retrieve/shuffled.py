@@ -1,30 +1,17 @@
-"""Codes of 4 bits in blocks of 32 rows, scanned with one shuffle for 32 look-ups."""
+"""Codes of 4 bits in blocks of 32 rows, of which native code looks 32 up with one shuffle."""
 
-import ctypes
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.errors import BackendError
 from steelyard.jit import njit
-from steelyard.native import NativeCode, load, switched_off, typed, verdict
-from steelyard.retrieve.distance import new_heap, offer
+from steelyard.retrieve.distance import offer
 
 __all__ = ["CodeBlocks", "byte_tables"]
 
 _ROWS = 32
-_CODE = NativeCode(name="fast_scan", sources=(Path(__file__).with_name("fast_scan.cpp"),))
-_PLACE, _SIZE = ctypes.c_void_p, ctypes.c_int64
-_SIGNATURES = {
-    "steelyard_fast_scan": (
-        *(_PLACE, _PLACE, _PLACE, _PLACE, _SIZE),
-        *(_PLACE, _SIZE, _PLACE, _PLACE, _SIZE),
-    )
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +27,6 @@ class CodeBlocks:
     blocks: NDArray[np.uint8]
     block_starts: NDArray[np.int64]
     row_starts: NDArray[np.int64]
-    _places: tuple[int, int, int]
 
     @classmethod
     def of(cls, codes: NDArray[np.uint8], row_starts: NDArray[np.int64]) -> "CodeBlocks":
@@ -58,9 +44,7 @@ class CodeBlocks:
         blocks = np.zeros((int(block_starts[-1]), codes.shape[1], _ROWS // 2), np.uint8)
         _arrange(codes, row_starts, block_starts, blocks)
         starts = np.ascontiguousarray(row_starts)
-        # Asking an array for its address takes longer than scanning a block.
-        places = (blocks.ctypes.data, block_starts.ctypes.data, starts.ctypes.data)
-        return cls(blocks, block_starts, starts, places)
+        return cls(blocks, block_starts, starts)
 
     def scan(
         self,
@@ -77,11 +61,7 @@ class CodeBlocks:
             distances: heap of sums [K].
             rows: heap of rows [K].
         """
-        library = _library()
-        if library is None:
-            _scan(self.blocks, self.block_starts, self.row_starts, cells, tables, distances, rows)
-        else:
-            _native_scan(library, self, cells, tables, distances, rows)
+        _scan(self.blocks, self.block_starts, self.row_starts, cells, tables, distances, rows)
 
 
 @njit(fastmath={"reassoc", "contract", "nsz"})
@@ -145,49 +125,3 @@ def _scan(
                 code = blocks[block, part, lane % 16] >> (4 * (lane // 16))
                 total += tables[part, code & 15]
             offer(distances, rows, np.float32(total), row)
-
-
-def _native_scan(
-    library: ctypes.CDLL,
-    made: CodeBlocks,
-    cells: NDArray[np.int64],
-    tables: NDArray[np.uint8],
-    distances: NDArray[np.float32],
-    rows: NDArray[np.int64],
-) -> None:
-    library.steelyard_fast_scan(
-        *made._places,
-        *(_address(cells), len(cells), _address(tables), len(tables)),
-        *(_address(distances), _address(rows), len(rows)),
-    )
-
-
-def _address(values: NDArray[Any]) -> int:
-    # `values.ctypes.data` makes an object first and takes three times as long.
-    return values.__array_interface__["data"][0]
-
-
-@cache
-def _library() -> ctypes.CDLL | None:
-    """Load the kernel; None without a compiler, switched off, or where it finds other rows."""
-    if switched_off():
-        return None
-    try:
-        library = typed(load(_CODE), _SIGNATURES)
-    except BackendError:
-        return None
-    return library if not verdict(library, "scan", lambda: _difference(library), 0.5) else None
-
-
-def _difference(library: ctypes.CDLL) -> float:
-    """Return how many of the kept rows and sums differ from the other path's."""
-    rng = np.random.default_rng(0)
-    starts = np.array([0, 70, 70, 71, 300], np.int64)
-    made = CodeBlocks.of(rng.integers(0, 16, (300, 6), dtype=np.uint8), starts)
-    tables = rng.integers(0, 256, (6, 16), dtype=np.uint8)
-    cells = np.array([3, 0, 2, 1], np.int64)
-    heaps = [new_heap(1, 40), new_heap(1, 40)]
-    (one, own), (two, others) = ((heap[0], ids[0]) for heap, ids in heaps)
-    _native_scan(library, made, cells, tables, one, own)
-    _scan(made.blocks, made.block_starts, made.row_starts, cells, tables, two, others)
-    return float((one != two).sum() + (own != others).sum())

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from steelyard.errors import ConfigError
 from steelyard.jit import njit
 from steelyard.retrieve.cells import CellRows, Probes
+from steelyard.retrieve.codec import CodeArrays
 from steelyard.retrieve.distance import scan_vectors
 from steelyard.retrieve.index import Metric
 from steelyard.retrieve.ivf import IVF
@@ -134,6 +135,10 @@ class WholeScanner:
         """Compare queries with all vectors of their cells."""
         vectors, starts = self._rows.columns["vectors"], self._rows.starts
         _scan_cells(queries, probes.cells, starts, vectors, numbers, self._is_l2, distances, ids)
+
+    def native(self) -> CodeArrays:
+        """Return nothing beside the vectors themselves."""
+        return CodeArrays()
 
     def memory_bytes(self) -> dict[str, int]:
         """Return nothing: rows are scanned where they lie."""

@@ -16,6 +16,11 @@ VERBS: tuple[tuple[str, str, str], ...] = (
         "my.index queries.npy --vectors vectors.npy --recall 0.95",
     ),
     (
+        "calibrate",
+        "Measure how fast this machine searches and builds indexes, in about a minute.",
+        "",
+    ),
+    (
         "serve",
         "Serve indexes over HTTP: searches, new vectors, metrics; several are shards of one.",
         "my.index --port 8008",
@@ -23,7 +28,7 @@ VERBS: tuple[tuple[str, str, str], ...] = (
 )
 """Verb, one line of help, and the words of its example."""
 for name, text, example in VERBS:
-    told = f"{text}\n\nExample: steelyard retrieve {name} {example}"
+    told = f"{text}\n\nExample: steelyard retrieve {name} {example}".rstrip()
     app.command(f"steelyard.cli.retrieve.{name}:{name}", name=name, help=told)
 
 app.command(

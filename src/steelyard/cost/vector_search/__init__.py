@@ -7,14 +7,23 @@ from steelyard.cost.vector_search.options import (
     StageOptions,
     expected_scan_ratio,
 )
+from steelyard.cost.vector_search.prediction import IndexForecast, predict, stage_seconds
 from steelyard.cost.vector_search.queues import queue_cycles, queue_levels
+from steelyard.cost.vector_search.work import IndexKind, IndexShape, build_work, query_work
 
 __all__ = [
     "FpgaStages",
+    "IndexForecast",
+    "IndexKind",
+    "IndexShape",
     "SearchPoint",
     "StageModel",
     "StageOptions",
+    "build_work",
     "expected_scan_ratio",
+    "predict",
+    "query_work",
     "queue_cycles",
     "queue_levels",
+    "stage_seconds",
 ]

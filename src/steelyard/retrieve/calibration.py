@@ -1,0 +1,309 @@
+"""How fast this machine searches and builds: measured on generated indexes, fitted part by part."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steelyard.catalog.search_rates import SearchRates
+from steelyard.cost.vector_search.work import IndexShape, build_work, query_work
+from steelyard.parallel import torch_threads
+from steelyard.retrieve.cells import CellRows
+from steelyard.retrieve.fast import IVFFastScan
+from steelyard.retrieve.ivf import IVF
+from steelyard.retrieve.ivfpq import IVFPQ
+from steelyard.retrieve.native import NativeCells
+from steelyard.retrieve.pq import ProductQuantizer
+from steelyard.retrieve.whole import IVFFlat
+
+__all__ = ["TimedSearch", "empty_index", "fit_query_s", "measure_search_rates", "timed_searches"]
+
+_QUERIES, _ROUNDS, _K = 96, 3, 10
+_PROBES = (1, 4, 16, 64)
+_FEWEST_RELATIVE = 0.05
+"""Least half-width: two runs of one search are no closer."""
+_LEVEL = 0.8
+
+
+def _shapes() -> Iterator[IndexShape]:
+    """List indexes that differ in all sizes; the largest do not fit into caches."""
+    yield IndexShape(kind="flat", num_vectors=500, dim=128)
+    yield IndexShape(kind="flat", num_vectors=20_000, dim=128)
+    yield IndexShape(kind="flat", num_vectors=50_000, dim=64)
+    yield IndexShape(kind="flat", num_vectors=150_000, dim=128)
+    for count, dim, nlist in (
+        (20_000, 128, 256),
+        (20_000, 64, 1024),
+        (60_000, 256, 512),
+        (150_000, 128, 1024),
+        (150_000, 128, 4096),
+        (400_000, 64, 2048),
+    ):
+        yield IndexShape(kind="ivf", num_vectors=count, dim=dim, nlist=nlist, scan_ratio=1.0)
+    for count, dim, nlist, parts, again in (
+        (20_000, 128, 256, 16, 0),
+        (20_000, 64, 1024, 8, 4),
+        (100_000, 128, 1024, 32, 8),
+        (200_000, 128, 4096, 16, 4),
+        (400_000, 64, 512, 8, 0),
+        (2_000_000, 64, 2048, 32, 0),
+    ):
+        yield IndexShape(
+            kind="ivfpq",
+            num_vectors=count,
+            dim=dim,
+            nlist=nlist,
+            parts=parts,
+            rerank=again,
+            scan_ratio=1.0,
+        )
+    for count, dim, nlist, parts, again in (
+        (20_000, 128, 256, 64, 4),
+        (20_000, 64, 1024, 32, 16),
+        (60_000, 256, 512, 128, 8),
+        (200_000, 128, 1024, 64, 2),
+        (200_000, 128, 4096, 64, 8),
+        (2_000_000, 64, 2048, 32, 4),
+    ):
+        yield IndexShape(
+            kind="fastscan",
+            num_vectors=count,
+            dim=dim,
+            nlist=nlist,
+            parts=parts,
+            rerank=again,
+            number_bytes=1 if count > 1_000_000 else 4,
+            scan_ratio=1.0,
+        )
+
+
+_BUILDS = (
+    IndexShape(kind="ivf", num_vectors=20_000, dim=64, nlist=128),
+    IndexShape(kind="ivf", num_vectors=60_000, dim=128, nlist=512),
+    IndexShape(kind="ivf", num_vectors=100_000, dim=32, nlist=1024),
+    IndexShape(kind="ivfpq", num_vectors=20_000, dim=64, nlist=128, parts=8),
+    IndexShape(kind="ivfpq", num_vectors=60_000, dim=128, nlist=256, parts=16),
+    IndexShape(kind="fastscan", num_vectors=20_000, dim=64, nlist=128, parts=32, rerank=4),
+    IndexShape(kind="fastscan", num_vectors=60_000, dim=128, nlist=512, parts=64, rerank=4),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TimedSearch:
+    """Time of a query that was measured.
+
+    Attributes:
+        shape: the index.
+        nprobe: cells that were looked into.
+        k: neighbours.
+        query_s: median over rounds of the seconds per query.
+    """
+
+    shape: IndexShape
+    nprobe: int
+    k: int
+    query_s: float
+
+
+def empty_index(shape: IndexShape) -> IVF:
+    """Return an index of some sizes that holds nothing yet."""
+    if shape.kind in ("flat", "ivf"):
+        kind = "uint8" if shape.number_bytes == 1 else "float32"
+        return IVFFlat(shape.dim, nlist=shape.nlist, store=kind)
+    if shape.kind == "ivfpq":
+        return IVFPQ(
+            shape.dim,
+            nlist=shape.nlist,
+            parts=shape.parts,
+            rerank=shape.rerank,
+            rotate=shape.rotate,
+        )
+    return IVFFastScan(shape.dim, nlist=shape.nlist, parts=shape.parts, rerank=shape.rerank or 1)
+
+
+def measure_search_rates(
+    *,
+    shapes: Sequence[IndexShape] | None = None,
+    builds: Sequence[IndexShape] = _BUILDS,
+    advance: Callable[[float, str], None] = lambda done, what: None,
+    threads: int = 2,
+) -> SearchRates:
+    """Measure searches and builds of generated indexes, and fit the seconds of each unit of work.
+
+    Args:
+        shapes: indexes that are searched, three or more of each kind; those chosen to differ in
+            all sizes when None.
+        builds: indexes that are built.
+        advance: told of the share of indexes that are done, and what comes next.
+        threads: threads of a build; searches run on one.
+
+    Returns:
+        The rates.
+    """
+    began_s = time.perf_counter()
+    when_s = time.time()
+    searched: list[TimedSearch] = []
+    chosen = list(_shapes() if shapes is None else shapes)
+    steps = len(chosen) + len(builds)
+    native = False
+    with torch_threads(1):
+        for place, shape in enumerate(chosen):
+            advance(place / steps, f"search {shape.kind} of {shape.num_vectors:,}")
+            index = _generated(shape)
+            native = isinstance(index._settled(), NativeCells)
+            searched += timed_searches(index, shape, _PROBES)
+    built: list[tuple[IndexShape, float]] = []
+    with torch_threads(threads):
+        for place, shape in enumerate(builds):
+            done = (len(chosen) + place) / steps
+            advance(done, f"build {shape.kind} of {shape.num_vectors:,}")
+            built.append((shape, _build_s(shape)))
+    query_s, query_relative = {}, {}
+    for kind in dict.fromkeys(item.shape.kind for item in searched):
+        own = [item for item in searched if item.shape.kind == kind]
+        query_s[kind], query_relative[kind] = fit_query_s(own)
+    build_s, build_relative = _fitted(
+        [build_work(shape) for shape, _ in built],
+        [took for _, took in built],
+        [str(shape) for shape, _ in built],
+    )
+    return SearchRates(
+        query_s=query_s,
+        build_s=build_s,
+        query_relative=query_relative,
+        build_relative=build_relative,
+        threads=threads,
+        native=native,
+        time_s=when_s,
+        duration_s=time.perf_counter() - began_s,
+    )
+
+
+def fit_query_s(searched: Sequence[TimedSearch]) -> tuple[dict[str, float], float]:
+    """Fit the seconds of each unit of work of a query.
+
+    Args:
+        searched: times of one kind of index.
+
+    Returns:
+        Seconds per unit by part, none negative, and the half-width of an 80 % interval.
+    """
+    work = [query_work(item.shape, item.nprobe, item.k) for item in searched]
+    groups = [str(item.shape) for item in searched]
+    return _fitted(work, [item.query_s for item in searched], groups)
+
+
+def timed_searches(
+    index: IVF, shape: IndexShape, probes: Sequence[int], *, k: int = _K, seed: int = 1
+) -> list[TimedSearch]:
+    """Time searches of an index, one query at a time, over several numbers of cells.
+
+    Args:
+        index: index with vectors.
+        shape: its sizes.
+        probes: cells to look into; numbers above those that there are are left out.
+        k: neighbours.
+        seed: seed of the queries, which are other ones in every round.
+
+    Returns:
+        Times.
+    """
+    rng = np.random.default_rng(seed)
+    found = []
+    for nprobe in probes:
+        if nprobe > shape.nlist:
+            break
+        rounds = []
+        for _ in range(_ROUNDS + 1):
+            queries = rng.random((_QUERIES, shape.dim), np.float32) * 255
+            began_s = time.perf_counter()
+            for query in queries:
+                index.search(query, k, nprobe=nprobe)
+            rounds.append((time.perf_counter() - began_s) / _QUERIES)
+        took_s = float(np.median(rounds[1:]))
+        found.append(TimedSearch(shape=shape, nprobe=nprobe, k=k, query_s=took_s))
+    return found
+
+
+def _generated(shape: IndexShape) -> IVF:
+    """Return an index whose vectors, centers and codes are drawn at random: times are the same."""
+    rng = np.random.default_rng(0)
+    index = empty_index(shape)
+    count = shape.num_vectors
+    index.centers = rng.random((shape.nlist, shape.dim), np.float32) * 255
+    columns: dict[str, NDArray[np.generic]] = {}
+    if shape.rerank or not shape.code_centers:
+        columns["vectors"] = _numbers(rng, count, shape)
+    if shape.code_centers:
+        width = shape.dim // shape.parts
+        drawn = rng.random((shape.parts, shape.code_centers, width), np.float32) * 255
+        index.codec.quantizer = ProductQuantizer(drawn)
+        columns["codes"] = rng.integers(0, shape.code_centers, (count, shape.parts), dtype=np.uint8)
+    if shape.kind == "ivfpq":
+        columns["extra"] = rng.random(count, np.float32)
+    cells = rng.integers(0, shape.nlist, count)
+    index.rows = CellRows.empty(shape.nlist, columns)
+    index.rows.add(np.arange(count), cells, columns)
+    return index
+
+
+def _numbers(
+    rng: np.random.Generator, count: int, shape: IndexShape
+) -> NDArray[np.uint8] | NDArray[np.float32]:
+    """Return random vectors."""
+    if shape.number_bytes == 1:
+        return rng.integers(0, 256, (count, shape.dim), dtype=np.uint8)
+    return rng.random((count, shape.dim), np.float32) * 255
+
+
+def _build_s(shape: IndexShape) -> float:
+    """Build an index of random vectors; return the seconds."""
+    vectors = _numbers(np.random.default_rng(2), shape.num_vectors, shape)
+    index = empty_index(shape)
+    began_s = time.perf_counter()
+    index.train(vectors)
+    index.add(vectors)
+    index.memory_bytes()  # what waits to be sorted into cells is
+    return time.perf_counter() - began_s
+
+
+def _fitted(
+    work: Sequence[dict[str, float]], took_s: Sequence[float], groups: Sequence[str]
+) -> tuple[dict[str, float], float]:
+    """Fit seconds per unit, with the smallest relative errors; what none needs takes none.
+
+    Args:
+        work: units by part of each measurement.
+        took_s: seconds of each.
+        groups: measurements of one index share a name.
+
+    Returns:
+        Seconds per unit, and the half-width of the interval: each index is forecast from the
+        others.
+    """
+    parts = list(work[0])
+    units = np.array([[item[part] for part in parts] for item in work])
+    seconds = np.asarray(took_s)
+    found = _solved(units, seconds)
+    names = np.array(groups)
+    ratios = []
+    for name in dict.fromkeys(groups):
+        is_left_out = names == name
+        if len(set(groups)) < 3:
+            break
+        other = _solved(units[~is_left_out], seconds[~is_left_out])
+        ratios += (units[is_left_out] @ other / seconds[is_left_out]).tolist()
+    apart = np.abs(np.log(np.maximum(ratios, 1e-3))) if ratios else np.array([0.5])
+    relative = float(np.expm1(np.quantile(apart, _LEVEL)))
+    return dict(zip(parts, found.tolist(), strict=True)), max(relative, _FEWEST_RELATIVE)
+
+
+def _solved(units: NDArray[np.float64], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the seconds per unit."""
+    from scipy.optimize import nnls
+
+    scales = np.maximum(units.max(axis=0), 1e-300)
+    found, _ = nnls(units / scales / seconds[:, None], np.ones(len(seconds)))
+    return found / scales
