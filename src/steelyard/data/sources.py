@@ -10,7 +10,7 @@ from pathlib import Path
 
 from steelyard.errors import DataError
 
-__all__ = ["TEXT_SUFFIXES", "TextFile", "count_others", "default_sources", "list_files"]
+__all__ = ["TEXT_SUFFIXES", "TextFile", "default_sources", "list_files", "other_files"]
 
 TEXT_SUFFIXES = frozenset(
     (
@@ -143,21 +143,20 @@ def list_files(
     return list(found.values())
 
 
-def count_others(sources: list[Path], suffixes: frozenset[str]) -> int:
-    """Count the files of folders that `list_files` leaves out for their endings.
+def other_files(sources: list[Path], suffixes: frozenset[str]) -> Iterator[Path]:
+    """Yield the files of folders that `list_files` leaves out for their endings.
 
     Args:
         sources: files and folders.
         suffixes: endings that are listed.
 
-    Returns:
-        How many there are; hidden ones and those in skipped folders do not count.
+    Yields:
+        Files; hidden ones and those in skipped folders are left out here too.
     """
-    return sum(
-        os.path.splitext(name)[1].lower() not in suffixes  # noqa: PTH122
-        for source in sources
-        for _, name in _names(Path(source), _SKIPPED_FOLDERS)
-    )
+    for source in sources:
+        for root, name in _names(Path(source), _SKIPPED_FOLDERS):
+            if os.path.splitext(name)[1].lower() not in suffixes:  # noqa: PTH122
+                yield Path(root, name)
 
 
 def _files_of(source: Path, suffixes: frozenset[str]) -> list[Path]:

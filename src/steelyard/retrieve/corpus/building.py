@@ -21,13 +21,13 @@ from steelyard.retrieve.datastore.shape import StoreShape
 from steelyard.retrieve.text.encoder import LatentEncoder
 from steelyard.retrieve.text.weighing import Encode, WeighedFusion, weigh
 
-__all__ = ["CorpusBuild", "CorpusOptions", "build_corpus"]
+__all__ = ["CorpusBuild", "CorpusOptions", "CorpusProgress", "build_corpus"]
 
 _FITTED_TEXTS, _REFIT = 10_000, 2.0
 """Passages a latent encoder is fitted on, and growth after which it is fitted anew."""
 _SHARD_PASSAGES = 262_144
 
-Progress = Callable[[str, float], None]
+CorpusProgress = Callable[[str, float], None]
 T = TypeVar("T")
 
 
@@ -95,7 +95,7 @@ def build_corpus(
     options: CorpusOptions | None = None,
     *,
     encoder: PassageEncoder | None = None,
-    progress: Progress | None = None,
+    progress: CorpusProgress | None = None,
 ) -> CorpusBuild:
     """Build an index of texts, or bring one up to date.
 
@@ -139,7 +139,7 @@ class _Build:
         work: Path,
         options: CorpusOptions,
         encoder: PassageEncoder | None,
-        progress: Progress,
+        progress: CorpusProgress,
     ) -> None:
         self.folder, self.work, self.options = folder, work, options
         self.encoder, self.progress = encoder, progress
@@ -185,7 +185,8 @@ class _Build:
         if stamps != before or old.record.settings() != record.settings():
             return False
         self.counts["unchanged"] = len(files)
-        self.skipped.take(old.record.skipped)
+        for item in old.record.files:
+            self.skipped.take(item.skipped, item.path)
         return not self._has_grown(old.store.passages, old)
 
     def _done(self, index: CorpusIndex, known: KnownVectors | None) -> CorpusBuild:
@@ -250,32 +251,32 @@ class _Build:
                 if old and known and (known.size_bytes, known.modified_ns) == stamp:
                     self.counts["unchanged"] += 1
                     _copy(old.store.passages, known, writer)
-                    count = known.passages
+                    item = replace(known, first=first)
                 else:
                     self.counts["read"] += 1
-                    count = self._read(file, writer)
-                listed.append(
-                    CorpusFile(
-                        path=str(file.path),
-                        size_bytes=file.size_bytes,
-                        modified_ns=file.modified_ns,
-                        first=first,
-                        passages=count,
-                    )
-                )
-                first += count
+                    item = self._read(file, writer, first)
+                self.skipped.take(item.skipped, file.path)
+                listed.append(item)
+                first += item.passages
                 done += file.size_bytes
                 self.progress("read", done / total)
         return listed
 
-    def _read(self, file: TextFile, writer: PassageWriter) -> int:
-        """Write the passages of one file; return how many it has."""
-        count = 0
-        for part in read_file(file, self.skipped, self.options.text_field):
+    def _read(self, file: TextFile, writer: PassageWriter, first: int) -> CorpusFile:
+        """Write the passages of one file."""
+        count, path, left_out = 0, str(file.path), SkippedFiles()
+        for part in read_file(file, left_out, self.options.text_field):
             for passage in cut_lines(part, self.options.words):
-                writer.add(passage.text, str(file.path), (passage.first_line, passage.last_line))
+                writer.add(passage.text, path, (passage.first_line, passage.last_line))
                 count += 1
-        return count
+        return CorpusFile(
+            path=path,
+            size_bytes=file.size_bytes,
+            modified_ns=file.modified_ns,
+            first=first,
+            passages=count,
+            skipped=dict(left_out.counts),
+        )
 
     def _encoder(self, store: PassageStore, old: CorpusIndex | None) -> KnownVectors | None:
         """Return what encodes passages, with all vectors that are known."""

@@ -11,7 +11,7 @@ import msgspec
 
 from steelyard.data.clean import decode
 from steelyard.data.documents import MAX_FILE_BYTES
-from steelyard.data.sources import TEXT_SUFFIXES, TextFile, count_others, list_files
+from steelyard.data.sources import TEXT_SUFFIXES, TextFile, list_files, other_files
 from steelyard.errors import ConfigError, SteelyardError
 
 __all__ = ["CORPUS_SUFFIXES", "SkippedFiles", "TextPart", "list_corpus", "read_file"]
@@ -60,13 +60,18 @@ class SkippedFiles:
             where: file, or file and row.
             count: how many there are.
         """
-        if count:
-            self.counts[reason] += count
-            self.examples.setdefault(reason, str(where))
+        self.counts[reason] += count
+        self.examples.setdefault(reason, str(where))
 
-    def take(self, counts: Mapping[str, int]) -> None:
-        """Take over the counts of an earlier build."""
-        self.counts = Counter(counts)
+    def take(self, counts: Mapping[str, int], where: object) -> None:
+        """Add the counts of an earlier build.
+
+        Args:
+            counts: how many, by reason.
+            where: the file that they are of.
+        """
+        for reason, count in counts.items():
+            self.note(reason, where, count)
 
     def told(self) -> str:
         """Return counts in words, with an example of each."""
@@ -92,7 +97,8 @@ def list_corpus(sources: Sequence[Path], skipped: SkippedFiles) -> list[TextFile
     """
     paths = [Path(source).expanduser().resolve() for source in sources]
     files = list_files(paths, suffixes=CORPUS_SUFFIXES)
-    skipped.note("of another ending", paths[0], count_others(paths, CORPUS_SUFFIXES))
+    for path in other_files(paths, CORPUS_SUFFIXES):
+        skipped.note("of another ending", path)
     return sorted(files, key=lambda file: str(file.path))
 
 

@@ -70,6 +70,10 @@ class CorpusIndex:
         """Return how many passages there are."""
         return len(self.store)
 
+    def disk_bytes(self) -> int:
+        """Return the bytes of its files."""
+        return sum(path.stat().st_size for path in self.folder.iterdir() if path.is_file())
+
     def search(
         self, query: str, k: int = 5, *, nprobe: int | None = None
     ) -> list[CorpusAnswer]:

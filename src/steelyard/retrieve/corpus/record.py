@@ -23,6 +23,7 @@ class CorpusFile:
         modified_ns: its time stamp then.
         first: number of its first passage.
         passages: how many it has.
+        skipped: why it or some of its rows hold no text, counted.
     """
 
     path: str
@@ -30,6 +31,7 @@ class CorpusFile:
     modified_ns: int
     first: int
     passages: int
+    skipped: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
