@@ -10,7 +10,7 @@ from pathlib import Path
 
 from steelyard.errors import DataError
 
-__all__ = ["TEXT_SUFFIXES", "TextFile", "default_sources", "list_files"]
+__all__ = ["TEXT_SUFFIXES", "TextFile", "default_sources", "list_files", "other_files"]
 
 TEXT_SUFFIXES = frozenset(
     (
@@ -101,13 +101,19 @@ def default_sources() -> list[Path]:
     return first + rest
 
 
-def list_files(sources: list[Path], max_bytes: int | None = None) -> list[TextFile]:
+def list_files(
+    sources: list[Path],
+    max_bytes: int | None = None,
+    *,
+    suffixes: frozenset[str] = TEXT_SUFFIXES,
+) -> list[TextFile]:
     """List the files behind files and folders, in an order that depends on nothing but their names.
 
     Args:
         sources: files and folders. A folder's files come in the order of a hash of their names, so
             that its beginning is a sample.
         max_bytes: stop once the files listed hold this much; None for all.
+        suffixes: endings that are listed of a folder, in lower case.
 
     Returns:
         Files without repeats, hidden ones left out.
@@ -120,7 +126,7 @@ def list_files(sources: list[Path], max_bytes: int | None = None) -> list[TextFi
     found: dict[Path, TextFile] = {}
     total = 0
     for source in sources:
-        for path in _files_of(Path(source)):
+        for path in _files_of(Path(source), suffixes):
             try:
                 status = path.stat()
             except OSError:  # a broken link, or removed meanwhile
@@ -137,18 +143,34 @@ def list_files(sources: list[Path], max_bytes: int | None = None) -> list[TextFi
     return list(found.values())
 
 
-def _files_of(source: Path) -> list[Path]:
+def other_files(sources: list[Path], suffixes: frozenset[str]) -> Iterator[Path]:
+    """Yield the files of folders that `list_files` leaves out for their endings.
+
+    Args:
+        sources: files and folders.
+        suffixes: endings that are listed.
+
+    Yields:
+        Files; hidden ones and those in skipped folders are left out here too.
+    """
+    for source in sources:
+        for root, name in _names(Path(source), _SKIPPED_FOLDERS):
+            if os.path.splitext(name)[1].lower() not in suffixes:  # noqa: PTH122
+                yield Path(root, name)
+
+
+def _files_of(source: Path, suffixes: frozenset[str]) -> list[Path]:
     """Return the file itself, or a folder's text files."""
     if source.is_file():
         return [source]
     if not source.is_dir():
         raise DataError(f"no such file or folder: {source}", hint="check the path")
-    files = _in_hashed_order(source, TEXT_SUFFIXES, _SKIPPED_FOLDERS)
+    files = _in_hashed_order(source, suffixes, _SKIPPED_FOLDERS)
     if not files:
         raise DataError(
             f"no text file in folder {source}",
             hint=f"name the files themselves, or use an ending among "
-            f"{' '.join(sorted(TEXT_SUFFIXES))}",
+            f"{' '.join(sorted(suffixes))}",
         )
     return files
 
@@ -166,8 +188,13 @@ def _in_hashed_order(folder: Path, suffixes: frozenset[str], skipped: frozenset[
 
 def _walk(folder: Path, suffixes: frozenset[str], skipped: frozenset[str]) -> Iterator[Path]:
     """Yield files with one of the endings, without hidden ones and linked folders."""
+    for root, name in _names(folder, skipped):
+        if os.path.splitext(name)[1].lower() in suffixes:  # noqa: PTH122
+            yield Path(root, name)
+
+
+def _names(folder: Path, skipped: frozenset[str]) -> Iterator[tuple[str, str]]:
+    """Yield folder and name of all files, without hidden ones and linked folders."""
     for root, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name not in skipped and not name.startswith(".")]
-        for name in names:
-            if not name.startswith(".") and os.path.splitext(name)[1].lower() in suffixes:  # noqa: PTH122
-                yield Path(root, name)
+        yield from ((root, name) for name in names if not name.startswith("."))

@@ -2,14 +2,18 @@
 
 import cyclopts
 
-app = cyclopts.App(name="retrieve", help="Build indexes of vectors, search and tune them.")
+app = cyclopts.App(name="retrieve", help="Build indexes of texts or vectors, search, tune and serve them.")
 VERBS: tuple[tuple[str, str, str], ...] = (
     (
         "build",
-        "Build an index of vectors in a file: exact, in cells, or as short codes in cells.",
-        "vectors.npy --out my.index --kind ivfpq",
+        "Build an index of texts, or of the vectors in a file.",
+        "~/notes",
     ),
-    ("search", "Find the nearest vectors of each query.", "my.index queries.npy --k 10"),
+    (
+        "search",
+        "Find the passages that answer a text, or the nearest vectors of queries.",
+        '"how are backups made"',
+    ),
     (
         "tune",
         "Find the fewest cells to look into for a recall, and check them on other queries.",

@@ -1,9 +1,9 @@
-"""`steelyard retrieve build`: an index of the vectors in a file."""
+"""`steelyard retrieve build`: an index of texts, or of the vectors in a file."""
 
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import cyclopts
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, print_report
+from steelyard.cli.retrieve.build_texts import TextOptions, build_texts
 from steelyard.errors import ConfigError
 from steelyard.retrieve import IVF, IVFPQ, IVFFastScan, IVFFlat
 from steelyard.retrieve.reading import read_vectors
@@ -20,7 +21,16 @@ from steelyard.units import pretty
 
 __all__ = ["build"]
 
-Kind = Literal["flat", "ivf", "ivfpq", "fastscan"]
+Kind = Literal["auto", "flat", "ivf", "ivfpq", "fastscan", "bm25", "hybrid"]
+_VECTOR_FILES = (".npy", ".fvecs", ".bvecs", ".ivecs")
+_Sources = Annotated[
+    Path,
+    cyclopts.Parameter(
+        help="Files and folders of text (Markdown, source code, HTML, JSON lines, Parquet and so "
+        "on), or one file of vectors (.npy, .fvecs, .bvecs), whose numbers are their rows."
+    ),
+]
+"""The help of arguments that may be many stands here: it is not read from a docstring."""
 _BATCH = 50_000
 _SAMPLE_PER_CELL = 64
 
@@ -32,7 +42,9 @@ class IndexOptions:
 
     Args:
         kind: flat compares every vector and is exact; ivf looks into some cells only; ivfpq keeps
-            short codes in the cells; fastscan keeps shorter ones and compares the best again.
+            short codes in the cells; fastscan keeps shorter ones and compares the best again; of
+            texts also bm25, which scores words, and hybrid, which scores words and vectors; auto
+            is hybrid for texts, ivf for vectors.
         cells: number of cells; four times the square root of the vectors when 0.
         code_bytes: bytes of a code of ivfpq; fastscan takes a quarter of the numbers of a vector.
         rotate: rotate vectors first, so that codes lose less.
@@ -42,7 +54,7 @@ class IndexOptions:
         store: what whole vectors are kept as; uint8 for whole numbers from 0 to 255.
     """
 
-    kind: Kind = "ivf"
+    kind: Kind = "auto"
     cells: int = 0
     code_bytes: int = 16
     rotate: Switch = False
@@ -52,13 +64,15 @@ class IndexOptions:
 
     def made(self, dim: int, count: int) -> IVF:
         """Return the index without vectors."""
+        if self.kind in ("bm25", "hybrid"):
+            raise ConfigError(f"--kind {self.kind} is for texts", hint="vectors have no words")
         if self.kind == "flat":
             return IVFFlat(dim, metric=self.metric, store=self.store)
         if self.cells < 0:
             raise ConfigError(f"--cells is {self.cells}, but must be 0 or more")
         cells = min(self.cells or round(4 * count**0.5), count)
         nprobe = max(1, cells // 100)
-        if self.kind == "ivf":
+        if self.kind in ("ivf", "auto"):
             return IVFFlat(dim, nlist=cells, nprobe=nprobe, metric=self.metric, store=self.store)
         if self.kind == "fastscan":
             again = self.rerank or 8
@@ -75,26 +89,54 @@ class IndexOptions:
 
 
 def build(
-    vectors: Path,
-    *,
-    out: Path,
+    *sources: _Sources,
+    out: Path | None = None,
     options: IndexOptions | None = None,
+    texts: TextOptions | None = None,
     seed: int = 0,
+    html: Path | None = None,
     json: Switch = False,
 ) -> None:
-    """Build an index of vectors in a file: exact, in cells, or as short codes in cells.
+    """Build an index of texts, or of the vectors in a file.
 
-    Example: steelyard retrieve build vectors.npy --out my.index --kind ivfpq
+    Texts are cut into passages and searched by words and by vectors that need no model. A second
+    build of the same sources reads and encodes what has changed.
+
+    Example: steelyard retrieve build ~/notes
 
     Args:
-        vectors: .npy, .fvecs or .bvecs file; a vector's number is its row, from 0.
-        out: file for the index.
+        *sources: files and folders of text, or one file of vectors.
+        out: folder for an index of texts, one in the user's own folder when not given; file for one
+            of vectors.
         options: what the index is like.
-        seed: seed of the sample and of the first centers.
+        texts: how texts are cut and encoded.
+        seed: seed of samples, first centers and made queries.
+        html: file for a page with all that is printed.
         json: print JSON instead of a table.
     """
+    given = options or IndexOptions()
+    if not sources:
+        raise ConfigError("nothing is named", hint="steelyard retrieve build FOLDER")
+    if not any(source.suffix in _VECTOR_FILES and not source.is_dir() for source in sources):
+        if given.kind == "fastscan":
+            raise ConfigError("--kind fastscan is for vectors", hint="texts: flat, ivf or ivfpq")
+        wanted = texts or TextOptions()
+        build_texts(sources, out, given.kind, wanted, seed=seed, html=html, json=json)
+        return
+    if len(sources) > 1 or out is None:
+        raise ConfigError(
+            f"{len(sources)} sources with vectors, --out {out}",
+            hint="give one file of vectors and --out FILE",
+        )
+    _build_vectors(sources[0], out, given, seed=seed, html=html, json=json)
+
+
+def _build_vectors(
+    vectors: Path, out: Path, options: IndexOptions, *, seed: int, html: Path | None, json: bool
+) -> None:
+    """Build an index of the vectors in a file."""
     rows = read_vectors(vectors)
-    index = (options or IndexOptions()).made(rows.shape[1], len(rows))
+    index = options.made(rows.shape[1], len(rows))
     began_s = time.perf_counter()
     with progress("build", total=float(len(rows)), quiet=json) as advance:
         index.train(_sample(rows, index.nlist, seed), seed=seed)
@@ -104,7 +146,7 @@ def build(
             advance(float(first + len(part)), f"{first + len(part):,} vectors")
         index.save(out)
     took_s = time.perf_counter() - began_s
-    _show(index, out, took_s, json)
+    _show(index, out, took_s, html, json)
     if not json:
         say_next("retrieve", "search", out, "queries.npy")
 
@@ -118,7 +160,7 @@ def _sample(rows: NDArray[np.generic], cells: int, seed: int) -> NDArray[np.gene
     return rows[np.sort(places)]
 
 
-def _show(index: IVF, out: Path, took_s: float, json: bool) -> None:
+def _show(index: IVF, out: Path, took_s: float, html: Path | None, json: bool) -> None:
     """Print what was built."""
     memory = index.memory_bytes()
     total = sum(memory.values())
@@ -137,4 +179,4 @@ def _show(index: IVF, out: Path, took_s: float, json: bool) -> None:
         "memory_bytes": memory,
         "seconds": took_s,
     }
-    print_report(page, json=json, values=values)
+    print_report(page, json=json, html=html, values=values)

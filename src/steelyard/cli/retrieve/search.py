@@ -1,12 +1,15 @@
-"""`steelyard retrieve search`: the nearest vectors of queries."""
+"""`steelyard retrieve search`: passages that answer a text, or the nearest vectors of queries."""
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import cyclopts
 import numpy as np
 
 from steelyard.cli.output import Switch, print_report
+from steelyard.cli.retrieve.build_texts import latest_index
+from steelyard.cli.retrieve.search_texts import is_text_index, search_texts
 from steelyard.errors import ConfigError
 from steelyard.files import atomic_path
 from steelyard.retrieve import Hits, open_index
@@ -17,33 +20,63 @@ from steelyard.units import pretty
 __all__ = ["hit_table", "hit_values", "search"]
 
 _SHOWN = 10
+_Words = Annotated[
+    str,
+    cyclopts.Parameter(
+        help="A text to look for; or the file of an index of vectors and a .npy, .fvecs or .bvecs "
+        "file of queries."
+    ),
+]
+"""The help of arguments that may be many stands here: it is not read from a docstring."""
 
 
 def search(
-    index: Path,
-    queries: Path,
-    *,
+    *words: _Words,
+    index: Path | None = None,
     k: int = 10,
     nprobe: int = 0,
     rerank: int | None = None,
     out: Path | None = None,
     json: Switch = False,
 ) -> None:
-    """Find the nearest vectors of each query.
+    """Find the passages that answer a text, or the nearest vectors of queries.
 
-    Example: steelyard retrieve search my.index queries.npy --k 10 --nprobe 32
+    Example: steelyard retrieve search "how are backups made"
 
     Args:
-        index: file that `steelyard retrieve build` wrote.
-        queries: .npy, .fvecs or .bvecs file.
-        k: neighbours of each query.
+        *words: a text to look for; or an index and a file of queries.
+        index: folder of an index of texts; the one that was built last when not given.
+        k: passages or neighbours of each query.
         nprobe: cells to look into; as many as the index was told to when 0.
         rerank: candidates per neighbour that are compared again by whole vectors.
-        out: .npz file for the arrays ids and distances, one row per query.
+        out: .npz file for the arrays ids and distances of vectors, one row per query.
         json: print JSON instead of tables: all hits of up to 1,000 queries.
     """
     if nprobe < 0:
         raise ConfigError(f"--nprobe is {nprobe}, but must be 0 or more")
+    first = Path(words[0]).expanduser() if words else Path()
+    if index is None and len(words) > 1 and first.is_file():
+        if len(words) > 2:
+            raise ConfigError(f"{len(words)} words", hint="give an index and one file of queries")
+        _search_vectors(first, Path(words[1]), k, nprobe, rerank, out, json)
+        return
+    # A folder with an index in front of the text names it as --index does.
+    is_named = index is None and len(words) > 1 and is_text_index(first)
+    folder = first if is_named else (index or latest_index())
+    told = " ".join(words[1:] if is_named else words)
+    search_texts(folder, [told] if told else [], k=k, nprobe=nprobe, json=json)
+
+
+def _search_vectors(
+    index: Path,
+    queries: Path,
+    k: int,
+    nprobe: int,
+    rerank: int | None,
+    out: Path | None,
+    json: bool,
+) -> None:
+    """Find the nearest vectors of each query."""
     found = open_index(index)
     asked = np.asarray(read_vectors(queries))
     began_s = time.perf_counter()

@@ -47,13 +47,15 @@ class PassageWriter:
         self._block_bytes = self._blocks = 0
         self._firsts: list[int] = []
         self._of_passage: list[int] = []
+        self._lines: list[tuple[int, int]] = []
 
-    def add(self, text: str, source: str) -> int:
+    def add(self, text: str, source: str, lines: tuple[int, int] = (0, 0)) -> int:
         """Write a passage.
 
         Args:
             text: a text with a word at least.
             source: name of what it was cut from.
+            lines: first and last line that it stands on there, from 1; 0 where there are none.
 
         Returns:
             Its number.
@@ -67,6 +69,7 @@ class PassageWriter:
         self._texts.append(raw)
         self._block_bytes += len(raw)
         self._of_passage.append(self._sources.setdefault(source, len(self._sources)))
+        self._lines.append(lines)
         if self._block_bytes >= _BLOCK_BYTES:
             self._write_block()
         return len(self._of_passage) - 1
@@ -78,6 +81,7 @@ class PassageWriter:
         names = [name.encode() for name in self._sources]
         self._pack.add("firsts", np.array(self._firsts, np.int64))
         self._pack.add("source_of", np.array(self._of_passage, np.int32))
+        self._pack.add("lines", np.array(self._lines, np.int32).reshape(-1, 2))
         self._pack.add("sources", np.frombuffer(b"".join(names), np.uint8))
         self._pack.add("source_ends", np.cumsum([len(name) for name in names], dtype=np.int64))
 
@@ -138,6 +142,9 @@ class PassageStore:
         begins = [0, *ends[:-1]]
         self.sources = [raw[a:b].decode() for a, b in zip(begins, ends, strict=True)]
         self._blocks: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        # Stores of earlier versions know no lines.
+        has_lines = self._pack.find("lines") is not None
+        self._lines = self._pack["lines"] if has_lines else np.zeros((len(self), 2), np.int32)
 
     def __len__(self) -> int:
         """Return how many passages there are."""
@@ -172,6 +179,11 @@ class PassageStore:
     def source(self, number: int) -> str:
         """Return the name of what a passage was cut from."""
         return self.sources[int(self._source_of[number])]
+
+    def lines(self, number: int) -> tuple[int, int]:
+        """Return the first and last line that a passage stands on, from 1; 0 where not known."""
+        first, last = self._lines[number].tolist()
+        return first, last
 
     def sources_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return which source each passage was cut from.

@@ -1,4 +1,4 @@
-"""A datastore: passages, their vectors in shards, and an exact search over all of them."""
+"""A datastore: passages, an index of their words or vectors or both, and a search over all."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -12,9 +12,13 @@ from steelyard.errors import ConfigError, DataError
 from steelyard.files import exclusive, read_json, sha256_file, write_json
 from steelyard.retrieve.datastore.candidates import Candidates
 from steelyard.retrieve.datastore.passages import PassageStore, cut_passages, writing_passages
+from steelyard.retrieve.datastore.shape import StoreShape
+from steelyard.retrieve.index import Hits, checked_k
+from steelyard.retrieve.ivf import IVF
 from steelyard.retrieve.merging import merge_hits
 from steelyard.retrieve.opening import open_index
-from steelyard.retrieve.whole import IVFFlat
+from steelyard.retrieve.text.fusion import DEPTH
+from steelyard.retrieve.text.lexical import BM25Index
 
 __all__ = ["Datastore", "PassageEncoder"]
 
@@ -40,89 +44,143 @@ class PassageEncoder(Protocol):
 
 
 class Datastore:
-    """Passages in a folder, with shards of vectors that are searched together.
+    """Passages in a folder, with lists of words, shards of vectors, or both.
 
     Attributes:
         folder: the folder.
         passages: texts by number.
-        encoder: turns queries into vectors.
+        encoder: turns queries into vectors; None where the store is searched by words alone.
+        shape: what is indexed.
+        shards: indexes of vectors, searched together.
+        words: lists of words, None where there are none.
     """
 
-    def __init__(self, folder: Path, encoder: PassageEncoder) -> None:
+    def __init__(self, folder: Path, encoder: PassageEncoder | None = None) -> None:
         """Open a datastore.
 
         Args:
             folder: what `build` wrote.
-            encoder: the one that it was built with.
+            encoder: the one that it was built with; None for a store of words alone.
 
         Raises:
             DataError: the folder holds no whole datastore.
             ConfigError: it was built with another encoder.
         """
         about = read_json(folder / "datastore.json")
-        if about["encoder"] != encoder.fingerprint:
+        self.shape = StoreShape.of_plain(about.get("shape", {}))
+        given = encoder.fingerprint if encoder and self.shape.vectors else ""
+        if about["encoder"] != given:
             raise ConfigError(
-                f"{folder} was built with encoder {about['encoder']}, this is "
-                f"{encoder.fingerprint}: scores of their vectors mean nothing to each other",
+                f"{folder} was built with encoder {about['encoder'] or 'none'}, this is "
+                f"{given or 'none'}: scores of their vectors mean nothing to each other",
                 hint="use the same encoder, or build the datastore anew",
             )
         self.folder, self.encoder = folder, encoder
         self.passages = PassageStore(folder / "passages.pack")
-        self._shards = [open_index(folder / name) for name in about["shards"]]
-        held = sum(len(shard) for shard in self._shards)
-        if held != len(self.passages):
-            raise DataError(
-                f"{folder} has vectors of {held} of its {len(self.passages)} passages",
-                hint="build it again; what is whole is kept",
-            )
+        self.shards = [open_index(folder / name) for name in about["shards"]]
+        self.words = BM25Index.open(folder / about["lexical"]) if about.get("lexical") else None
+        for held, what in (
+            (sum(len(shard) for shard in self.shards) if self.shape.vectors else None, "vectors"),
+            (None if self.words is None else len(self.words), "words"),
+        ):
+            if held is not None and held != len(self.passages):
+                raise DataError(
+                    f"{folder} has {what} of {held} of its {len(self.passages)} passages",
+                    hint="build it again; what is whole is kept",
+                )
 
     @classmethod
     def build(
         cls,
         folder: Path,
         documents: Iterable[tuple[str, str]],
-        encoder: PassageEncoder,
+        encoder: PassageEncoder | None = None,
         *,
         words: int = 256,
         shard_passages: int = 65_536,
+        index: str | StoreShape = "flat",
     ) -> "Datastore":
-        """Cut documents into passages and encode them; shards that are whole are kept.
+        """Cut documents into passages and index them; shards that are whole are kept.
 
         Args:
             folder: made when missing. A build that was killed goes on with its first shard that
                 is not there, when it is called with the same documents and encoder.
             documents: names and texts; empty texts are left out.
-            encoder: turns texts into vectors.
+            encoder: turns texts into vectors; none is needed for "bm25".
             words: most words of a passage.
-            shard_passages: passages of a shard; it does not change what is found.
+            shard_passages: passages of a shard; it does not change what an exact index finds.
+            index: "flat" compares all vectors; "ivf" and "ivfpq" look into some cells only, the
+                latter at codes; "bm25" scores words; "hybrid" both words and all vectors. Or a
+                shape with weights.
 
         Returns:
             The datastore.
 
         Raises:
+            ConfigError: there is no such index, or it needs an encoder.
             DataError: there is no text.
             StoreError: another process builds in this folder.
             CapacityError: the disk is full; whole shards stay.
         """
+        shape = index if isinstance(index, StoreShape) else StoreShape.named(index)
         with exclusive(folder):
-            path = folder / "passages.pack"
-            with writing_passages(path) as writer:
+            with writing_passages(folder / "passages.pack") as writer:
                 for name, text in documents:
                     for passage in cut_passages(text, words):
                         writer.add(passage, name)
-            store = PassageStore(path)
-            if not len(store):
-                raise DataError("no document has a text", hint="give texts with words")
-            key = hash_of([sha256_file(path), encoder.fingerprint, shard_passages])
-            names = []
-            for number, first in enumerate(range(0, len(store), shard_passages)):
-                names.append(f"{key[:12]}-{number:05d}.index")
-                if not (folder / names[-1]).is_file():
-                    last = min(first + shard_passages, len(store))
-                    _encoded(store, range(first, last), encoder).save(folder / names[-1])
-            about = {"encoder": encoder.fingerprint, "shards": names, "words": words}
-            write_json(folder / "datastore.json", about)
-            _remove_others(folder, names)
+            return cls.index_passages(
+                folder, encoder, shape=shape, shard_passages=shard_passages, words=words
+            )
+
+    @classmethod
+    def index_passages(
+        cls,
+        folder: Path,
+        encoder: PassageEncoder | None,
+        *,
+        shape: StoreShape,
+        shard_passages: int = 65_536,
+        words: int = 256,
+    ) -> "Datastore":
+        """Index the passages that stand in a folder; whole shards are kept.
+
+        Args:
+            folder: holds `passages.pack`, and is held by the caller.
+            encoder: turns texts into vectors; none is needed without vectors.
+            shape: what is indexed.
+            shard_passages: passages of a shard.
+            words: most words of a passage, for the record.
+
+        Returns:
+            The datastore.
+
+        Raises:
+            ConfigError: vectors are wanted without an encoder.
+            DataError: there is no passage.
+            CapacityError: the disk is full; whole shards stay.
+        """
+        if shape.vectors and encoder is None:
+            raise ConfigError("an index of vectors needs an encoder", hint="give one, or bm25")
+        path = folder / "passages.pack"
+        store = PassageStore(path)
+        if not len(store):
+            raise DataError("no document has a text", hint="give texts with words")
+        source = sha256_file(path)
+        names: list[str] = []
+        lexical = f"{source[:12]}.words" if shape.words else ""
+        if lexical and not (folder / lexical).is_file():
+            BM25Index.build(map(store.raw, range(len(store)))).save(folder / lexical)
+        if encoder is not None and shape.vectors:
+            names = _shard_files(store, folder, encoder, shape, source, shard_passages)
+        about = {
+            "encoder": encoder.fingerprint if encoder and shape.vectors else "",
+            "shards": names,
+            "words": words,
+            "lexical": lexical,
+            "shape": shape.to_plain(),
+        }
+        write_json(folder / "datastore.json", about)
+        _remove_others(folder, [*names, lexical])
         return cls(folder, encoder)
 
     def __len__(self) -> int:
@@ -142,20 +200,76 @@ class Datastore:
         Raises:
             ConfigError: count is below 1.
         """
-        asked = np.concatenate(list(_vectors(queries, self.encoder)))
-        found = [shard.search(asked, count) for shard in self._shards]
-        hits = merge_hits(found, count, "ip")
+        hits = self.hits(queries, count)
         return Candidates.of_search(self.passages, hits.ids, hits.distances)
 
+    def hits(self, queries: Sequence[str], count: int, *, nprobe: int | None = None) -> Hits:
+        """Return the best passages of each query, with what the search did.
 
-def _encoded(store: PassageStore, numbers: range, encoder: PassageEncoder) -> IVFFlat:
-    """Return an exact index of some passages."""
-    index = IVFFlat(encoder.dim, metric="ip")
-    for first in range(numbers.start, numbers.stop, _BATCH):
-        part = np.arange(first, min(first + _BATCH, numbers.stop))
-        texts = [store.text(number) for number in part.tolist()]
-        for vectors in _vectors(texts, encoder):
-            index.add(vectors, part)
+        Args:
+            queries: texts.
+            count: passages of each.
+            nprobe: cells of each shard to look into; their own number where none is given.
+
+        Returns:
+            The hits.
+
+        Raises:
+            ConfigError: count or nprobe is below 1.
+        """
+        depth = max(checked_k(count), DEPTH) if self.words and self.shards else count
+        words = self.words.search(queries, depth) if self.words else None
+        if not self.shards:
+            assert words is not None
+            return words
+        vectors = self.vector_hits(queries, depth, nprobe=nprobe)
+        return vectors if words is None else self.shape.fusion.fuse(words, vectors, count)
+
+    def vector_hits(self, queries: Sequence[str], count: int, *, nprobe: int | None = None) -> Hits:
+        """Return the passages whose vectors are nearest; arguments as of `hits`."""
+        assert self.encoder is not None
+        asked = np.concatenate(list(_vectors(queries, self.encoder)))
+        found = [shard.search(asked, count, nprobe=nprobe) for shard in self.shards]
+        hits = merge_hits(found, count, "ip")
+        # A text without a known word is a row of zeros, which is as near to any passage.
+        is_blank = ~asked.any(axis=1)
+        hits.ids[is_blank], hits.distances[is_blank] = -1, -np.inf
+        return hits
+
+
+def _shard_files(
+    store: PassageStore,
+    folder: Path,
+    encoder: PassageEncoder,
+    shape: StoreShape,
+    source: str,
+    shard_passages: int,
+) -> list[str]:
+    """Write the shards that are not there; return the names of all."""
+    made = shape.vector_key()
+    parts = [source, encoder.fingerprint, shard_passages]
+    # Exact shards of earlier versions were named without their shape.
+    key = hash_of(parts if made == ["flat"] else [*parts, *made])
+    names = []
+    for number, first in enumerate(range(0, len(store), shard_passages)):
+        names.append(f"{key[:12]}-{number:05d}.index")
+        if not (folder / names[-1]).is_file():
+            last = min(first + shard_passages, len(store))
+            _encoded(store, range(first, last), encoder, shape).save(folder / names[-1])
+    return names
+
+
+def _encoded(
+    store: PassageStore, numbers: range, encoder: PassageEncoder, shape: StoreShape
+) -> IVF:
+    """Return an index of some passages."""
+    rows = np.empty((len(numbers), encoder.dim), np.float32)
+    for first in range(0, len(numbers), _BATCH):
+        part = numbers[first : first + _BATCH]
+        (rows[first : first + len(part)],) = _vectors([store.text(n) for n in part], encoder)
+    index = shape.index(encoder.dim, len(numbers))
+    index.train(rows)
+    index.add(rows, np.arange(numbers.start, numbers.stop))
     return index
 
 
@@ -166,7 +280,7 @@ def _vectors(texts: Sequence[str], encoder: PassageEncoder) -> Iterator[NDArray[
 
 
 def _remove_others(folder: Path, names: Sequence[str]) -> None:
-    """Remove shards of earlier builds."""
-    for path in folder.glob("*.index"):
+    """Remove shards and lists of earlier builds."""
+    for path in (*folder.glob("*.index"), *folder.glob("*.words")):
         if path.name not in names:
             path.unlink()

@@ -137,6 +137,10 @@ def _directions(rows: csr_array, dim: int, seed: int) -> NDArray[np.float32]:
         # Each pass sharpens the spectrum; without the orthogonal bases between, small directions
         # drown in rounding.
         basis = np.linalg.qr(rows @ np.linalg.qr(rows.T @ basis)[0])[0]
-    small = (rows.T @ basis).T
-    vectors = np.linalg.svd(small, full_matrices=False)[2]
-    return np.ascontiguousarray(vectors[:dim].T, dtype=np.float32)
+    tall = np.asarray(rows.T @ basis, np.float64)
+    # Its right singular vectors follow from a matrix of as many rows as directions, in double
+    # precision, because that squares the singular values.
+    squares, turn = np.linalg.eigh(tall.T @ tall)
+    lengths = np.sqrt(np.maximum(squares, squares[-1] * 1e-14))
+    vectors = (tall @ turn) / lengths
+    return np.ascontiguousarray(vectors[:, ::-1][:, :dim], dtype=np.float32)

@@ -1,0 +1,172 @@
+"""`steelyard retrieve build FOLDER`: an index of texts."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import cyclopts
+
+from steelyard.cli.following import say_next
+from steelyard.cli.output import print_report
+from steelyard.errors import DataError
+from steelyard.files import read_json, user_dir, write_json
+from steelyard.retrieve.corpus.building import (
+    CorpusBuild,
+    CorpusOptions,
+    CorpusProgress,
+    build_corpus,
+)
+from steelyard.runs.progress import Advance, progress
+from steelyard.runs.report import Facts, Report, Section
+from steelyard.units import pretty
+
+__all__ = ["TextOptions", "build_texts", "latest_index"]
+
+_STAGES = ("read", "fit", "weigh", "index", "try")
+
+
+@cyclopts.Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class TextOptions:
+    """How texts are cut and encoded; vectors in a file are not.
+
+    Args:
+        words: most words of a passage.
+        dim: numbers in a vector of the encoder that is fitted on the texts.
+        text_field: column or key with the text of Parquet files and JSON lines; text, content,
+            body, passage or abstract when empty.
+    """
+
+    words: int = 128
+    dim: int = 128
+    text_field: str = ""
+
+
+def build_texts(
+    sources: Sequence[Path],
+    out: Path | None,
+    kind: str,
+    texts: TextOptions,
+    *,
+    seed: int,
+    html: Path | None,
+    json: bool,
+) -> None:
+    """Build an index of texts and print what was done.
+
+    Args:
+        sources: files and folders.
+        out: folder for the index; one in the user's own folder when None.
+        kind: kind of index; auto for the usual one.
+        texts: how texts are cut and encoded.
+        seed: seed of all draws.
+        html: file for a page.
+        json: print JSON instead of a table.
+    """
+    folder = (out or _default_folder(sources)).expanduser().resolve()
+    options = CorpusOptions(
+        kind="hybrid" if kind == "auto" else kind,
+        words=texts.words,
+        dim=texts.dim,
+        text_field=texts.text_field,
+        seed=seed,
+    )
+    with _bars(quiet=json) as note:
+        built = build_corpus(folder, sources, options, progress=note)
+    write_json(_latest_path(), {"index": str(folder)})
+    print_report(_page(built), json=json, html=html, values=_values(built))
+    if not json:
+        say_next("retrieve", "search", "what you look for")
+
+
+def latest_index() -> Path:
+    """Return the folder of the index of texts that was built last.
+
+    Raises:
+        DataError: none was built, or it is no more.
+    """
+    try:
+        folder = Path(read_json(_latest_path())["index"])
+    except (DataError, KeyError, TypeError) as error:
+        raise DataError(
+            "no index of texts was built yet", hint="build one: steelyard retrieve build FOLDER"
+        ) from error
+    if not folder.is_dir():
+        raise DataError(
+            f"the index that was built last, {folder}, is no more",
+            hint="build it again, or name another with --index",
+        )
+    return folder
+
+
+def _latest_path() -> Path:
+    return user_dir() / "retrieve" / "latest.json"
+
+
+def _default_folder(sources: Sequence[Path]) -> Path:
+    """Return a folder of the user's own that belongs to some sources."""
+    paths = sorted(str(Path(source).expanduser().resolve()) for source in sources)
+    mark = hashlib.sha256("\n".join(paths).encode()).hexdigest()[:8]
+    return user_dir() / "retrieve" / f"{Path(paths[0]).name or 'all'}-{mark}"
+
+
+@contextmanager
+def _bars(*, quiet: bool) -> Iterator[CorpusProgress]:
+    """Yield what shows the stages of a build as one bar."""
+    with progress("build", total=float(len(_STAGES)), quiet=quiet) as advance:
+        yield _Stages(advance)
+
+
+class _Stages:
+    """Turns stages and their shares into one bar."""
+
+    def __init__(self, advance: Advance) -> None:
+        self._advance = advance
+
+    def __call__(self, stage: str, share: float) -> None:
+        self._advance(_STAGES.index(stage) + share, f"{stage} {share:.0%}")
+
+
+def _page(built: CorpusBuild) -> Report:
+    """Say what was built."""
+    index, record = built.index, built.index.record
+    files = f"{built.read:,} read, {built.unchanged:,} unchanged, {built.removed:,} removed"
+    facts = [
+        ("passages", f"{len(index):,} of {len(record.files):,} files", ""),
+        ("files", files, ""),
+        ("encoded", f"{built.encoded:,} passages, {built.reused:,} known before", ""),
+        ("on disk", pretty(index.disk_bytes(), "byte"), "measured"),
+        ("time", pretty(sum(built.stage_s.values()), "s"), "measured"),
+    ]
+    if built.skipped.counts:
+        facts.insert(2, ("left out", built.skipped.told(), ""))
+    if record.made_queries:
+        found = ", ".join(f"{name} {value:.2f}" for name, value in record.found.items())
+        told = f"{index.store.shape.fusion.told()}; reciprocal rank of sentences: {found}"
+        facts.append(("weights", told, "measured"))
+    sections = [Section("Texts", [Facts(facts)])]
+    return Report(f"Index {index.folder}", index.store.shape.name, sections)
+
+
+def _values(built: CorpusBuild) -> dict[str, Any]:
+    """Return the figures, for programs."""
+    index = built.index
+    return {
+        "index": str(index.folder),
+        "kind": index.store.shape.name,
+        "passages": len(index),
+        "files": len(index.record.files),
+        "read": built.read,
+        "unchanged": built.unchanged,
+        "removed": built.removed,
+        "encoded": built.encoded,
+        "reused": built.reused,
+        "skipped": dict(built.skipped.counts),
+        "fusion": asdict(index.store.shape.fusion),
+        "found": index.record.found,
+        "seconds": built.stage_s,
+        "disk_bytes": index.disk_bytes(),
+    }
