@@ -34,7 +34,9 @@ _NS = 1_000_000_000
 _SPIN_NS = 60_000
 """Shorter waits turn in place: a sleep ends up to as much too late."""
 
-_pread = types.ExternalFunction("pread", types.int64(types.int32, types.uintp, types.uint64, types.int64))
+_pread = types.ExternalFunction(
+    "pread", types.int64(types.int32, types.uintp, types.uint64, types.int64)
+)
 _clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.uintp))
 _nanosleep = types.ExternalFunction("nanosleep", types.int32(types.uintp, types.uintp))
 _sched_yield = types.ExternalFunction("sched_yield", types.int32())
@@ -69,7 +71,9 @@ class DirectFile:
     note: str = ""
 
     @classmethod
-    def open(cls, path: Path, *, align: int = PAGE_BYTES, direct: bool | None = None) -> "DirectFile":
+    def open(
+        cls, path: Path, *, align: int = PAGE_BYTES, direct: bool | None = None
+    ) -> "DirectFile":
         """Open a file for reading.
 
         Args:
@@ -170,9 +174,7 @@ def read_at(handle: int, address: Any, size: int, offset: int) -> Any:
 
 
 @njit()
-def read_blocks(
-    handle: int, buffer: np.ndarray, offsets: np.ndarray, first: int, step: int
-) -> Any:
+def read_blocks(handle: int, buffer: np.ndarray, offsets: np.ndarray, first: int, step: int) -> Any:
     """Read every `step`-th of some blocks into one buffer, one after the other; return the bytes.
 
     Args:

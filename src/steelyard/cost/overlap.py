@@ -62,7 +62,9 @@ class Prefetched:
         )
 
 
-def hidden_items(beside_s: float, bytes_per_s: float, item_bytes: float, first_s: float = 0.0) -> int:
+def hidden_items(
+    beside_s: float, bytes_per_s: float, item_bytes: float, first_s: float = 0.0
+) -> int:
     """Return how many items can be read while other work runs, so that none is waited for.
 
     Args:

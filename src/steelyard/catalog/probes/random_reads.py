@@ -68,7 +68,9 @@ def _rate(source: DirectFile, blocks: int, depth: int, quick: bool, clock: Clock
 
             def work(offsets: np.ndarray = offsets) -> None:
                 jobs = [
-                    threads.submit(read_blocks, source.handle, buffers[place], offsets, place, depth)
+                    threads.submit(
+                        read_blocks, source.handle, buffers[place], offsets, place, depth
+                    )
                     for place in range(depth)
                 ]
                 for job in jobs:

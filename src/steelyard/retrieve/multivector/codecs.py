@@ -1,0 +1,239 @@
+"""What a store keeps of token vectors: half precision, bytes with a scale, or residual codes."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steelyard.data.kmeans import kmeans, nearest
+from steelyard.errors import ConfigError, DataError
+from steelyard.retrieve.pq import ProductQuantizer
+
+__all__ = ["ByteTokens", "HalfTokens", "ResidualTokens", "TokenCodec", "TokenKind", "token_codec"]
+
+Floats = NDArray[np.float32]
+Codes = NDArray[np.uint8]
+TokenKind = Literal["fp16", "int8", "pq"]
+_MOST_HALF = 65_504.0
+_CENTERS, _PART_CENTERS = 1024, 256
+_ITERATIONS = 12
+
+
+class TokenCodec(Protocol):
+    """Token vectors into bytes of one length and back."""
+
+    kind: TokenKind
+    number: ClassVar[int]
+    """Which of the kernel's ways to decode it takes."""
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of a token."""
+        ...
+
+    def encode(self, tokens: Floats) -> Codes:
+        """Return codes [T, token_bytes] of vectors [T, D]."""
+        ...
+
+    def decode(self, codes: Codes) -> Floats:
+        """Return the vectors [T, D] that codes stand for."""
+        ...
+
+    def learned(self) -> dict[str, NDArray[Any]]:
+        """Return arrays that a kernel decodes by: coarse [C, D] and parts [P, 256, D / P]."""
+        ...
+
+
+class HalfTokens:
+    """Vectors in half precision, 2 D bytes."""
+
+    kind: TokenKind = "fp16"
+    number = 0
+
+    def __init__(self, dim: int) -> None:
+        """Take the numbers in a vector.
+
+        Args:
+            dim: numbers in a vector.
+        """
+        self.dim = dim
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of a token."""
+        return 2 * self.dim
+
+    def encode(self, tokens: Floats) -> Codes:
+        """Return vectors in half precision.
+
+        Args:
+            tokens: [T, D].
+
+        Returns:
+            uint8 [T, 2 D].
+
+        Raises:
+            DataError: a number is beyond half precision; the token is named.
+        """
+        if tokens.size and np.abs(tokens).max() > _MOST_HALF:
+            row = int((np.abs(tokens) > _MOST_HALF).any(axis=1).argmax())
+            raise DataError(
+                f"token {row} has a number beyond {_MOST_HALF:,.0f}",
+                hint="scale vectors to unit length, or keep them as int8",
+            )
+        return np.ascontiguousarray(tokens.astype("<f2")).view(np.uint8).reshape(len(tokens), -1)
+
+    def decode(self, codes: Codes) -> Floats:
+        """Return vectors [T, D]."""
+        return np.ascontiguousarray(codes).view("<f2").astype(np.float32).reshape(-1, self.dim)
+
+    def learned(self) -> dict[str, NDArray[Any]]:
+        """Return nothing: there is nothing to learn."""
+        return {}
+
+
+class ByteTokens:
+    """Vectors as one scale in float32 and D whole numbers from -127 to 127."""
+
+    kind: TokenKind = "int8"
+    number = 1
+
+    def __init__(self, dim: int) -> None:
+        """Take the numbers in a vector.
+
+        Args:
+            dim: numbers in a vector.
+        """
+        self.dim = dim
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of a token."""
+        return 4 + self.dim
+
+    def encode(self, tokens: Floats) -> Codes:
+        """Return scales and rounded numbers; an error is at most half a scale."""
+        largest = np.abs(tokens).max(axis=1, initial=0.0)
+        scales = (np.where(largest > 0, largest, 1.0) / 127).astype("<f4")
+        found = np.empty((len(tokens), self.token_bytes), np.uint8)
+        found[:, :4] = scales[:, None].view(np.uint8)
+        found[:, 4:] = np.rint(tokens / scales[:, None]).astype(np.int8).view(np.uint8)
+        return found
+
+    def decode(self, codes: Codes) -> Floats:
+        """Return vectors [T, D]."""
+        scales = np.ascontiguousarray(codes[:, :4]).view("<f4")
+        return np.ascontiguousarray(codes[:, 4:]).view(np.int8).astype(np.float32) * scales
+
+    def learned(self) -> dict[str, NDArray[Any]]:
+        """Return nothing: there is nothing to learn."""
+        return {}
+
+
+class ResidualTokens:
+    """Vectors as the nearest of some centers and a product code of what is left.
+
+    Attributes:
+        coarse: centers [C, D].
+        quantizer: centers of the parts of what is left.
+
+    Source: Santhanam et al. 2022 (ColBERTv2, arXiv 2112.01488), residual compression; the residual
+        is a product code here, of as many bytes as two bits per number.
+    """
+
+    kind: TokenKind = "pq"
+    number = 2
+
+    def __init__(self, coarse: Floats, quantizer: ProductQuantizer) -> None:
+        """Take what `trained` found.
+
+        Args:
+            coarse: centers [C, D], C up to 65,536.
+            quantizer: centers of parts.
+        """
+        self.coarse = np.ascontiguousarray(coarse, np.float32)
+        self.quantizer = quantizer
+
+    @classmethod
+    def trained(cls, sample: Floats, *, centers: int = _CENTERS, seed: int = 0) -> "ResidualTokens":
+        """Learn centers from a sample of token vectors.
+
+        Args:
+            sample: [N, D]; D a multiple of 4.
+            centers: nearest centers C; an eighth of the sample at most.
+            seed: seed of first centers.
+
+        Returns:
+            The codec.
+
+        Raises:
+            ConfigError: the sample or the vectors are too small for codes.
+        """
+        if len(sample) < _PART_CENTERS or sample.shape[1] % 4:
+            raise ConfigError(
+                f"codes learned from {len(sample)} tokens of {sample.shape[1]} numbers",
+                hint=f"give {_PART_CENTERS} tokens or more of a multiple of 4 numbers, "
+                "or keep fp16 or int8",
+            )
+        count = max(1, min(centers, len(sample) // 8))
+        found = kmeans(
+            sample,
+            count,
+            seed=seed,
+            iterations=_ITERATIONS,
+            tolerance=1e-3,
+            start="drawn",
+            precision="float32",
+        )
+        coarse = found.centers.astype(np.float32)
+        left = sample - coarse[found.labels]
+        return cls(coarse, ProductQuantizer.trained(left, sample.shape[1] // 4, seed=seed))
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of a token."""
+        return 2 + self.quantizer.parts
+
+    def encode(self, tokens: Floats) -> Codes:
+        """Return numbers of centers and codes of what is left."""
+        found = np.empty((len(tokens), self.token_bytes), np.uint8)
+        if len(tokens):
+            labels = nearest(tokens, self.coarse)[0]
+            found[:, :2] = labels.astype("<u2")[:, None].view(np.uint8)
+            found[:, 2:] = self.quantizer.encode(tokens - self.coarse[labels])
+        return found
+
+    def decode(self, codes: Codes) -> Floats:
+        """Return vectors [T, D]."""
+        labels = np.ascontiguousarray(codes[:, :2]).view("<u2")[:, 0]
+        return self.coarse[labels] + self.quantizer.decode(codes[:, 2:])
+
+    def learned(self) -> dict[str, NDArray[Any]]:
+        """Return both kinds of centers."""
+        return {"coarse": self.coarse, "parts": self.quantizer.centers}
+
+
+def token_codec(
+    kind: str, dim: int, learned: Mapping[str, NDArray[Any]] | None = None
+) -> TokenCodec:
+    """Return a codec by its name.
+
+    Args:
+        kind: "fp16", "int8" or "pq".
+        dim: numbers in a vector.
+        learned: arrays of a codec that was trained; "pq" needs them.
+
+    Returns:
+        The codec.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    if kind == "fp16":
+        return HalfTokens(dim)
+    if kind == "int8":
+        return ByteTokens(dim)
+    if kind != "pq" or learned is None:
+        raise ConfigError(f"tokens kept as {kind!r}", hint="give fp16, int8 or pq")
+    return ResidualTokens(learned["coarse"], ProductQuantizer(np.asarray(learned["parts"])))
