@@ -1,6 +1,6 @@
 """Vectors in cells around centers: one way to train, fill, search and save them for all codecs."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -164,14 +164,17 @@ class IVF:
         *,
         nprobe: int | None = None,
         rerank: int | None = None,
+        stops: Sequence[int] = (),
     ) -> Iterator[Hits]:
-        """Look into the nearest cell, then into twice as many each time.
+        """Look into the nearest cell, then into twice as many each time, or stop where told.
 
         Args:
             queries: [Q, D].
             k: neighbours that are wanted.
             nprobe: cells to look into at the end; the index's own number where none is given.
             rerank: candidates per neighbour that are compared again; likewise.
+            stops: numbers of cells after which something is yielded, ascending, beside the end;
+                doubled each time where none are given.
 
         Yields:
             What was found so far.
@@ -180,7 +183,7 @@ class IVF:
             ConfigError: k or nprobe is below 1, or whole vectors are wanted that are not kept.
             DataError: queries of another width, or not finite.
         """
-        yield from self._search(queries, k, nprobe, rerank, steps=True)
+        yield from self._search(queries, k, nprobe, rerank, stops or _doubled())
 
     def search(
         self,
@@ -205,7 +208,7 @@ class IVF:
             ConfigError: k or nprobe is below 1, or whole vectors are wanted that are not kept.
             DataError: queries of another width, or not finite.
         """
-        return next(self._search(queries, k, nprobe, rerank, steps=False))
+        return next(self._search(queries, k, nprobe, rerank, ()))
 
     def _search(
         self,
@@ -213,8 +216,7 @@ class IVF:
         k: int,
         nprobe: int | None,
         rerank: int | None,
-        *,
-        steps: bool,
+        stops: Iterable[int],
     ) -> Iterator[Hits]:
         asked = checked_vectors(queries, self.dim, what="queries")
         again = self._checked_rerank(rerank)
@@ -226,8 +228,10 @@ class IVF:
         # Where whole vectors follow, a heap keeps rows, otherwise numbers.
         numbers = self.rows.places if again else self.rows.ids
         scanned = done = 0
+        ends = iter(stops)
         while done < probes.cells.shape[1]:
-            part = probes.part(done, max(1, 2 * done) if steps else probes.cells.shape[1])
+            end = next((stop for stop in ends if stop > done), probes.cells.shape[1])
+            part = probes.part(done, end)
             scanner.scan(turned, part, numbers, heap, ids)
             scanned += self.rows.counted(part.cells)
             done += part.cells.shape[1]
@@ -304,6 +308,14 @@ class IVF:
         made.centers, made.rows = np.asarray(learned["centers"]), rows
         made.codec.restore(learned)
         return made
+
+
+def _doubled() -> Iterator[int]:
+    """Yield 1, 2, 4 and so on."""
+    count = 1
+    while True:
+        yield count
+        count *= 2
 
 
 def _checked_probes(nprobe: int, nlist: int) -> int:
