@@ -94,6 +94,7 @@ class ScoreJob:
         text_scores: inner product of the texts' vectors, filled in [P].
         token_scores: sum over the query's tokens of the best product, filled in [P].
         states: what became of each document, uint8 [N].
+        wanted_width: documents that each query wanted, K.
     """
 
     store: MultiVectorStore
@@ -107,6 +108,7 @@ class ScoreJob:
     text_scores: NDArray[np.float32]
     token_scores: NDArray[np.float32]
     states: NDArray[np.uint8]
+    wanted_width: int
 
     @classmethod
     def of(cls, store: MultiVectorStore, asked: AskedTexts, wanted: NDArray[np.int64]) -> Self:
@@ -143,6 +145,7 @@ class ScoreJob:
             np.full(len(order), -np.inf, np.float32),
             np.full(len(order), -np.inf, np.float32),
             np.zeros(len(numbers), np.uint8),
+            wanted.shape[1],
         )
 
     def __len__(self) -> int:
