@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from steelyard.retrieve.multivector.writing import Document
 
-_BATCH = 2048
-_WORDS, _TOPIC_WORDS, _NOISE = 20_000, 150, 0.3
+_BATCH = 512
+_WORDS, _TOPIC_WORDS, _NOISE, _DETAIL = 20_000, 150, 0.3, 6.0
 TEXT_DIM, TOKEN_DIM = 128, 32
 
 
@@ -66,7 +66,7 @@ class TokenDocuments:
         tokens = self._words[words] + np.float32(_NOISE / TOKEN_DIM**0.5 * 2) * noise
         tokens /= np.linalg.norm(tokens, axis=1, keepdims=True)
         means = np.add.reduceat(tokens, starts[:-1]) / lengths[:, None]
-        texts = self._topics[topics] + 2 * means @ self._turn
+        texts = self._topics[topics] + _DETAIL * means @ self._turn
         return texts / np.linalg.norm(texts, axis=1, keepdims=True), tokens, starts
 
     def stream(self, first: int = 0) -> Iterator[Document]:

@@ -1,6 +1,7 @@
 """Builds a store of token vectors from a stream: little memory, and a kill costs the last part."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import asdict
 from itertools import chain, islice
 from pathlib import Path
@@ -78,8 +79,7 @@ def _build(folder: Path, documents: Documents, options: BuildOptions) -> None:
     else:
         stream = None
     layout, codec = found
-    log = AppendLog(folder / _PROGRESS)
-    with (folder / RECORDS).open("ab") as records:
+    with closing(AppendLog(folder / _PROGRESS)) as log, (folder / RECORDS).open("ab") as records:
         writing = StoreWriting(folder, layout, codec, options, records, log)
         writing.resume()
         if stream is None:
@@ -87,7 +87,7 @@ def _build(folder: Path, documents: Documents, options: BuildOptions) -> None:
         for batch in checked_batches(stream, writing):
             writing.add(batch)
         writing.commit()
-    _finish(writing)
+        _finish(writing)
 
 
 def _head(stream: Iterator[Document], options: BuildOptions) -> list[Document]:
@@ -196,6 +196,5 @@ def _finish(writing: StoreWriting) -> None:
             "counts": asdict(writing.counts),
         },
     )
-    writing.log.close()
     for left in (_SETTINGS, _PROGRESS, _CODEC, "numbers.tmp", "blocks.tmp"):
         (folder / left).unlink(missing_ok=True)

@@ -197,12 +197,14 @@ def _checked(document: Document, last: int, writing: StoreWriting) -> tuple[int,
             hint="use one encoder for all",
         )
     # Half precision ends at 65,504: a larger number would be infinite in the store.
+    kind = np.float16 if writing.options.dtype == "fp16" else np.float32
     with np.errstate(over="ignore"):
-        is_finite = np.isfinite(text.astype(np.float16)).all() and np.isfinite(tokens).all()
+        is_finite = np.isfinite(text.astype(np.float16)).all()
+        is_finite = is_finite and np.isfinite(tokens.astype(kind)).all()
     if not is_finite:
         raise DataError(
-            f"document {number} has a number that is not finite, or above 65,504 in its text",
-            hint="leave it out, or encode it again",
+            f"document {number} has a number that is not finite, or above 65,504",
+            hint="leave it out, encode it again, or scale its vectors to unit length",
         )
     return number, text, _shortened(number, tokens, writing)
 
