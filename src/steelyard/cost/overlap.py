@@ -1,4 +1,4 @@
-"""Reads hidden behind work: what a prefetch has time for, and how long work and reads take together.
+"""Reads hidden behind work: what a prefetch has time for, and how long both take together.
 
 One formula for all that fetches ahead: documents behind the search for candidates, parameters or
 keys and values behind the layers before them.

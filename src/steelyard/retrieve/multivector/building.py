@@ -17,6 +17,7 @@ from steelyard.files import disk_full_told, exclusive, read_json, replace_folder
 from steelyard.retrieve.multivector.codecs import (
     ResidualTokens,
     TokenCodec,
+    learned_of,
     token_codec,
 )
 from steelyard.retrieve.multivector.layout import RecordLayout
@@ -123,13 +124,13 @@ def _begin(
         sample = np.concatenate([np.asarray(item[2], np.float32) for item in head])
         codec: TokenCodec = ResidualTokens.trained(sample[:_SAMPLE_TOKENS], seed=options.seed)
         with (folder / _CODEC).open("wb") as file:
-            np.savez(file, **codec.learned())
+            np.savez(file, **learned_of(codec))
     else:
         codec = token_codec(options.dtype, dim)
     layout = RecordLayout(
         text_dim=len(text),
         token_dim=dim,
-        token_bytes=codec.token_bytes,
+        token_bytes=codec.row_bytes,
         block_bytes=options.block_bytes,
         max_tokens=options.max_tokens,
     )
@@ -183,7 +184,7 @@ def _finish(writing: StoreWriting) -> None:
     }
     if int(numbers[0]) != 0 or int(numbers[-1]) != count - 1:
         sections["numbers"] = numbers
-    write_pack(folder / TABLE, sections | writing.codec.learned())
+    write_pack(folder / TABLE, sections | learned_of(writing.codec))
     write_json(
         folder / MANIFEST,
         {

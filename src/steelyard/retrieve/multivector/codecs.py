@@ -1,125 +1,26 @@
 """What a store keeps of token vectors: half precision, bytes with a scale, or residual codes."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from steelyard.data.embeddings.codecs import RowCodec, row_codec
 from steelyard.data.kmeans import kmeans, nearest
 from steelyard.errors import ConfigError
 from steelyard.retrieve.pq import ProductQuantizer
 
-__all__ = ["ByteTokens", "HalfTokens", "ResidualTokens", "TokenCodec", "TokenKind", "token_codec"]
+__all__ = ["ResidualTokens", "TokenCodec", "TokenKind", "learned_of", "token_codec"]
+
+TokenCodec = RowCodec
+"""Token vectors into bytes of one length and back."""
 
 Floats = NDArray[np.float32]
 Codes = NDArray[np.uint8]
 TokenKind = Literal["fp16", "int8", "pq"]
 _CENTERS, _PART_CENTERS = 1024, 256
 _ITERATIONS = 12
-
-
-class TokenCodec(Protocol):
-    """Token vectors into bytes of one length and back."""
-
-    kind: TokenKind
-    number: ClassVar[int]
-    """Which of the kernel's ways to decode it takes."""
-
-    @property
-    def token_bytes(self) -> int:
-        """Bytes of a token."""
-        ...
-
-    def encode(self, tokens: Floats) -> Codes:
-        """Return codes [T, token_bytes] of vectors [T, D]."""
-        ...
-
-    def decode(self, codes: Codes) -> Floats:
-        """Return the vectors [T, D] that codes stand for."""
-        ...
-
-    def learned(self) -> dict[str, NDArray[Any]]:
-        """Return arrays that a kernel decodes by: coarse [C, D] and parts [P, 256, D / P]."""
-        ...
-
-
-class HalfTokens:
-    """Vectors in half precision, 2 D bytes."""
-
-    kind: TokenKind = "fp16"
-    number = 0
-
-    def __init__(self, dim: int) -> None:
-        """Take the numbers in a vector.
-
-        Args:
-            dim: numbers in a vector.
-        """
-        self.dim = dim
-
-    @property
-    def token_bytes(self) -> int:
-        """Bytes of a token."""
-        return 2 * self.dim
-
-    def encode(self, tokens: Floats) -> Codes:
-        """Return vectors in half precision.
-
-        Args:
-            tokens: [T, D].
-
-        Returns:
-            uint8 [T, 2 D]; numbers above 65,504 are infinite.
-        """
-        narrow = np.ascontiguousarray(tokens, "<f2")
-        return narrow.view(np.uint8).reshape(len(tokens), self.token_bytes)
-
-    def decode(self, codes: Codes) -> Floats:
-        """Return vectors [T, D]."""
-        return np.ascontiguousarray(codes).view("<f2").astype(np.float32).reshape(-1, self.dim)
-
-    def learned(self) -> dict[str, NDArray[Any]]:
-        """Return nothing: there is nothing to learn."""
-        return {}
-
-
-class ByteTokens:
-    """Vectors as one scale in float32 and D whole numbers from -127 to 127."""
-
-    kind: TokenKind = "int8"
-    number = 1
-
-    def __init__(self, dim: int) -> None:
-        """Take the numbers in a vector.
-
-        Args:
-            dim: numbers in a vector.
-        """
-        self.dim = dim
-
-    @property
-    def token_bytes(self) -> int:
-        """Bytes of a token."""
-        return 4 + self.dim
-
-    def encode(self, tokens: Floats) -> Codes:
-        """Return scales and rounded numbers; an error is at most half a scale."""
-        largest = np.abs(tokens).max(axis=1, initial=0.0)
-        scales = (np.where(largest > 0, largest, 1.0) / 127).astype("<f4")
-        found = np.empty((len(tokens), self.token_bytes), np.uint8)
-        found[:, :4] = scales[:, None].view(np.uint8)
-        found[:, 4:] = np.rint(tokens / scales[:, None]).astype(np.int8).view(np.uint8)
-        return found
-
-    def decode(self, codes: Codes) -> Floats:
-        """Return vectors [T, D]."""
-        scales = np.ascontiguousarray(codes[:, :4]).view("<f4")
-        return np.ascontiguousarray(codes[:, 4:]).view(np.int8).astype(np.float32) * scales
-
-    def learned(self) -> dict[str, NDArray[Any]]:
-        """Return nothing: there is nothing to learn."""
-        return {}
 
 
 class ResidualTokens:
@@ -133,7 +34,6 @@ class ResidualTokens:
         is a product code here, of as many bytes as two bits per number.
     """
 
-    kind: TokenKind = "pq"
     number = 2
 
     def __init__(self, coarse: Floats, quantizer: ProductQuantizer) -> None:
@@ -182,13 +82,13 @@ class ResidualTokens:
         return cls(coarse, ProductQuantizer.trained(left, sample.shape[1] // 4, seed=seed))
 
     @property
-    def token_bytes(self) -> int:
+    def row_bytes(self) -> int:
         """Bytes of a token."""
         return 2 + self.quantizer.parts
 
     def encode(self, tokens: Floats) -> Codes:
         """Return numbers of centers and codes of what is left."""
-        found = np.empty((len(tokens), self.token_bytes), np.uint8)
+        found = np.empty((len(tokens), self.row_bytes), np.uint8)
         if len(tokens):
             labels = nearest(tokens, self.coarse)[0]
             found[:, :2] = labels.astype("<u2")[:, None].view(np.uint8)
@@ -201,8 +101,13 @@ class ResidualTokens:
         return self.coarse[labels] + self.quantizer.decode(codes[:, 2:])
 
     def learned(self) -> dict[str, NDArray[Any]]:
-        """Return both kinds of centers."""
+        """Return arrays that kernels decode by: coarse [C, D] and parts [P, 256, D / P]."""
         return {"coarse": self.coarse, "parts": self.quantizer.centers}
+
+
+def learned_of(codec: TokenCodec) -> dict[str, NDArray[Any]]:
+    """Return the arrays that kernels decode by; none of a codec that has learned nothing."""
+    return codec.learned() if isinstance(codec, ResidualTokens) else {}
 
 
 def token_codec(
@@ -221,10 +126,8 @@ def token_codec(
     Raises:
         ConfigError: there is none of that name.
     """
-    if kind == "fp16":
-        return HalfTokens(dim)
-    if kind == "int8":
-        return ByteTokens(dim)
+    if kind in ("fp16", "int8"):
+        return row_codec(kind, dim)
     if kind != "pq" or learned is None:
         raise ConfigError(f"tokens kept as {kind!r}", hint="give fp16, int8 or pq")
     return ResidualTokens(learned["coarse"], ProductQuantizer(np.asarray(learned["parts"])))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from steelyard.data.checksums import word_sum
+from steelyard.data.embeddings.kernels import half_to_float
 from steelyard.direct_io import read_at, sleep_until
 from steelyard.jit import njit, njit_inner
 from steelyard.retrieve.multivector.layout import GOES_ON, HEAD_BYTES
@@ -22,21 +23,6 @@ __all__ = [
 
 SCORED, DAMAGED, UNREAD = 1, 2, 3
 _GOES_ON, _HEAD = GOES_ON, HEAD_BYTES
-_HALF_SCALE = np.float32(2.0**112)
-"""Moves the exponent of half precision, 5 bits around 15, to that of single, 8 bits around 127."""
-
-
-@njit_inner()
-def _half(words: np.ndarray, bits: np.ndarray, values: np.ndarray) -> None:
-    """Turn float16 words [N] into float32 values [N]; `bits` is the same memory as `values`."""
-    for place in range(len(words)):
-        word = np.uint32(words[place])
-        bits[place] = ((word & np.uint32(0x7FFF)) << np.uint32(13)) | (
-            (word & np.uint32(0x8000)) << np.uint32(16)
-        )
-    # Numbers below the smallest normal one come out right too, by the multiplication.
-    for place in range(len(words)):
-        values[place] *= _HALF_SCALE
 
 
 @njit_inner()
@@ -46,7 +32,7 @@ def _decode(
     """Turn codes of tokens into float32 [tokens * D]."""
     coarse, parts, dim = tables
     if kind == 0:
-        _half(raw[: 2 * tokens * dim].view(np.uint16), bits[: tokens * dim], values)
+        half_to_float(raw[: 2 * tokens * dim].view(np.uint16), bits[: tokens * dim], values)
     elif kind == 1:
         size = 4 + dim
         for token in range(tokens):
@@ -153,7 +139,7 @@ def _score(
             return DAMAGED
         if at == 0:
             text = raw[_HEAD : _HEAD + 2 * text_dim].view(np.uint16)
-            _half(text, bits, values)
+            half_to_float(text, bits, values)
             for pair in range(begin, end):
                 score, own = np.float32(0.0), texts[pair_queries[pair]]
                 for place in range(text_dim):

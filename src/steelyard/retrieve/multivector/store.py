@@ -11,7 +11,7 @@ from steelyard.data.pack import Pack
 from steelyard.errors import DataError
 from steelyard.files import read_json
 from steelyard.retrieve.multivector.building import MANIFEST, RECORDS, TABLE, build_store
-from steelyard.retrieve.multivector.codecs import TokenCodec, TokenKind, token_codec
+from steelyard.retrieve.multivector.codecs import TokenCodec, TokenKind, learned_of, token_codec
 from steelyard.retrieve.multivector.layout import RecordLayout
 from steelyard.retrieve.multivector.writing import (
     BuildCounts,
@@ -215,7 +215,7 @@ class MultiVectorStore:
 
     def memory_bytes(self) -> dict[str, int]:
         """Return bytes that are held in memory, by part."""
-        learned = self.codec.learned()
+        learned = learned_of(self.codec)
         numbers = self.numbers.nbytes if self.numbers is not None else 0
         return {
             "offsets": self.offsets.nbytes,
@@ -226,7 +226,7 @@ class MultiVectorStore:
 
     def kernel_layout(self) -> tuple[Any, ...]:
         """Return what kernels need to know of the records."""
-        layout, learned = self.layout, self.codec.learned()
+        layout, learned = self.layout, learned_of(self.codec)
         none = np.empty(0, np.float32)
         tables = (
             learned.get("coarse", none.reshape(0, 0)),
