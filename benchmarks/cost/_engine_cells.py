@@ -17,12 +17,12 @@ from steelyard.catalog.hardware import Accelerator
 from steelyard.cost import ServeStepTime, forward_flops, kv_bytes_per_token, serve_point
 from steelyard.cost.held import parameter_count
 from steelyard.cost.longcontext import Bound
+from steelyard.data.tiers.transfers import Transfer
 from steelyard.nn.transformer import build
 from steelyard.serve import SamplingParams, SchedulerConfig, TraceRequest
 from steelyard.serve.engine import LLM
 from steelyard.serve.forecast import simulate_replay
 from steelyard.serve.kv.tiers import TieredKV, make_store
-from steelyard.serve.kv.transfer import Transfer
 from steelyard.serve.profile import profile
 
 _BLOCK = 16

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from benchmarks.serve._conversations import Conversation, ConversationLoad
 
+from steelyard.data.tiers.transfers import Transfer
 from steelyard.serve.engine import LLM
 from steelyard.serve.kv.tiers import TieredKV
-from steelyard.serve.kv.transfer import Transfer
 
 __all__ = ["BlockwiseTiers", "GroupTiers", "Run", "run_conversations"]
 

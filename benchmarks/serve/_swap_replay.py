@@ -10,9 +10,9 @@ from benchmarks.common import median_spread
 from benchmarks.serve._conversations import Conversation, ConversationLoad
 from benchmarks.serve._drawn_order import RandomPriorities
 
+from steelyard.data.tiers.transfers import Transfer
 from steelyard.serve import Scheduler, SchedulerConfig
 from steelyard.serve.kv.tiers import TieredKV, make_store
-from steelyard.serve.kv.transfer import Transfer
 
 __all__ = ["bandwidth_shares", "reuse_share"]
 

@@ -18,6 +18,7 @@ from steelyard.errors import CapacityError, DataError, StoreError
 
 __all__ = [
     "atomic_path",
+    "disk_full_told",
     "exclusive",
     "read_json",
     "replace_folder",
@@ -150,6 +151,27 @@ def _disk_full(path: Path) -> CapacityError:
     return CapacityError(
         f"disk full while writing {path}", hint="free some space or choose another --out folder"
     )
+
+
+@contextmanager
+def disk_full_told(path: Path) -> Iterator[None]:
+    """Say what was being written when the disk became full in the block.
+
+    Args:
+        path: what is written, for the message.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        CapacityError: the disk is full or a quota is reached.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise _disk_full(path) from error
+        raise
 
 
 def replace_folder(made: Path, folder: Path) -> None:

@@ -329,6 +329,24 @@ _ROWS: tuple[tuple[str, str, Literal["lower", "higher", "neither"], str], ...] =
         "higher",
         "Share of the k true nearest vectors among the k that a search returns.",
     ),
+    (
+        "retrieve.rerank_p50",
+        "s",
+        "lower",
+        "Time of one query: candidates, reads and ranking by token vectors, median over queries.",
+    ),
+    (
+        "retrieve.rerank_p95",
+        "s",
+        "lower",
+        "95th percentile over queries of the same time.",
+    ),
+    (
+        "retrieve.rerank_rate",
+        "query/s",
+        "higher",
+        "Queries that one machine answers in a second with ranking by token vectors.",
+    ),
     ("data.documents", "count", "neither", "Documents kept after cleaning and deduplication."),
     ("data.tokens", "token", "neither", "Tokens in the training shards."),
     (

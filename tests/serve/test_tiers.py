@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from steelyard.data.tiers.links import LinkModel
+from steelyard.data.tiers.stores import FileStore, MemoryStore
+from steelyard.data.tiers.transfers import Transfer
 from steelyard.errors import CapacityError, ConfigError
-from steelyard.serve.kv.stores import FileStore, MemoryStore
-from steelyard.serve.kv.tiers import LinkModel, TieredKV, make_store
-from steelyard.serve.kv.transfer import Transfer
+from steelyard.serve.kv.tiers import TieredKV, make_store
 from steelyard.serve.scheduling.swaps.pacing import SwapPacing
 
 NUM_BLOCKS = 24

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from steelyard.catalog.calibration import Calibration, MatmulPoint
+from steelyard.catalog.calibration import Calibration, MatmulPoint, RandomReads
 from steelyard.catalog.probes import memory
 from steelyard.catalog.probes.disk import disk_rates
 from steelyard.catalog.probes.kernels import attention, elementwise, launch
 from steelyard.catalog.probes.link import link_rates
 from steelyard.catalog.probes.matmul import time_matmuls
+from steelyard.catalog.probes.random_reads import random_read_rates
 from steelyard.catalog.probes.timing import Clock, Samples, Timed, clock_of, host_clock, quietest
 from steelyard.catalog.quiet import Patience
 from steelyard.errors import BackendError, CalibrationError, ConfigError
@@ -71,6 +72,7 @@ class _Findings:
     matmul: dict[tuple[str, tuple[int, int, int]], list[Samples]] = field(default_factory=dict)
     fields: dict[str, list[Timed]] = field(default_factory=dict)
     disk_direct: bool = False
+    random_reads: tuple[RandomReads, ...] = ()
 
     def add(self, **timed: Timed) -> None:
         """Store one round of some fields."""
@@ -173,6 +175,7 @@ def calibrate(
             disk, is_direct = patience.measure(lambda: _disk_rates(on_host, folder or user_dir()))
             found.add(**disk)
             found.disk_direct = is_direct
+        found.random_reads = patience.measure(lambda: _random_reads(on_host, folder or user_dir()))
     tell("done", 1.0)
     timed_s = time.perf_counter() - start
     result = _conclude(found, device, threads, started_s, timed_s, patience.lost)
@@ -238,6 +241,7 @@ def _conclude(
             ),
         ),
         disk_direct=found.disk_direct,
+        random_reads=found.random_reads,
         time_s=started_s,
         duration_s=duration_s,
         versions={
@@ -333,6 +337,12 @@ def _disk_rates(on_host: dict[str, Any], folder: Path) -> tuple[dict[str, Timed]
     """Time the disk, the rest of a round; no rates where it has no room or permission."""
     folder.mkdir(parents=True, exist_ok=True)
     return disk_rates(folder, **on_host)
+
+
+def _random_reads(on_host: dict[str, Any], folder: Path) -> tuple[RandomReads, ...]:
+    """Time random reads of the disk, once, after all rounds."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return random_read_rates(folder, **on_host)
 
 
 def _describe(device: str, threads: int) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from steelyard.catalog.engine_rates import EngineRates
 from steelyard.quantity import Measurement
 
-__all__ = ["Calibration", "MatmulPoint"]
+__all__ = ["Calibration", "MatmulPoint", "RandomReads"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,6 +31,23 @@ class MatmulPoint:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RandomReads:
+    """Rate of random reads at one queue depth, page cache bypassed.
+
+    Attributes:
+        depth: reads under way at once.
+        block_bytes: bytes of a read.
+        reads_per_s: median rate of all of them together.
+        spread: interquartile range over the median.
+    """
+
+    depth: int
+    block_bytes: int
+    reads_per_s: float
+    spread: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Calibration:
     """Measured facts of one machine.
 
@@ -47,6 +64,8 @@ class Calibration:
         disk_read_bytes_per_s: sequential read rate, 0 when it could not be measured.
         disk_write_bytes_per_s: sequential write rate with flush, 0 when it could not be measured.
         disk_direct: whether the disk rates bypassed the page cache.
+        random_reads: random reads of the disk over queue depths; none in calibrations of before
+            they were measured, and where the page cache cannot be bypassed.
         link_latency_s: one-way time between two processes over loopback TCP.
         link_bytes_per_s: rate between two processes over loopback TCP.
         shared_latency_s: one-way time between two processes over a pipe, 0 when not measured.
@@ -95,6 +114,7 @@ class Calibration:
     engine: EngineRates | None = None
     measurements: tuple[Measurement, ...] = ()
     disk_direct: bool = False
+    random_reads: tuple[RandomReads, ...] = ()
     shared_latency_s: float = 0.0
     shared_bytes_per_s: float = 0.0
     host_link_bytes_per_s: float = 0.0

@@ -22,7 +22,10 @@ class StorageTier:
             reading within the region has none.
         least_days: days that are paid for even where an object is deleted sooner.
         first_byte_s: usual time from a request to the first byte of its answer.
-        bytes_per_s: usual rate of one connection.
+        bytes_per_s: usual rate of one connection, or of a drive.
+        reads_per_s: random reads of 4 KiB per second at a deep queue, 0 when unknown or not a
+            drive's.
+        depth: reads under way at once that reach that rate, 0 when unknown.
         price_date: month of the prices.
         confidence: high, medium, unsure or measured.
         source: price list or documentation where the facts stand.
@@ -40,6 +43,8 @@ class StorageTier:
     least_days: int = 0
     first_byte_s: float = 0.0
     bytes_per_s: float = 0.0
+    reads_per_s: float = 0.0
+    depth: int = 0
     price_date: str = ""
     confidence: str = "medium"
     source: str = ""

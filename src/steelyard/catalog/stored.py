@@ -111,12 +111,17 @@ def disk_of(calibration: Calibration) -> StorageTier:
     """Make the storage tier of a calibrated machine's disk; keeping and reading cost nothing."""
     record = accelerator_of(calibration)
     how = "page cache bypassed" if calibration.disk_direct else "page cache not bypassed"
+    reads = calibration.random_reads
+    best = max(reads, key=lambda point: point.reads_per_s, default=None)
     return StorageTier(
         name=calibration.machine,
         vendor="disk of this machine",
         region="here",
         schemes=("file",),
         bytes_per_s=calibration.disk_read_bytes_per_s,
+        first_byte_s=next((1 / point.reads_per_s for point in reads if point.depth == 1), 0.0),
+        reads_per_s=best.reads_per_s if best else 0.0,
+        depth=best.depth if best else 0,
         confidence="measured",
         source=f"{record.source}, {how}",
     )

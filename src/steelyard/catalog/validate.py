@@ -325,7 +325,9 @@ def _datacenter_rules(record: DataCenterSpec) -> dict[str, tuple[bool, str]]:
 def _storage_rules(record: StorageTier) -> dict[str, tuple[bool, str]]:
     """Make the rules of storage tiers."""
     prices = [item.name for item in fields(record) if "usd_per" in item.name]
-    return _not_negative(record, *prices, "first_byte_s", "bytes_per_s", "least_days")
+    return _not_negative(
+        record, *prices, "first_byte_s", "bytes_per_s", "reads_per_s", "depth", "least_days"
+    )
 
 
 def _is_possible_rack(group: RackGroup) -> bool:

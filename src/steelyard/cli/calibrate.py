@@ -154,7 +154,15 @@ def _rows(calibration: Calibration) -> list[tuple[str, str, str]]:
     cached = "page cache not bypassed: reads may come from memory"
     read = "page cache bypassed" if calibration.disk_direct else cached
     rows.append(("disk read", figure("disk_read_bytes_per_s"), read))
-    return [*rows, ("disk write", figure("disk_write_bytes_per_s"), "flushed to the device")]
+    rows.append(("disk write", figure("disk_write_bytes_per_s"), "flushed to the device"))
+    return rows + [
+        (
+            f"random reads, {point.depth} at once",
+            f"{point.reads_per_s:,.0f}/s",
+            f"{pretty(point.block_bytes, 'byte')} each, page cache bypassed",
+        )
+        for point in calibration.random_reads
+    ]
 
 
 def _engine_rows(calibration: Calibration) -> list[tuple[str, str, str]]:

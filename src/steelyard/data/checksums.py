@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from steelyard.jit import njit
 
-__all__ = ["BLOCK_BYTES", "block_sums", "first_damaged"]
+__all__ = ["BLOCK_BYTES", "block_sums", "first_damaged", "word_sum"]
 
 BLOCK_BYTES = 1 << 16
 """Bytes under one checksum."""
@@ -16,7 +16,7 @@ _PRIME = np.uint64(0x9E3779B97F4A7C15)
 
 
 @njit()
-def _sum_of(words: np.ndarray, tail: np.ndarray) -> Any:
+def word_sum(words: np.ndarray, tail: np.ndarray) -> Any:
     """Return 32 bits that change with any byte.
 
     Each of eight lanes is multiplied by an odd number after each word, which is one to one: a
@@ -52,7 +52,7 @@ def _sums(words: np.ndarray, tail: np.ndarray, found: np.ndarray) -> None:
     last = len(found) - 1
     for block in range(len(found)):
         part = words[block * _WORDS : (block + 1) * _WORDS]
-        found[block] = _sum_of(part, tail if block == last else tail[:0])
+        found[block] = word_sum(part, tail if block == last else tail[:0])
 
 
 @njit()
@@ -64,7 +64,7 @@ def _first_damaged(
         if done[block]:
             continue
         part = words[block * _WORDS : (block + 1) * _WORDS]
-        if _sum_of(part, tail if block == len(sums) - 1 else tail[:0]) != np.int64(sums[block]):
+        if word_sum(part, tail if block == len(sums) - 1 else tail[:0]) != np.int64(sums[block]):
             return block
         done[block] = 1
     return -1

@@ -1,6 +1,6 @@
 """Vectors in cells around centers: one way to train, fill, search and save them for all codecs."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -167,14 +167,17 @@ class IVF:
         *,
         nprobe: int | None = None,
         rerank: int | None = None,
+        stops: Sequence[int] = (),
     ) -> Iterator[Hits]:
-        """Look into the nearest cell, then into twice as many each time.
+        """Look into the nearest cell, then into twice as many each time, or stop where told.
 
         Args:
             queries: [Q, D].
             k: neighbours that are wanted.
             nprobe: cells to look into at the end; the index's own number where none is given.
             rerank: candidates per neighbour that are compared again; likewise.
+            stops: numbers of cells after which something is yielded, ascending, beside the end;
+                doubled each time where none are given.
 
         Yields:
             What was found so far.
@@ -191,8 +194,9 @@ class IVF:
         # Where whole vectors follow, a heap keeps rows, otherwise numbers.
         heap, ids = new_heap(len(asked), checked_k(k) * max(again, 1))
         scanned = done = 0
+        ends = iter(stops or _doubled())
         while done < count:
-            part = probes.part(done, max(1, 2 * done))
+            part = probes.part(done, next((stop for stop in ends if stop > done), count))
             scanned += engine.scan(turned, part, heap, ids, keeps_rows=again > 0)
             done += part.cells.shape[1]
             found = engine.finish(asked, heap, ids, k, again)
@@ -290,6 +294,14 @@ class IVF:
         made.centers, made.rows = np.asarray(learned["centers"]), rows
         made.codec.restore(learned)
         return made
+
+
+def _doubled() -> Iterator[int]:
+    """Yield 1, 2, 4 and so on."""
+    count = 1
+    while True:
+        yield count
+        count *= 2
 
 
 def _checked_probes(nprobe: int, nlist: int) -> int:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from steelyard.serve.kv.transfer import Tiers
+from steelyard.data.tiers.transfers import Tiers
 from steelyard.serve.results import FinishedStep
 from steelyard.serve.scheduling.scheduler import Scheduler
 from steelyard.serve.scheduling.step import StepOutput, StepPlan

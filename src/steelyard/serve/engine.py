@@ -8,11 +8,11 @@ from typing import Literal
 import torch
 
 from steelyard.catalog.parameters import count_parameters
+from steelyard.data.tiers.transfers import Tiers
 from steelyard.errors import ConfigError
 from steelyard.nn.transformer import Transformer
 from steelyard.serve.driver import Clock, Driver, WallClock
 from steelyard.serve.heap import frozen_heap
-from steelyard.serve.kv.transfer import Tiers
 from steelyard.serve.pool_size import chosen_pool_bytes
 from steelyard.serve.replay import ReplayResult, drive_replay
 from steelyard.serve.results import Completion, EngineStats, StepResult, whole_outputs

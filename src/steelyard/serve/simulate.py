@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from steelyard.data.tiers.transfers import Tiers, Transfer
 from steelyard.serve.driver import Driver
-from steelyard.serve.kv.transfer import Tiers, Transfer
 from steelyard.serve.replay import drive_replay
 from steelyard.serve.scheduling.request import Request
 from steelyard.serve.scheduling.scheduler import Scheduler

@@ -40,3 +40,8 @@ app.command(
     name="tenants",
     help="Share one index: grants, searches per tenant, audits.",
 )
+app.command(
+    "steelyard.cli.retrieve.rerank:app",
+    name="rerank",
+    help="Order answers by token vectors kept on a drive.",
+)

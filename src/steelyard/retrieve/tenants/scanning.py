@@ -8,7 +8,7 @@ from steelyard.jit import njit
 from steelyard.retrieve.distance import new_heap, offer, sorted_rows
 from steelyard.retrieve.tenants.lists import lower_bound
 
-__all__ = ["search_tenant"]
+__all__ = ["continue_tenant", "search_tenant"]
 
 _WHOLE = 256
 
@@ -104,6 +104,84 @@ def _scan(
 
 
 @njit()
+def _walk(
+    query: np.ndarray,
+    first: Any,
+    size: Any,
+    seen: Any,
+    enough: Any,
+    nprobe: Any,
+    shortlist: Any,
+    boost: Any,
+    is_l2: bool,
+    tree: Any,
+    lists: Any,
+    vectors: np.ndarray,
+    leaves: np.ndarray,
+    numbers: np.ndarray,
+    scores: np.ndarray,
+    entries: np.ndarray,
+    distances: np.ndarray,
+    ids: np.ndarray,
+) -> Any:
+    """Go on with the search of one query until so many vectors were compared.
+
+    Return nodes on the heap, vectors compared so far, and nodes expanded here.
+    """
+    centers, first_child, num_children, last_leaf, spread = tree
+    rows, lengths, _, chunks, keys = lists
+    top, entry = np.empty(5, np.int64), np.empty(5, np.int64)
+    expanded = 0
+    while size and seen < enough:
+        for place in range(5):
+            top[place] = entries[0, place]
+        _pop(scores, entries, size)
+        size -= 1
+        node = top[0]
+        # A tenant of few vectors is compared whole: no tree beats that.
+        most = max(nprobe, _WHOLE) if node == 0 else shortlist
+        found = _counted(lengths, chunks, first, top, most)
+        if found <= most or not num_children[node]:
+            _scan(
+                query,
+                first,
+                top,
+                lists,
+                vectors,
+                numbers,
+                is_l2,
+                distances,
+                ids,
+            )
+            seen += found
+            continue
+        expanded += 1
+        begin, place = top[1], top[2]
+        for child in range(first_child[node], first_child[node] + num_children[node]):
+            if last_leaf[child] == last_leaf[node]:
+                end, until = top[3], top[4]
+            else:
+                end, until = lower_bound(
+                    first, begin, top[3], last_leaf[child], rows, lengths, chunks, keys, leaves
+                )
+                if end == top[3] and until > top[4]:
+                    until = top[4]
+            if end > begin or until > place:
+                score = _distance(query, centers[child], is_l2)
+                entry[0], entry[1], entry[2], entry[3], entry[4] = (
+                    child,
+                    begin,
+                    place,
+                    end,
+                    until,
+                )
+                _push(scores, entries, size, score - boost * spread[child], entry)
+                size += 1
+            begin, place = end, until
+    return size, seen, expanded
+
+
+@njit()
 def search_tenant(
     queries: np.ndarray,
     tenant: Any,
@@ -145,63 +223,114 @@ def search_tenant(
     Source: Jin et al. 2024 (Curator, arXiv 2401.07119), best-first search; buckets are scanned as
         they are popped, as in its later version.
     """
-    centers, first_child, num_children, last_leaf, spread = tree
-    rows, lengths, places, chunks, keys = lists
+    _, lengths, places, chunks, _ = lists
     distances, ids = new_heap(len(queries), k)
     first, count = places[tenant, 0], places[tenant, 1]
-    top, entry = np.empty(5, np.int64), np.empty(5, np.int64)
+    entry = np.empty(5, np.int64)
     scanned, expanded = 0, 0
     for query in range(len(queries)):
         entry[0], entry[1], entry[2] = 0, 0, 0
         entry[3], entry[4] = count - 1, lengths[chunks[first + count - 1]]
         _push(scores, entries, 0, np.float32(0.0), entry)
-        size, seen = 1, 0
-        while size and seen < nprobe:
-            for place in range(5):
-                top[place] = entries[0, place]
-            _pop(scores, entries, size)
-            size -= 1
-            node = top[0]
-            # A tenant of few vectors is compared whole: no tree beats that.
-            most = max(nprobe, _WHOLE) if node == 0 else shortlist
-            found = _counted(lengths, chunks, first, top, most)
-            if found <= most or not num_children[node]:
-                _scan(
-                    queries[query],
-                    first,
-                    top,
-                    lists,
-                    vectors,
-                    numbers,
-                    is_l2,
-                    distances[query],
-                    ids[query],
-                )
-                seen += found
-                continue
-            expanded += 1
-            begin, place = top[1], top[2]
-            for child in range(first_child[node], first_child[node] + num_children[node]):
-                if last_leaf[child] == last_leaf[node]:
-                    end, until = top[3], top[4]
-                else:
-                    end, until = lower_bound(
-                        first, begin, top[3], last_leaf[child], rows, lengths, chunks, keys, leaves
-                    )
-                    if end == top[3] and until > top[4]:
-                        until = top[4]
-                if end > begin or until > place:
-                    score = _distance(queries[query], centers[child], is_l2)
-                    entry[0], entry[1], entry[2], entry[3], entry[4] = (
-                        child,
-                        begin,
-                        place,
-                        end,
-                        until,
-                    )
-                    _push(scores, entries, size, score - boost * spread[child], entry)
-                    size += 1
-                begin, place = end, until
+        _, seen, nodes = _walk(
+            queries[query],
+            first,
+            1,
+            0,
+            nprobe,
+            nprobe,
+            shortlist,
+            boost,
+            is_l2,
+            tree,
+            lists,
+            vectors,
+            leaves,
+            numbers,
+            scores,
+            entries,
+            distances[query],
+            ids[query],
+        )
+        expanded += nodes
         scanned += seen
     found, numbers_found = sorted_rows(distances, ids)
     return found, numbers_found, scanned, expanded
+
+
+@njit()
+def continue_tenant(
+    queries: np.ndarray,
+    tenant: Any,
+    enough: Any,
+    nprobe: Any,
+    shortlist: Any,
+    boost: Any,
+    is_l2: bool,
+    tree: Any,
+    lists: Any,
+    vectors: np.ndarray,
+    leaves: np.ndarray,
+    numbers: np.ndarray,
+    state: Any,
+    distances: np.ndarray,
+    ids: np.ndarray,
+) -> Any:
+    """Begin or go on with a search of one tenant's vectors, in the order of `search_tenant`.
+
+    Args:
+        queries: as of `search_tenant`.
+        tenant: as of `search_tenant`.
+        enough: vectors of this step's end, at least.
+        nprobe: as of `search_tenant`: vectors of the last step's end.
+        shortlist: as of `search_tenant`, like all up to `numbers`.
+        boost: of scores.
+        is_l2: the metric.
+        tree: the tree.
+        lists: of tenants.
+        vectors: by row.
+        leaves: by row.
+        numbers: by row.
+        state: of each query nodes on its heap, below 0 before the first step, vectors compared
+            [Q], and room for its heap: scores [Q, M] and entries [Q, M, 5].
+        distances: heaps [Q, K].
+        ids: heaps [Q, K].
+
+    Returns:
+        Vectors compared and nodes expanded in this step.
+    """
+    sizes, compared, scores, entries = state
+    _, lengths, places, chunks, _ = lists
+    first, count = places[tenant, 0], places[tenant, 1]
+    entry = np.empty(5, np.int64)
+    scanned, expanded = 0, 0
+    for query in range(len(queries)):
+        if sizes[query] < 0:
+            entry[0], entry[1], entry[2] = 0, 0, 0
+            entry[3], entry[4] = count - 1, lengths[chunks[first + count - 1]]
+            _push(scores[query], entries[query], 0, np.float32(0.0), entry)
+            sizes[query] = 1
+        before = compared[query]
+        sizes[query], compared[query], nodes = _walk(
+            queries[query],
+            first,
+            sizes[query],
+            before,
+            enough,
+            nprobe,
+            shortlist,
+            boost,
+            is_l2,
+            tree,
+            lists,
+            vectors,
+            leaves,
+            numbers,
+            scores[query],
+            entries[query],
+            distances[query],
+            ids[query],
+        )
+        scanned += compared[query] - before
+        expanded += nodes
+    return scanned, expanded

@@ -1,6 +1,7 @@
 """An index of vectors that tenants share: one tree, one copy of each vector, lists per tenant."""
 
 import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from steelyard.retrieve.tenants.kept import ConditionLists
 from steelyard.retrieve.tenants.lists import TenantLists
 from steelyard.retrieve.tenants.predicates import parse_condition
 from steelyard.retrieve.tenants.scanning import search_tenant
+from steelyard.retrieve.tenants.stepping import no_hits, tenant_steps
 from steelyard.retrieve.tenants.tree import ClusterTree, train_tree
 from steelyard.retrieve.tenants.vectors import VectorRows
 
@@ -276,36 +278,58 @@ class ClusterTreeIndex:
         with self._lock:
             lists, number = self._seen(tenant, where, strict=strict)
             if number < 0 or not lists.sizes[number]:
-                return _nothing(len(asked), count, self.metric)
+                return no_hits(len(asked), count, self.metric)
             return self._searched(asked, count, lists, number, probes)
 
     def _searched(
         self, asked: NDArray[np.float32], k: int, lists: TenantLists, number: int, probes: int
     ) -> Hits:
         """Search one list."""
-        tree = self.tree
-        assert tree is not None
         is_l2 = self.metric == "l2"
+        searched = (*self._scanned(probes), lists.arrays(), *self._rows_of_scan())
         found, numbers, scanned, expanded = search_tenant(
-            asked,
-            number,
-            k,
-            probes,
-            min(self.shortlist, probes),
-            np.float32(_BOOST),
-            is_l2,
-            (tree.centers, tree.first_child, tree.num_children, tree.last_leaf, self._spread),
-            lists.arrays(),
-            self.rows.vectors,
-            self.rows.leaves,
-            self.rows.numbers,
-            *self._room,
+            asked, number, k, probes, *searched, *self._room
         )
         return Hits(
             ids=numbers,
             distances=found if is_l2 else -found,
             stats=SearchStats(scanned=int(scanned), probed=int(expanded)),
         )
+
+    def _scanned(self, probes: int) -> tuple[Any, ...]:
+        """Return what a scan takes before the lists."""
+        tree = self.tree
+        assert tree is not None
+        parts = (tree.centers, tree.first_child, tree.num_children, tree.last_leaf, self._spread)
+        return min(self.shortlist, probes), np.float32(_BOOST), self.metric == "l2", parts
+
+    def _rows_of_scan(self) -> tuple[Any, ...]:
+        """Return what a scan takes behind the lists."""
+        return self.rows.vectors, self.rows.leaves, self.rows.numbers
+
+    def search_steps(
+        self,
+        queries: NDArray[np.generic],
+        k: int,
+        *,
+        stops: Sequence[int],
+        tenant: str = "",
+        where: str = "",
+        nprobe: int | None = None,
+    ) -> Iterator[Hits]:
+        """Yield the nearest so far after `stops` compared vectors, and what `search` returns.
+
+        Arguments and errors are those of `search`; changes wait until the last was taken.
+        """
+        asked, probes = checked_vectors(queries, self.dim, what="queries"), nprobe or self.nprobe
+        with self._lock:
+            lists, number = self._seen(tenant, where, strict=False)
+            if self.tree is None or number < 0 or not lists.sizes[number]:
+                yield no_hits(len(asked), checked_k(k), self.metric)
+                return
+            searched = (*self._scanned(probes), lists.arrays(), *self._rows_of_scan())
+            nodes, is_l2 = len(self._room[0]), self.metric == "l2"
+            yield from tenant_steps(asked, k, number, stops, probes, nodes, is_l2, searched)
 
     def _seen(self, tenant: str, where: str, *, strict: bool) -> tuple[TenantLists, int]:
         """Return lists and the number of the one to search; -1 for an unknown tenant."""
@@ -369,13 +393,3 @@ def _numbers(ids: Ids) -> Ids:
     if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
         raise DataError(f"{found.dtype} {list(found.shape)} for numbers of vectors")
     return found.astype(np.int64, copy=False)
-
-
-def _nothing(queries: int, k: int, metric: Metric) -> Hits:
-    """Return hits without any."""
-    far = np.inf if metric == "l2" else -np.inf
-    return Hits(
-        ids=np.full((queries, k), -1, np.int64),
-        distances=np.full((queries, k), far, np.float32),
-        stats=SearchStats(),
-    )

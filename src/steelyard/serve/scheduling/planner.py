@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from steelyard.serve.kv.transfer import Transfer
+from steelyard.data.tiers.transfers import Transfer
 from steelyard.serve.scheduling.request import Request
 from steelyard.serve.scheduling.step import StepPlan
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from steelyard.cost.step_time import step_features
-from steelyard.serve.kv.transfer import Transfer
+from steelyard.data.tiers.transfers import Transfer
 from steelyard.serve.scheduling.request import Request
 
 __all__ = ["StepOutput", "StepPlan"]

@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from steelyard.serve.kv.transfer import Transfer
+from steelyard.data.tiers.transfers import Transfer
 from steelyard.serve.scheduling.request import Request
 
 __all__ = ["Move", "Moves"]

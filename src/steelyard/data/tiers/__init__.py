@@ -1,0 +1,1 @@
+"""Tiers below memory: stores of blocks, links, and who moves blocks between them."""
