@@ -53,7 +53,7 @@ class Datastore:
 
         Args:
             folder: what `build` wrote.
-            encoder: the one that it was built with.
+            encoder: the one that it was built with, or a `QueryEncoder` for its documents.
 
         Raises:
             DataError: the folder holds no whole datastore.
@@ -101,9 +101,16 @@ class Datastore:
 
         Raises:
             DataError: there is no text.
+            ConfigError: the encoder is for queries alone.
             StoreError: another process builds in this folder.
             CapacityError: the disk is full; whole shards stay.
         """
+        if getattr(encoder, "is_for_queries", False):
+            raise ConfigError(
+                "this encoder is for queries alone: its passages would not lie where its documents "
+                "do",
+                hint="build with the encoder of documents, and search with this one",
+            )
         with exclusive(folder):
             path = folder / "passages.pack"
             with writing_passages(path) as writer:

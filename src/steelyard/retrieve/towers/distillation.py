@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from steelyard.data.index import Permutation
 from steelyard.errors import ConfigError
-from steelyard.retrieve.towers.encoder import TowerEncoder, padded_tokens
+from steelyard.retrieve.towers.encoder import TowerEncoder, padded_tokens, with_tokens
 from steelyard.train import EstimatorConfig
 from steelyard.train.batches import Batch
 from steelyard.train.estimator import Estimator
@@ -77,8 +77,10 @@ def distill_queries(
 
     Args:
         teacher: encoder whose vectors are wanted.
-        student: encoder that is trained.
-        texts: queries, also such as nobody has judged.
+        student: encoder that is trained; where its vectors have another number of numbers, a map
+            to the teacher's is learned behind them, and nothing changes for documents.
+        texts: queries, also such as nobody has judged; those without a token are left out, with
+            a warning that counts them.
         config: the run.
         folder: the run's folder, from which a call that was killed goes on.
 
@@ -86,19 +88,15 @@ def distill_queries(
         Training loss of each step.
 
     Raises:
-        ConfigError: the student has another number of numbers, or there are fewer texts than a
-            batch holds.
-        DataError: a text has no token.
+        ConfigError: there are fewer texts with tokens than a batch holds.
 
     Source: Xia et al. 2024 (ScalingNote, arXiv 2411.15766), stage 2.
     """
     if student.dim != teacher.dim:
-        raise ConfigError(
-            f"the student has {student.dim} numbers, the teacher {teacher.dim}",
-            hint="make the student with the teacher's dim: its projection carries the difference",
-        )
-    if len(texts) < config.batch_size:
-        raise ConfigError(f"batches of {config.batch_size} from {len(texts)} texts")
-    source = _Targets(student.tokens(texts), teacher.encode(texts), config.batch_size, config.seed)
+        student.tower.project_to(teacher.dim, seed=config.seed)
+    kept = with_tokens(texts, teacher, student)
+    if len(kept) < config.batch_size:
+        raise ConfigError(f"batches of {config.batch_size} from {len(kept)} texts")
+    source = _Targets(student.tokens(kept), teacher.encode(kept), config.batch_size, config.seed)
     result = Estimator(student.tower, VectorLoss(), config).fit(source, folder)
     return [float(value) for value in result.losses]
