@@ -31,3 +31,9 @@ app.command(
     name="tenants",
     help="Share one index: grants, searches per tenant, audits.",
 )
+
+app.command(
+    "steelyard.cli.retrieve.towers:app",
+    name="towers",
+    help="Train encoders of texts on pairs, distil them, encode.",
+)

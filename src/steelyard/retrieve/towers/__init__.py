@@ -1,7 +1,7 @@
 """Towers that turn texts into vectors: trained on pairs, distilled for queries, used to encode."""
 
 from steelyard.retrieve.towers.beginning import begin_with_texts
-from steelyard.retrieve.towers.distillation import distill_queries
+from steelyard.retrieve.towers.distillation import distill_queries, distill_to_vectors
 from steelyard.retrieve.towers.encoder import QueryEncoder, TowerEncoder
 from steelyard.retrieve.towers.folder import load_encoder, save_encoder
 from steelyard.retrieve.towers.imported import import_sentence_transformer
@@ -20,6 +20,7 @@ __all__ = [
     "cloze_pairs",
     "contrastive_entropy",
     "distill_queries",
+    "distill_to_vectors",
     "import_sentence_transformer",
     "load_encoder",
     "mine_negatives",

@@ -15,7 +15,7 @@ __all__ = ["begin_with_texts"]
 
 
 def begin_with_texts(
-    model: Transformer, texts: Sequence[Sequence[int]], *, scale: float = 1.0, seed: int = 0
+    model: Transformer, texts: Sequence[Sequence[int]], *, size: float = 1.0, seed: int = 0
 ) -> None:
     """Replace a model's token table by the latent vectors of tokens in texts.
 
@@ -25,17 +25,18 @@ def begin_with_texts(
     Args:
         model: model whose table is replaced; tokens that no two texts hold keep their rows.
         texts: token ids of each text.
-        scale: root mean square of the new rows' numbers over that of the old ones.
+        size: root mean square of the new rows' numbers. Layers that are not trained yet add noise
+            of a size of their own: rows far below 1 drown in it.
         seed: seed of the range finder.
 
     Raises:
-        ConfigError: a scale not above 0.
+        ConfigError: a size not above 0.
         DataError: no token stands in two texts, or fewer directions than the model's width.
 
     Source: Deerwester et al. 1990 (latent semantic analysis).
     """
-    if scale <= 0:
-        raise ConfigError(f"scale {scale:g}", hint="give a number above 0")
+    if size <= 0:
+        raise ConfigError(f"rows of size {size:g}", hint="give a number above 0")
     table = model.embedding.weight
     counts = _counts(texts, len(table))
     weights = WordWeights.fit(counts, len(table))
@@ -50,7 +51,6 @@ def begin_with_texts(
     found = torch.from_numpy(leading_directions(rows, width, seed))
     found = found * torch.from_numpy(weights.rarities)[:, None]
     with torch.no_grad():
-        size = table.square().mean().sqrt() * scale
         table[torch.from_numpy(weights.buckets)] = found / found.square().mean().sqrt() * size
 
 

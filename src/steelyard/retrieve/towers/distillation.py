@@ -15,7 +15,7 @@ from steelyard.train import EstimatorConfig
 from steelyard.train.batches import Batch
 from steelyard.train.estimator import Estimator
 
-__all__ = ["VectorLoss", "distill_queries"]
+__all__ = ["VectorLoss", "distill_queries", "distill_to_vectors"]
 
 
 class VectorLoss:
@@ -92,11 +92,42 @@ def distill_queries(
 
     Source: Xia et al. 2024 (ScalingNote, arXiv 2411.15766), stage 2.
     """
-    if student.dim != teacher.dim:
-        student.tower.project_to(teacher.dim, seed=config.seed)
     kept = with_tokens(texts, teacher, student)
     if len(kept) < config.batch_size:
         raise ConfigError(f"batches of {config.batch_size} from {len(kept)} texts")
-    source = _Targets(student.tokens(kept), teacher.encode(kept), config.batch_size, config.seed)
+    return distill_to_vectors(student, kept, teacher.encode(kept), config, folder)
+
+
+def distill_to_vectors(
+    student: TowerEncoder,
+    texts: Sequence[str],
+    vectors: NDArray[np.float32],
+    config: EstimatorConfig,
+    folder: Path,
+) -> list[float]:
+    """Train a query tower to return given vectors, such as a teacher's that were kept.
+
+    Args:
+        student: encoder that is trained; see `distill_queries`.
+        texts: texts with a token each.
+        vectors: unit vectors that are wanted [N, D].
+        config: the run.
+        folder: the run's folder, from which a call that was killed goes on.
+
+    Returns:
+        Training loss of each step.
+
+    Raises:
+        ConfigError: not as many vectors as texts, or fewer texts than a batch holds.
+        DataError: a text has no token.
+    """
+    if len(texts) != len(vectors) or len(texts) < config.batch_size:
+        raise ConfigError(
+            f"{len(vectors)} vectors for {len(texts)} texts in batches of {config.batch_size}",
+            hint="give a vector for each text, and as many as a batch holds",
+        )
+    if student.dim != vectors.shape[1]:
+        student.tower.project_to(vectors.shape[1], seed=config.seed)
+    source = _Targets(student.tokens(texts), vectors, config.batch_size, config.seed)
     result = Estimator(student.tower, VectorLoss(), config).fit(source, folder)
     return [float(value) for value in result.losses]
