@@ -102,11 +102,8 @@ def distill(work):
     return {"seconds": seconds}
 
 
-answer(
-    {
-        "name": f"sentence-transformers {sentence_transformers.__version__}, bm25s {bm25s.__version__}"
-    }
-)
+VERSIONS = (sentence_transformers.__version__, bm25s.__version__)
+answer({"name": f"sentence-transformers {VERSIONS[0]}, bm25s {VERSIONS[1]}"})
 for line in sys.stdin:
     asked = json.loads(line)
     answer(bm25(asked) if "bm25" in asked else distill(asked))

@@ -80,7 +80,7 @@ class Scale:
 
 _FULL = Scale(
     papers=None,
-    widths=(48, 64, 96, 128, 192),
+    widths=(32, 48, 64, 96, 128, 192),
     layers=2,
     student=Size(1, 64),
     steps=100,

@@ -139,17 +139,18 @@ def retriever(
             f"{len(teachers)} teachers and {len(indexes)} indexes", hint="give one of each at least"
         )
     designs: list[RetrieverDesign] = []
-    rejected: list[tuple[str, str]] = []
+    misses: list[tuple[float, str, str]] = []
     for teacher, student, index in _combinations(teachers, students, indexes):
         made = _design(load, law, training, (teacher, student, index), speed, gap)
-        why = _shortage(load, made)
+        excess, why = _shortage(load, made)
         if why:
-            rejected.append((f"{teacher.name}, asked by {student.name}, {index.name}", why))
+            misses.append((excess, f"{teacher.name}, asked by {student.name}, {index.name}", why))
         else:
             designs.append(made)
     if not designs:
+        _, what, why = min(misses)
         raise InfeasibleError(
-            f"none of {len(rejected)} retrievers fits; {rejected[-1][0]}: {rejected[-1][1]}",
+            f"none of {len(misses)} retrievers fits; the nearest is {what}: {why}",
             hint="give more time or money, fewer documents, or smaller towers",
         )
     designs.sort(key=lambda item: (round(item.entropy.value, 6), item.total_usd))
@@ -158,7 +159,7 @@ def retriever(
     return RetrieverPlan(
         best=best,
         others=designs[1:],
-        rejected=rejected,
+        rejected=[(what, why) for _, what, why in misses],
         teacher_p95_s=alone * max(speed.tail, best.index.tail),
     )
 
@@ -245,17 +246,27 @@ def serving_cores(
         cores += 1
 
 
-def _shortage(load: RetrieverLoad, made: RetrieverDesign) -> str:
-    """Say what a design breaks; empty where it fits."""
-    if made.p95_s > load.p95_s:
-        return f"95 % of queries take {made.p95_s * 1e3:.3g} ms, {load.p95_s * 1e3:.3g} are allowed"
-    if made.index.recall < load.recall:
-        return f"recall {made.index.recall:.3g}, {load.recall:.3g} is wanted"
-    if load.memory_bytes and made.index.memory_bytes > load.memory_bytes:
-        return f"{made.index.memory_bytes:.3g} bytes, {load.memory_bytes:.3g} are there"
-    if load.budget_usd and made.total_usd > load.budget_usd:
-        return f"${made.total_usd:,.2f}, ${load.budget_usd:,.2f} are there"
-    return ""
+def _shortage(load: RetrieverLoad, made: RetrieverDesign) -> tuple[float, str]:
+    """Return the largest excess over a limit, as a ratio, and what it is; no word where it fits."""
+    limits = [
+        (
+            made.p95_s / load.p95_s,
+            f"95 % of queries take {made.p95_s * 1e3:.3g} ms, {load.p95_s * 1e3:.3g} are allowed",
+        ),
+        (
+            load.recall / max(made.index.recall, 1e-9),
+            f"recall {made.index.recall:.3g}, {load.recall:.3g} is wanted",
+        ),
+    ]
+    if load.memory_bytes:
+        held = made.index.memory_bytes
+        said = f"{held:.3g} bytes, {load.memory_bytes:.3g} are there"
+        limits.append((held / load.memory_bytes, said))
+    if load.budget_usd:
+        said = f"${made.total_usd:,.2f}, ${load.budget_usd:,.2f} are there"
+        limits.append((made.total_usd / load.budget_usd, said))
+    excess, said = max(limits)
+    return excess, said if excess > 1 else ""
 
 
 def _added(left: Estimate, right: Estimate) -> Estimate:

@@ -75,12 +75,24 @@ def import_sentence_transformer(
     # the exact one here.
     arch = replace(read, num_token_types=0, pooler=False, mlp="gelu-erf")
     model = Transformer(arch)
-    model.load_state_dict(dict(_state(arch, Weights(inner, WEIGHTS, INDEX), inner)), strict=True)
+    _fill(model, dict(_state(arch, Weights(inner, WEIGHTS, INDEX), inner)), inner)
     tower = Tower(model, arch.hidden_size, pooling=_pooling(folder / modules["Pooling"]))
     with torch.no_grad():
         tower.projection.copy_(torch.eye(arch.hidden_size))
     longest = max_tokens or _max_tokens(inner, arch)
     return TowerEncoder(tower.eval(), _tokenizer(inner, longest), max_tokens=longest)
+
+
+def _fill(model: Transformer, state: dict[str, Tensor], folder: Path) -> None:
+    """Give a model its parameters; those of another shape are refused."""
+    for name, part in model.state_dict().items():
+        if state[name].shape != part.shape:
+            raise DataError(
+                f"{folder}: {name} is {list(state[name].shape)}, config.json asks for "
+                f"{list(part.shape)}",
+                hint="config.json and weights must belong to the same model",
+            )
+    model.load_state_dict(state)
 
 
 def _modules(folder: Path) -> dict[str, str]:

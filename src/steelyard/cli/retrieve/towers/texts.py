@@ -47,7 +47,7 @@ class ShapeOptions:
                 f"--layers {self.layers}, --width {self.width}, --dim {self.dim}",
                 hint="give 1 layer or more, a width that 8 divides, and 1 number or more",
             )
-        # Heads of 32 columns where the width has so many; else of an even part, as pairs are turned.
+        # Heads of 32 columns where those divide the width, else one.
         heads = self.width // 32 if self.width % 32 == 0 else 1
         return Architecture(
             name=f"tower-{self.layers}x{self.width}",
