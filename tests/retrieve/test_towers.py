@@ -170,6 +170,5 @@ def test_what_cannot_be_trained_on_is_refused(tmp_path: Path) -> None:
         TowerEncoder(_tower(1, 0), TOKENIZER, max_tokens=65)
     with pytest.raises(DataError, match="batches of 99"):
         TextPairs(QUERIES, DOCUMENTS, OWN, tokens=(encoder.tokens, encoder.tokens), batch_size=99)
-    narrow = TowerEncoder(_tower(1, 0, dim=8), TOKENIZER, max_tokens=32)
-    with pytest.raises(ConfigError, match="8 numbers, the teacher 16"):
-        distill_queries(encoder, narrow, QUERIES, _config(2), tmp_path)
+    with pytest.raises(ConfigError, match="batches of 16 from 3 texts"):
+        distill_queries(encoder, encoder, QUERIES[:3], _config(2), tmp_path)

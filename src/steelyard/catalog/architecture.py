@@ -27,7 +27,8 @@ class Architecture:
         norm: normalization layer.
         position: how positions enter; "xpos" is "rope" with scores that fall with the distance,
             "relative" the buckets of T5.
-        mlp: MLP form; "swiglu" and "geglu" have three matrices, "gelu" and "relu" two.
+        mlp: MLP form; "swiglu" and "geglu" have three matrices, "gelu" (in its tanh form),
+            "gelu-erf" (exact) and "relu" two.
         tied_embeddings: the output head reuses the token embedding.
         qkv_bias: query, key and value projections carry a bias.
         output_bias: the attention output projection carries a bias.
@@ -117,7 +118,7 @@ class Architecture:
     position_offset: int = 0
     norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
     position: Literal["rope", "xpos", "learned", "relative", "alibi", "none"] = "rope"
-    mlp: Literal["swiglu", "geglu", "gelu", "relu"] = "swiglu"
+    mlp: Literal["swiglu", "geglu", "gelu", "gelu-erf", "relu"] = "swiglu"
     tied_embeddings: bool = True
     qkv_bias: bool = False
     output_bias: bool = False

@@ -66,6 +66,30 @@ class Tower(nn.Module):
         """Numbers in a vector."""
         return self.projection.shape[0]
 
+    def project_to(self, dim: int, *, seed: int = 0) -> None:
+        """Put a drawn map to another number of numbers behind the projection, and fold both.
+
+        Two linear maps behind each other are one, so that a tower with other vectors costs no
+        more. The map keeps lengths where `dim` is larger, and is trained with the tower.
+
+        Args:
+            dim: numbers D in a vector from now on.
+            seed: seed of the map.
+
+        Raises:
+            ConfigError: a vector without numbers.
+        """
+        if dim < 1:
+            raise ConfigError(f"a tower of {dim} numbers", hint="give 1 number or more")
+        drawn = torch.randn(
+            max(dim, self.dim), min(dim, self.dim), generator=torch.Generator().manual_seed(seed)
+        )
+        basis = torch.linalg.qr(drawn)[0]
+        carried = basis if dim > self.dim else basis.T
+        device = self.projection.device
+        folded = carried.to(device) @ self.projection.detach().float()
+        self.projection = nn.Parameter(folded.to(self.projection.dtype))
+
     def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         """Return unit vectors of texts.
 

@@ -30,7 +30,7 @@ def unsupported_traits(arch: Architecture) -> list[str]:
         "experts, multiway or qk_norm with kind = 'encoder-decoder'": arch.kind == "encoder-decoder"
         and (arch.num_experts > 0 or arch.multiway or arch.qk_norm),
         "mlp_bias with shared experts": arch.mlp_bias and arch.num_shared_experts > 0,
-        f"mlp = {arch.mlp!r}": arch.mlp not in ("swiglu", "geglu", "gelu", "relu"),
+        f"mlp = {arch.mlp!r}": arch.mlp not in ("swiglu", "geglu", "gelu", "gelu-erf", "relu"),
         f"num_token_types = {arch.num_token_types}": arch.num_token_types > 0,
         "pooler": arch.pooler,
         f"windows or caps with kind = {arch.kind!r}, mixer = {arch.mixer!r} or position = "
@@ -89,6 +89,7 @@ def unserved_traits(arch: Architecture) -> list[str]:
         f"kind = {arch.kind!r}": arch.kind != "decoder",
         f"position = {arch.position!r}": arch.position not in ("rope", "learned"),
         f"mixer = {arch.mixer!r}": arch.mixer != "attention",
+        f"mlp = {arch.mlp!r}": arch.mlp == "gelu-erf",
         "norms after the residual add": arch.norms_sums,
         "subln": arch.subln,
         "embedding_norm": arch.embedding_norm,

@@ -71,6 +71,11 @@ for name, text, example in (
         "recalls.csv --vectors 100M --k 10 --recall 0.8 --device U55C",
     ),
     (
+        "retriever",
+        "Choose teacher, student and index of a retriever for a load, from a ladder of sizes.",
+        "ladder.csv --vectors vectors.npy --docs 1M --qps 50 --p95 '20 ms' --budget '$500'",
+    ),
+    (
         "network",
         "Say which routing a traffic needs on a network, and what the others would take.",
         "--topology leaf-spine:16x16x16 --collective halving-doubling",

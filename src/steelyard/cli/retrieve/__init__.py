@@ -45,3 +45,9 @@ app.command(
     name="rerank",
     help="Order answers by token vectors kept on a drive.",
 )
+
+app.command(
+    "steelyard.cli.retrieve.towers:app",
+    name="towers",
+    help="Train encoders of texts on pairs, distil them, encode.",
+)

@@ -27,6 +27,7 @@ from steelyard.laws.forms.powers import (
 )
 from steelyard.laws.forms.rectified import rectified
 from steelyard.laws.forms.repetition import data_constrained, overfitting_penalty
+from steelyard.laws.forms.retrieval import dense_retrieval
 from steelyard.laws.forms.routed import routed
 from steelyard.laws.forms.shapes import broken, coupled, saturating, shifted
 from steelyard.laws.forms.updates.updates_to_data import updates_to_data
@@ -40,6 +41,7 @@ FORMS: dict[str, Callable[..., Law]] = {
     "contrastive": contrastive,
     "coupled": coupled,
     "data_constrained": data_constrained,
+    "dense_retrieval": dense_retrieval,
     "downstream_error": downstream_error,
     "effective_pool": effective_pool,
     "growth": growth,

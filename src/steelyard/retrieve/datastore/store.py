@@ -60,7 +60,8 @@ class Datastore:
 
         Args:
             folder: what `build` wrote.
-            encoder: the one that it was built with; None for a store of words alone.
+            encoder: the one that it was built with, or a `QueryEncoder` for its documents; None for
+                a store of words alone.
 
         Raises:
             DataError: the folder holds no whole datastore.
@@ -117,11 +118,18 @@ class Datastore:
             The datastore.
 
         Raises:
-            ConfigError: there is no such index, or it needs an encoder.
+            ConfigError: there is no such index, it needs an encoder, or the encoder is for queries
+                alone.
             DataError: there is no text.
             StoreError: another process builds in this folder.
             CapacityError: the disk is full; whole shards stay.
         """
+        if getattr(encoder, "is_for_queries", False):
+            raise ConfigError(
+                "this encoder is for queries alone: its passages would not lie where its documents "
+                "do",
+                hint="build with the encoder of documents, and search with this one",
+            )
         shape = index if isinstance(index, StoreShape) else StoreShape.named(index)
         with exclusive(folder):
             with writing_passages(folder / "passages.pack") as writer:

@@ -13,7 +13,7 @@ from steelyard.data.pack_writer import writing_pack
 from steelyard.errors import ConfigError, DataError
 from steelyard.retrieve.text.weights import WordWeights, count_words, sizes
 
-__all__ = ["LatentEncoder"]
+__all__ = ["LatentEncoder", "leading_directions"]
 
 _WORDS, _SPARE, _PASSES = 65_536, 16, 2
 
@@ -78,7 +78,7 @@ class LatentEncoder:
             raise DataError(f"none of {len(texts)} texts has a word", hint="give texts with words")
         weights = WordWeights.fit(counts, _WORDS)
         rows = weights.rows(counts)
-        return cls(weights, _directions(rows, min(dim, *sizes(rows)), seed))
+        return cls(weights, leading_directions(rows, min(dim, *sizes(rows)), seed))
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return unit vectors of texts; a text without a known word is a row of zeros.
@@ -128,7 +128,7 @@ class LatentEncoder:
         return cls(weights, pack["directions"])
 
 
-def _directions(rows: csr_array, dim: int, seed: int) -> NDArray[np.float32]:
+def leading_directions(rows: csr_array, dim: int, seed: int) -> NDArray[np.float32]:
     """Return the leading right singular vectors [V, D] of sparse rows."""
     width = min(dim + _SPARE, *sizes(rows))
     drawn = np.random.default_rng(seed).normal(size=(sizes(rows)[1], width)).astype(np.float32)

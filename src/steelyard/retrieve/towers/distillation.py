@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from steelyard.data.index import Permutation
 from steelyard.errors import ConfigError
-from steelyard.retrieve.towers.encoder import TowerEncoder, padded_tokens
+from steelyard.retrieve.towers.encoder import TowerEncoder, padded_tokens, with_tokens
 from steelyard.train import EstimatorConfig
 from steelyard.train.batches import Batch
 from steelyard.train.estimator import Estimator
 
-__all__ = ["VectorLoss", "distill_queries"]
+__all__ = ["VectorLoss", "distill_queries", "distill_to_vectors"]
 
 
 class VectorLoss:
@@ -77,8 +77,10 @@ def distill_queries(
 
     Args:
         teacher: encoder whose vectors are wanted.
-        student: encoder that is trained.
-        texts: queries, also such as nobody has judged.
+        student: encoder that is trained; where its vectors have another number of numbers, a map
+            to the teacher's is learned behind them, and nothing changes for documents.
+        texts: queries, also such as nobody has judged; those without a token are left out, with
+            a warning that counts them.
         config: the run.
         folder: the run's folder, from which a call that was killed goes on.
 
@@ -86,19 +88,46 @@ def distill_queries(
         Training loss of each step.
 
     Raises:
-        ConfigError: the student has another number of numbers, or there are fewer texts than a
-            batch holds.
-        DataError: a text has no token.
+        ConfigError: there are fewer texts with tokens than a batch holds.
 
     Source: Xia et al. 2024 (ScalingNote, arXiv 2411.15766), stage 2.
     """
-    if student.dim != teacher.dim:
+    kept = with_tokens(texts, teacher, student)
+    if len(kept) < config.batch_size:
+        raise ConfigError(f"batches of {config.batch_size} from {len(kept)} texts")
+    return distill_to_vectors(student, kept, teacher.encode(kept), config, folder)
+
+
+def distill_to_vectors(
+    student: TowerEncoder,
+    texts: Sequence[str],
+    vectors: NDArray[np.float32],
+    config: EstimatorConfig,
+    folder: Path,
+) -> list[float]:
+    """Train a query tower to return given vectors, such as a teacher's that were kept.
+
+    Args:
+        student: encoder that is trained; see `distill_queries`.
+        texts: texts with a token each.
+        vectors: unit vectors that are wanted [N, D].
+        config: the run.
+        folder: the run's folder, from which a call that was killed goes on.
+
+    Returns:
+        Training loss of each step.
+
+    Raises:
+        ConfigError: not as many vectors as texts, or fewer texts than a batch holds.
+        DataError: a text has no token.
+    """
+    if len(texts) != len(vectors) or len(texts) < config.batch_size:
         raise ConfigError(
-            f"the student has {student.dim} numbers, the teacher {teacher.dim}",
-            hint="make the student with the teacher's dim: its projection carries the difference",
+            f"{len(vectors)} vectors for {len(texts)} texts in batches of {config.batch_size}",
+            hint="give a vector for each text, and as many as a batch holds",
         )
-    if len(texts) < config.batch_size:
-        raise ConfigError(f"batches of {config.batch_size} from {len(texts)} texts")
-    source = _Targets(student.tokens(texts), teacher.encode(texts), config.batch_size, config.seed)
+    if student.dim != vectors.shape[1]:
+        student.tower.project_to(vectors.shape[1], seed=config.seed)
+    source = _Targets(student.tokens(texts), vectors, config.batch_size, config.seed)
     result = Estimator(student.tower, VectorLoss(), config).fit(source, folder)
     return [float(value) for value in result.losses]

@@ -1,6 +1,7 @@
 """Texts into vectors by a tower."""
 
 import hashlib
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,10 +10,10 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from steelyard.errors import ConfigError, DataError
+from steelyard.errors import ConfigError, DataError, SteelyardWarning
 from steelyard.nn.towers import Tower
 
-__all__ = ["TowerEncoder", "padded_tokens"]
+__all__ = ["QueryEncoder", "TowerEncoder", "padded_tokens", "with_tokens"]
 
 _BATCH_TOKENS = 8192
 
@@ -59,6 +60,11 @@ class TowerEncoder:
             )
         self.tower, self.max_tokens = tower, max_tokens
         self._tokenizer = tokenizer
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Makes the tower's tokens."""
+        return self._tokenizer
 
     @property
     def dim(self) -> int:
@@ -125,3 +131,56 @@ class TowerEncoder:
                 first = last
         self.tower.train(was_training)
         return found
+
+
+class QueryEncoder:
+    """A tower of queries that asks the store of another tower's documents.
+
+    Attributes:
+        encoder: turns queries into vectors.
+        fingerprint: that of the encoder of the documents, whose stores it may ask.
+    """
+
+    is_for_queries = True
+
+    def __init__(self, encoder: TowerEncoder, fingerprint: str) -> None:
+        """Say which documents a tower of queries was trained for.
+
+        Args:
+            encoder: trained or distilled for vectors of those documents.
+            fingerprint: that of their encoder.
+        """
+        self.encoder, self.fingerprint = encoder, fingerprint
+
+    @property
+    def dim(self) -> int:
+        """Numbers in a vector."""
+        return self.encoder.dim
+
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return unit vectors of queries [N, D]."""
+        return self.encoder.encode(texts)
+
+
+def with_tokens(texts: Sequence[str], *encoders: TowerEncoder) -> list[str]:
+    """Return texts that have a token for every encoder.
+
+    Args:
+        texts: any texts.
+        encoders: encoders that will take them.
+
+    Returns:
+        The texts in order; how many were left out is said in a warning.
+    """
+    kept = np.ones(len(texts), bool)
+    for encoder in encoders:
+        encoded = encoder.tokenizer.encode_batch(list(texts))
+        kept &= np.array([len(item.ids) > 0 for item in encoded], bool)
+    dropped = len(texts) - int(kept.sum())
+    if dropped:
+        warnings.warn(
+            f"{dropped} of {len(texts)} texts have no token and are left out",
+            SteelyardWarning,
+            stacklevel=2,
+        )
+    return [text for text, keeps in zip(texts, kept.tolist(), strict=True) if keeps]

@@ -39,6 +39,7 @@ class TextPairs:
         batch_size: int,
         hard: NDArray[np.int64] | None = None,
         hard_in_batch: int = 0,
+        groups: NDArray[np.int64] | None = None,
         seed: int = 0,
     ) -> None:
         """Tokenize all texts.
@@ -51,6 +52,8 @@ class TextPairs:
             batch_size: queries of a batch, at most Q.
             hard: documents that are hard to tell from the own one, int64 [Q, H].
             hard_in_batch: how many of them a query brings into its batch, drawn anew each time.
+            groups: number of the group of each document, int64 [N]: none is a negative of its
+                group's queries; by default documents of equal text are a group.
             seed: seed of the orders.
 
         Raises:
@@ -69,7 +72,7 @@ class TextPairs:
         self._hard_in_batch = min(hard_in_batch, self.hard.shape[1])
         self._batch_size, self._seed = batch_size, seed
         self._query_tokens, self._document_tokens = tokens[0](queries), tokens[1](documents)
-        self._keys = hash_texts(documents).view(np.int64)
+        self._keys = hash_texts(documents).view(np.int64) if groups is None else groups
 
     def batch(self, index: int, /) -> dict[str, Tensor]:
         """Return the batch of a step; a pair comes once an epoch.

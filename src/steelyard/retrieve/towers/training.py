@@ -8,9 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from steelyard.errors import DataError
 from steelyard.nn.towers import TowerPair
 from steelyard.retrieve.towers.encoder import TowerEncoder
 from steelyard.retrieve.towers.pairs import TextPairs
+from steelyard.retrieve.towers.sources import document_groups
 from steelyard.retrieve.whole import IVFFlat
 from steelyard.train import EstimatorConfig
 from steelyard.train.contrastive import ContrastiveLoss
@@ -42,6 +44,7 @@ def mine_negatives(
     own: NDArray[np.int64],
     *,
     ranks: tuple[int, int] = (_FIRST_RANK, _LAST_RANK),
+    groups: NDArray[np.int64] | None = None,
 ) -> NDArray[np.int64]:
     """Return documents that present vectors hold near to a query though they are not its own.
 
@@ -51,22 +54,29 @@ def mine_negatives(
         own: place of each query's document [Q].
         ranks: first rank and the one behind the last; nearer ones are often good answers that
             nobody marked. Both fall where there are fewer documents.
+        groups: number of the group of each document [N]; none of the own one's group is returned.
 
     Returns:
-        int64 [Q, H]; none is the query's own.
+        int64 [Q, H]; none is the query's own or of its group.
+
+    Raises:
+        DataError: all documents are of one group.
 
     Source: Xia et al. 2024 (ScalingNote, arXiv 2411.15766), stage 1.
     """
-    last = min(ranks[1], len(documents) - 1)
+    names = np.arange(len(documents)) if groups is None else groups
+    largest = int(np.unique(names, return_counts=True)[1].max())
+    last = min(ranks[1], len(documents) - largest)
+    if last < 1:
+        raise DataError("all documents are of one group", hint="give documents of several sources")
     first = min(ranks[0], last // 2)
     index = IVFFlat(documents.shape[1], metric="ip")
     index.add(documents)
-    found = index.search(queries, last + 1).ids
-    # The own document may stand at any rank: without it, all rows have one rank less.
-    is_own = found == own[:, None]
-    is_own[:, -1] |= ~is_own.any(axis=1)
-    rest = found[~is_own].reshape(len(queries), last)
-    return rest[:, first:last]
+    found = index.search(queries, last + largest).ids
+    # A group may stand at any ranks: it goes behind all others, whose order stays.
+    is_own = (names[found] == names[own][:, None]) | (found < 0)
+    order = np.argsort(is_own, axis=1, kind="stable")
+    return np.take_along_axis(found, order, axis=1)[:, first:last]
 
 
 def train_towers(
@@ -80,6 +90,8 @@ def train_towers(
     rounds: int = 2,
     hard_negatives: int = 7,
     max_tokens: tuple[int, int] = (32, 256),
+    groups: NDArray[np.int64] | None = None,
+    ranks: tuple[int, int] = (_FIRST_RANK, _LAST_RANK),
 ) -> TrainedTowers:
     """Train two towers on queries with their documents.
 
@@ -97,6 +109,9 @@ def train_towers(
         rounds: rounds of training, 1 or more.
         hard_negatives: mined documents that each query brings into a batch after the first round.
         max_tokens: tokens of the longest query and the longest document.
+        groups: number of the group of each document [N], such as its source; none is a negative
+            of its group's queries. By default documents of equal text are a group.
+        ranks: ranks of mined documents, see `mine_negatives`.
 
     Returns:
         Encoders and losses.
@@ -110,11 +125,13 @@ def train_towers(
         TowerEncoder(pair.queries, tokenizer, max_tokens=max_tokens[0]),
         TowerEncoder(pair.documents, tokenizer, max_tokens=max_tokens[1]),
     )
+    names = document_groups(documents, np.arange(len(documents))) if groups is None else groups
     losses: list[float] = []
     hard: NDArray[np.int64] | None = None
     for number in range(rounds):
         if number:
-            hard = mine_negatives(sides[0].encode(queries), sides[1].encode(documents), own)
+            vectors = sides[0].encode(queries), sides[1].encode(documents)
+            hard = mine_negatives(*vectors, own, ranks=ranks, groups=names)
         source = TextPairs(
             queries,
             documents,
@@ -123,6 +140,7 @@ def train_towers(
             batch_size=config.batch_size,
             hard=hard,
             hard_in_batch=hard_negatives if number else 0,
+            groups=names,
             seed=config.seed + number,
         )
         run = replace(config, seed=config.seed + number)

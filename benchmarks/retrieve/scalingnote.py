@@ -1,0 +1,283 @@
+"""Towers in stages: a law of their sizes, small students of large ones, and what serving takes.
+
+Titles find their abstract among all. A tenth of the titles is kept aside from everything; the
+abstracts are the collection, known to all sides. 1 holds students against their teacher and against
+the same students trained end to end, 2 fits the law of sizes, 3 bounds what a student changes, 4
+grows the batch in constant memory, 5 serves beside a prediction, 6 distils the same student with
+sentence-transformers. Lexical rivals stand in every table.
+"""
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from benchmarks.common import Check
+from benchmarks.retrieve._abstracts import (
+    Abstracts,
+    Quality,
+    fused,
+    load_abstracts,
+    of_scores,
+    quality,
+    tfidf_scores,
+)
+from benchmarks.retrieve._tower_batches import batch_checks
+from benchmarks.retrieve._tower_law import Rung, law_checks
+from benchmarks.retrieve._tower_runs import (
+    DistillJob,
+    FrozenJob,
+    Job,
+    PairJob,
+    Size,
+    Trained,
+    loaded,
+    run_job,
+)
+from benchmarks.retrieve._tower_serving import serving_checks
+from benchmarks.retrieve._towers_peer import bm25_scores, peer_checks, start_peer
+
+from steelyard.parallel import parallel_map, torch_threads
+
+PAPER = ["23-scalingnote"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """How large everything is.
+
+    Attributes:
+        papers: papers; None for all.
+        widths: widths of the ladder, the largest of which are the teachers.
+        layers: layers of towers of the ladder.
+        student: shape of students.
+        steps: steps of towers on pairs.
+        clozes: sentences with the rest of their abstract.
+        distilled: steps of students.
+        texts: texts that students learn from, for the curve; the last is that of all others.
+        seeds: seeds of teachers and students.
+        batches: sizes of batches.
+        batch_steps: steps with each.
+    """
+
+    papers: int | None
+    widths: tuple[int, ...]
+    layers: int
+    student: Size
+    steps: int
+    clozes: int
+    distilled: int
+    texts: tuple[int, ...]
+    seeds: int
+    batches: tuple[int, ...]
+    batch_steps: int
+
+    @property
+    def teacher(self) -> Size:
+        """Shape of teachers."""
+        return Size(self.layers, self.widths[-1])
+
+
+_FULL = Scale(
+    papers=None,
+    widths=(32, 48, 64, 96, 128, 192),
+    layers=2,
+    student=Size(1, 64),
+    steps=100,
+    clozes=6000,
+    distilled=300,
+    texts=(500, 2000, 8000, 32_000),
+    seeds=3,
+    batches=(64, 256, 1024),
+    batch_steps=24,
+)
+_QUICK = Scale(
+    papers=600,
+    widths=(32, 64),
+    layers=1,
+    student=Size(1, 16),
+    steps=20,
+    clozes=1000,
+    distilled=40,
+    texts=(250, 2000),
+    seeds=1,
+    batches=(32, 128),
+    batch_steps=6,
+)
+
+
+def run(quick: bool) -> list[Check]:
+    """Train everything, then ask."""
+    scale = _QUICK if quick else _FULL
+    papers = load_abstracts(most=scale.papers)
+    with torch_threads(1), tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        done = _trained(scale, papers, folder)
+        peer = start_peer()
+        lexical = {"BM25": bm25_scores(papers, peer, folder), "TF-IDF": tfidf_scores(papers)}
+        checks = _stage_checks(scale, papers, folder, lexical)
+        checks += law_checks(_rungs(scale, papers, folder), is_full=not quick)
+        checks += _bound_checks(scale, papers, folder)
+        checks += batch_checks(scale.batches, scale.batch_steps, papers, folder)
+        teacher = _name("ladder", scale.widths[-1], 0)
+        checks += serving_checks(papers, folder, (teacher, _name("student", 0), scale.student))
+        checks += peer_checks(_distillation(scale, papers, folder, 0, scale.texts[-1]), peer)
+        peer.close()
+    print(f"{sum(item.seconds for item in done):,.0f} processor seconds of training")
+    return checks
+
+
+def _name(kind: str, *parts: int) -> str:
+    """Return the name of a job."""
+    return "-".join([kind, *map(str, parts)])
+
+
+def _trained(scale: Scale, papers: Abstracts, folder: Path) -> list[Trained]:
+    """Do all jobs: towers on pairs first, then those that need them."""
+    first: list[Job] = []
+    given = {"folder": folder, "papers": papers, "steps": scale.steps, "clozes": scale.clozes}
+    for seed in range(scale.seeds):
+        # Only the largest towers are teachers; the smaller ones are rungs of the law.
+        for width in scale.widths if seed == 0 else scale.widths[-1:]:
+            size, name = Size(scale.layers, width), _name("ladder", width, seed)
+            first.append(PairJob(name=name, queries=size, documents=size, seed=seed, **given))
+        name, sizes = _name("joint", seed), (scale.student, scale.teacher)
+        first.append(PairJob(name=name, queries=sizes[0], documents=sizes[1], seed=seed, **given))
+    # The longest first, so that no worker waits at the end for one that began late.
+    first.sort(key=lambda job: -job.documents.width if isinstance(job, PairJob) else 0)
+    second: list[Job] = []
+    for seed in range(scale.seeds):
+        second.append(_distillation(scale, papers, folder, seed, scale.texts[-1]))
+        shared = _name("ladder", scale.widths[-1], seed)
+        given = {"folder": folder, "papers": papers, "teacher": shared, "seed": seed}
+        given |= {"student": scale.student, "clozes": 3 * scale.clozes}
+        name = _name("frozen", seed)
+        second.append(FrozenJob(name=name, steps=scale.distilled, **given))
+    for count in scale.texts[:-1]:
+        second.append(_distillation(scale, papers, folder, 0, count))
+    done = parallel_map(run_job, first, workers=2)
+    done += parallel_map(run_job, second, workers=2)
+    third = [
+        FrozenJob(
+            name=_name("refined", seed),
+            folder=folder,
+            papers=papers,
+            teacher=_name("ladder", scale.widths[-1], seed),
+            student=scale.student,
+            steps=max(10, scale.distilled // 6),
+            rate=3e-4,
+            start=_name("student", seed),
+            seed=seed,
+        )
+        for seed in range(scale.seeds)
+    ]
+    return done + parallel_map(run_job, third, workers=2)
+
+
+def _distillation(
+    scale: Scale, papers: Abstracts, folder: Path, seed: int, texts: int
+) -> DistillJob:
+    """Return the job of a student."""
+    is_main = texts == scale.texts[-1]
+    return DistillJob(
+        name=_name("student", seed) if is_main else _name("few", texts),
+        folder=folder,
+        papers=papers,
+        teacher=_name("ladder", scale.widths[-1], seed),
+        student=scale.student,
+        steps=scale.distilled,
+        texts=texts,
+        seed=seed,
+    )
+
+
+def _stage_checks(
+    scale: Scale, papers: Abstracts, folder: Path, lexical: dict[str, np.ndarray]
+) -> list[Check]:
+    """Hold students against their teacher, and against end-to-end training."""
+    table: dict[str, list[Quality]] = {}
+    for seed in range(scale.seeds):
+        teacher, joint = _name("ladder", scale.widths[-1], seed), _name("joint", seed)
+        documents = loaded(folder / teacher / "documents").encode(papers.texts)
+        rows = {
+            "teacher": teacher,
+            "student, distilled": _name("student", seed),
+            "student, distilled and refined": _name("refined", seed),
+            "student, end to end, documents frozen": _name("frozen", seed),
+        }
+        for label, job in rows.items():
+            asked = loaded(folder / job / "queries").encode(papers.asked)
+            table.setdefault(label, []).append(quality(papers, asked, documents))
+            hybrid = of_scores(papers, fused(lexical["BM25"], asked @ documents.T))
+            table.setdefault(f"{label} + BM25", []).append(hybrid)
+        other = loaded(folder / joint / "documents").encode(papers.texts)
+        asked = loaded(folder / joint / "queries").encode(papers.asked)
+        found = quality(papers, asked, other)
+        table.setdefault("student, end to end, documents joint", []).append(found)
+    for label, scores in lexical.items():
+        table[label] = [of_scores(papers, scores)]
+    means = _printed(table)
+    student = means["student, distilled"]
+    frozen = means["student, end to end, documents frozen"]
+    joint = means["student, end to end, documents joint"]
+    fewer = scale.teacher.parameters() / scale.student.parameters()
+    return [
+        Check("1 query operations, teacher over student", fewer, 8.0, "higher"),
+        Check("1 student over teacher, nDCG", student / means["teacher"], 0.97, "higher"),
+        Check("1 student over end to end, documents frozen", student / frozen, 1.03, "higher"),
+        Check("1 student over end to end, documents joint", student / joint, 1.03, "higher"),
+    ]
+
+
+def _printed(table: dict[str, list[Quality]]) -> dict[str, float]:
+    """Print the table, and return mean nDCG of each row."""
+    print(f"{'titles find their abstract':42} nDCG@10 (seeds)          first  entropy")
+    means = {}
+    for label, rows in table.items():
+        values = [row.ndcg for row in rows]
+        means[label] = float(np.mean(values))
+        hit, nats = np.mean([row.hit for row in rows]), np.mean([row.entropy for row in rows])
+        spread = f"{min(values):.3f}-{max(values):.3f}"
+        print(f"{label:42} {means[label]:.3f} ({spread}) {hit:14.3f} {nats:8.3f}")
+    return means
+
+
+def _rungs(scale: Scale, papers: Abstracts, folder: Path) -> list[Rung]:
+    """Return sizes with the entropy of their towers."""
+    found = []
+    for width in scale.widths:
+        place = folder / _name("ladder", width, 0)
+        asked = loaded(place / "queries").encode(papers.asked)
+        documents = loaded(place / "documents").encode(papers.texts)
+        measured = quality(papers, asked, documents)
+        size = Size(scale.layers, width)
+        found.append(Rung(parameters=size.parameters(), entropy=measured.entropy))
+    return found
+
+
+def _bound_checks(scale: Scale, papers: Abstracts, folder: Path) -> list[Check]:
+    """Compare changes of scores with distances of vectors, and distances with texts seen."""
+    place = folder / _name("ladder", scale.widths[-1], 0)
+    teacher = loaded(place / "queries").encode(papers.asked)
+    documents = loaded(place / "documents").encode(papers.texts)
+    means, worst = [], 0.0
+    for count in scale.texts:
+        is_main = count == scale.texts[-1]
+        job = _name("student", 0) if is_main else _name("few", count)
+        student = loaded(folder / job / "queries").encode(papers.asked)
+        distances = np.linalg.norm(student - teacher, axis=1)
+        changes = np.abs((student - teacher) @ documents.T).max(axis=1)
+        worst = max(worst, float((changes / distances).max()))
+        means.append(float((distances**2).mean()))
+    logs = np.log(scale.texts), np.log(means)
+    slope, base = np.polyfit(*logs, 1)
+    left = float(((logs[1] - base - slope * logs[0]) ** 2).sum())
+    spread = float(((logs[1] - logs[1].mean()) ** 2).sum())
+    told = ", ".join(f"{n:,}: {mse:.4f}" for n, mse in zip(scale.texts, means, strict=True))
+    print(f"squared distance to the teacher by texts ({told}): falls with exponent {-slope:.3f}")
+    falls = float(np.mean(np.diff(means) < 0))
+    return [
+        Check("3 change of a score over the bound, worst", worst, 1 + 1e-5, "lower"),
+        Check("3 squared distance falls with texts", falls, 1.0, "higher"),
+        Check("3 R2 of that line in logs", 1 - left / spread, 0.9, "higher"),
+    ]

@@ -1,0 +1,104 @@
+"""`steelyard retrieve towers distill`: a small tower of queries beside a large one's documents."""
+
+from pathlib import Path
+
+import numpy as np
+
+from steelyard.cli.output import Switch, print_report
+from steelyard.cli.retrieve.towers.texts import (
+    RunOptions,
+    ShapeOptions,
+    StudentOptions,
+    parameters_of,
+    texts_of,
+)
+from steelyard.errors import DataError
+from steelyard.nn.towers import Tower
+from steelyard.nn.transformer import build
+from steelyard.retrieve.towers import (
+    QueryEncoder,
+    TowerEncoder,
+    begin_with_texts,
+    distill_queries,
+    load_encoder,
+    save_encoder,
+)
+from steelyard.runs.report import Facts, Report, Section
+
+__all__ = ["distill"]
+
+_HELD_OUT = 10
+
+
+def distill(
+    teacher: Path,
+    queries: Path,
+    *,
+    query: str = "query",
+    out: Path,
+    shape: StudentOptions | None = None,
+    run: RunOptions | None = None,
+    json: Switch = False,
+) -> None:
+    """Train a small tower of queries to return a large one's vectors; documents stay.
+
+    Needs queries alone: no documents, no judgements. Every tenth is kept aside, to measure how
+    far the vectors are from the teacher's: no score changes by more than that.
+
+    Example: steelyard retrieve towers distill towers/queries queries.jsonl --query text
+    --out student
+
+    Args:
+        teacher: folder of an encoder, also one of sentence-transformers.
+        queries: file of JSON lines, CSV or Parquet.
+        query: column of queries.
+        out: folder of the student and its run; a call that was killed goes on.
+        shape: what the student is like.
+        run: how it is trained.
+        json: print JSON instead of a table.
+    """
+    found = load_encoder(teacher)
+    large = found.encoder if isinstance(found, QueryEncoder) else found
+    texts = [text for text in texts_of(queries, query)[0] if text.strip()]
+    if len(texts) < _HELD_OUT:
+        raise DataError(f"{len(texts)} queries in {queries}", hint=f"give {_HELD_OUT} or more")
+    held, kept = texts[::_HELD_OUT], [t for place, t in enumerate(texts) if place % _HELD_OUT]
+    options = run or RunOptions()
+    student = _student(large, kept, shape or StudentOptions(), options.seed)
+    losses = distill_queries(large, student, kept, options.config(), out / "run")
+    save_encoder(QueryEncoder(student, found.fingerprint), out)
+    distances = np.linalg.norm(large.encode(held) - student.encode(held), axis=1)
+    sizes = [parameters_of(one.tower) for one in (large, student)]
+    values = {
+        "teacher_parameters": sizes[0],
+        "student_parameters": sizes[1],
+        "queries": len(kept),
+        "queries_kept_aside": len(held),
+        "mean_distance": float(distances.mean()),
+        "largest_distance": float(distances.max()),
+        "last_loss": losses[-1],
+        "documents": found.fingerprint,
+    }
+    facts = Facts(
+        [
+            ("operations of a query", f"{sizes[0] / sizes[1]:.1f} times fewer", "derived"),
+            ("queries", f"{len(kept):,}", f"{len(held):,} more kept aside"),
+            ("mean change of a score, at most", f"{distances.mean():.3f}", "measured"),
+            ("largest", f"{distances.max():.3f}", "measured"),
+            ("asks documents of", found.fingerprint, ""),
+        ]
+    )
+    page = Report(f"Student in {out}", "", [Section("Distilled", [facts])])
+    print_report(page, json=json, values=values)
+
+
+def _student(
+    teacher: TowerEncoder, texts: list[str], shape: ShapeOptions, seed: int
+) -> TowerEncoder:
+    """Return a student that knows which tokens stand together."""
+    tokenizer = teacher.tokenizer
+    arch = shape.architecture(tokenizer.get_vocab_size(), teacher.max_tokens)
+    tower = Tower(build(arch, seed=seed), shape.dim or teacher.dim, pooling="mean", seed=seed)
+    rows = [item.ids for item in tokenizer.encode_batch(texts)]
+    begin_with_texts(tower.model, rows, seed=seed)
+    return TowerEncoder(tower, tokenizer, max_tokens=teacher.max_tokens)

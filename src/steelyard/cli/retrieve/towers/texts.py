@@ -1,0 +1,143 @@
+"""Columns of texts from files, and shapes of towers, for the verbs of towers."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import cyclopts
+
+from steelyard.catalog import Architecture
+from steelyard.errors import ConfigError, DataError
+from steelyard.laws.tables.files import read_frame
+from steelyard.nn.towers import Tower
+from steelyard.train import EstimatorConfig
+
+__all__ = ["RunOptions", "ShapeOptions", "StudentOptions", "parameters_of", "texts_of"]
+
+
+@cyclopts.Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ShapeOptions:
+    """What a tower is like.
+
+    Args:
+        layers: transformer layers.
+        width: width of the tower.
+        dim: numbers in a vector.
+    """
+
+    layers: int = 2
+    width: int = 128
+    dim: int = 64
+
+    def architecture(self, vocabulary: int, positions: int) -> Architecture:
+        """Return the language model of a tower.
+
+        Args:
+            vocabulary: tokens that there are.
+            positions: tokens of the longest text.
+
+        Returns:
+            A small Llama.
+
+        Raises:
+            ConfigError: a shape that no model has.
+        """
+        if self.layers < 1 or self.width < 8 or self.width % 8 or self.dim < 0:
+            raise ConfigError(
+                f"--layers {self.layers}, --width {self.width}, --dim {self.dim}",
+                hint="give 1 layer or more, a width that 8 divides, and 1 number or more",
+            )
+        # Heads of 32 columns where those divide the width, else one.
+        heads = self.width // 32 if self.width % 32 == 0 else 1
+        return Architecture(
+            name=f"tower-{self.layers}x{self.width}",
+            num_layers=self.layers,
+            hidden_size=self.width,
+            num_heads=heads,
+            num_kv_heads=heads,
+            head_dim=self.width // heads,
+            intermediate_size=max(8, self.width * 8 // 3 // 8 * 8),
+            vocab_size=vocabulary,
+            max_positions=positions,
+            tied_embeddings=True,
+        )
+
+
+@cyclopts.Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class StudentOptions(ShapeOptions):
+    """What a student is like; its vectors have the teacher's numbers.
+
+    Args:
+        layers: transformer layers.
+        width: width of the tower.
+        dim: numbers of its own before a map to the teacher's; the teacher's when 0.
+    """
+
+    layers: int = 1
+    width: int = 64
+    dim: int = 0
+
+
+@cyclopts.Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """How a tower is trained.
+
+    Args:
+        steps: optimizer steps, of each round where there are several.
+        batch: texts or pairs of a step.
+        rate: peak learning rate.
+        seed: seed of weights, draws and orders.
+        threads: CPU threads; all usable ones when 0.
+    """
+
+    steps: int = 200
+    batch: int = 64
+    rate: float = 3e-3
+    seed: int = 0
+    threads: int = 0
+
+    def config(self) -> EstimatorConfig:
+        """Return the run: a warm-up, and a rate that falls in the second half."""
+        return EstimatorConfig(
+            steps=self.steps,
+            batch_size=self.batch,
+            learning_rate=self.rate,
+            warmup_steps=min(10, max(self.steps - 1, 0)),
+            cooldown_steps=self.steps // 2,
+            weight_decay=0.1,
+            seed=self.seed,
+            threads=self.threads,
+            checkpoint_every=100,
+        )
+
+
+def texts_of(path: Path, *columns: str) -> list[list[str]]:
+    """Read columns of texts.
+
+    Args:
+        path: file of JSON lines, CSV or Parquet; JSON lines and CSV also gzipped.
+        columns: names of the columns.
+
+    Returns:
+        Texts of each column; missing ones are empty.
+
+    Raises:
+        DataError: the file cannot be read, or lacks a column (those it has are named).
+    """
+    frame = read_frame(path)
+    for name in columns:
+        if name not in frame.columns:
+            raise DataError(
+                f"{path} has no column {name!r}", hint=f"it has {', '.join(frame.columns)}"
+            )
+    found = [[str(value or "") for value in frame[name].to_list()] for name in columns]
+    if not len(frame):
+        raise DataError(f"{path} has no row", hint="give a file with texts")
+    return found
+
+
+def parameters_of(tower: Tower) -> int:
+    """Return parameters without embeddings."""
+    return sum(part.numel() for name, part in tower.named_parameters() if "embedding" not in name)

@@ -1,0 +1,191 @@
+"""`steelyard retrieve towers train`: two towers from queries with their documents."""
+
+from pathlib import Path
+
+import numpy as np
+
+from steelyard.cli.following import say_next
+from steelyard.cli.output import Switch, print_report
+from steelyard.cli.retrieve.towers.texts import RunOptions, ShapeOptions, parameters_of, texts_of
+from steelyard.data.tokenizer import train_tokenizer
+from steelyard.errors import ConfigError
+from steelyard.nn.towers import Tower, TowerPair
+from steelyard.nn.transformer import build
+from steelyard.retrieve.towers import (
+    PairTexts,
+    QueryEncoder,
+    begin_with_texts,
+    cloze_pairs,
+    contrastive_entropy,
+    ndcg,
+    ranks_of_own,
+    save_encoder,
+    title_pairs,
+    train_towers,
+)
+from steelyard.retrieve.towers.training import TrainedTowers
+from steelyard.runs.report import Facts, Report, Section
+from steelyard.train.contrastive import ContrastiveLoss
+
+__all__ = ["train"]
+
+_HELD_OUT = 10
+_TEXTS = 20_000
+
+
+def train(
+    pairs: Path,
+    *,
+    query: str = "query",
+    document: str = "document",
+    out: Path,
+    clozes: int = 0,
+    rounds: int = 2,
+    hard: int = 2,
+    chunk: int = 0,
+    temperature: float = 0.05,
+    vocabulary: int = 8192,
+    query_tokens: int = 32,
+    document_tokens: int = 128,
+    shape: ShapeOptions | None = None,
+    run: RunOptions | None = None,
+    json: Switch = False,
+) -> None:
+    """Train two towers on queries with their documents, the second round on hard ones.
+
+    Every tenth query is kept aside, and asked at the end among all documents.
+
+    Example: steelyard retrieve towers train papers.jsonl --query title --document abstract
+    --clozes 6000 --out towers
+
+    Args:
+        pairs: file of JSON lines, CSV or Parquet with a query and its document in each row.
+        query: column of queries, such as titles.
+        document: column of documents.
+        out: folder for both encoders (`queries`, `documents`) and the run; a call that was killed
+            goes on.
+        clozes: sentences to pair with the rest of their document, as further pairs.
+        rounds: rounds; from the second on, mined documents that are hard to tell stand in batches.
+        hard: mined documents of each query.
+        chunk: texts whose activations are held at once, for batches that do not fit; 0 for all.
+        temperature: what cosines are divided by.
+        vocabulary: tokens that are learned from the texts.
+        query_tokens: tokens that longer queries are cut to.
+        document_tokens: tokens that longer documents are cut to.
+        shape: what the towers are like.
+        run: how they are trained.
+        json: print JSON instead of a table.
+    """
+    if rounds < 1 or clozes < 0 or hard < 0:
+        raise ConfigError(
+            f"--rounds {rounds}, --clozes {clozes}, --hard {hard}",
+            hint="give 1 round or more, and 0 clozes and hard ones or more",
+        )
+    options, chosen = run or RunOptions(), shape or ShapeOptions()
+    asked, texts = texts_of(pairs, query, document)
+    places = np.arange(len(asked))
+    kept, held = places[places % _HELD_OUT != 0], places[::_HELD_OUT].tolist()
+    made = _pairs(asked, texts, kept, clozes, options.seed)
+    tokenizer = train_tokenizer(iter([*texts, *made.queries]), vocabulary)
+    sample = [item.ids for item in tokenizer.encode_batch(texts[:_TEXTS])]
+    positions = max(query_tokens, document_tokens)
+    towers = _towers(chosen, tokenizer.get_vocab_size(), positions, sample, options.seed)
+    found = train_towers(
+        towers,
+        tokenizer,
+        (made.queries, made.documents, made.own),
+        options.config(),
+        out / "run",
+        loss=ContrastiveLoss(temperature=temperature, chunk=chunk),
+        rounds=rounds,
+        hard_negatives=hard,
+        max_tokens=(query_tokens, document_tokens),
+        groups=made.groups,
+    )
+    save_encoder(found.documents, out / "documents")
+    save_encoder(QueryEncoder(found.queries, found.documents.fingerprint), out / "queries")
+    whole = [row for row in held if asked[row].strip() and texts[row].strip()]
+    values = {
+        "parameters": parameters_of(towers.queries),
+        "pairs": len(made),
+        "dropped": made.dropped,
+        "duplicates": made.duplicates,
+        "queries_kept_aside": len(whole),
+        **_measured(found, [asked[row] for row in whole], texts, np.array(whole), temperature),
+        "first_loss": found.losses[0],
+        "last_loss": found.losses[-1],
+    }
+    page = Report(f"Towers in {out}", "", [Section("Trained", [_facts(values, made)])])
+    print_report(page, json=json, values=values)
+    if not json:
+        folder = out / "documents"
+        say_next("retrieve", "towers", "encode", folder, pairs, "--document", document)
+
+
+def _pairs(
+    asked: list[str], texts: list[str], kept: np.ndarray, clozes: int, seed: int
+) -> PairTexts:
+    """Return labelled pairs, and sentences of the same documents with the rest."""
+    rows = kept.tolist()
+    theirs = [texts[row] for row in rows]
+    made = title_pairs([asked[row] for row in rows], theirs, sources=kept)
+    if clozes:
+        made += cloze_pairs(theirs, sources=kept, most=clozes, seed=seed)
+    return made
+
+
+def _towers(
+    shape: ShapeOptions, vocabulary: int, positions: int, sample: list[list[int]], seed: int
+) -> TowerPair:
+    """Return two towers whose token tables begin with what the texts say."""
+    arch = shape.architecture(vocabulary, positions)
+    towers = []
+    for number in (seed, seed + 1):
+        tower = Tower(build(arch, seed=number), shape.dim, pooling="mean", seed=seed)
+        begin_with_texts(tower.model, sample, seed=seed)
+        towers.append(tower)
+    return TowerPair(*towers)
+
+
+def _measured(
+    found: TrainedTowers,
+    asked: list[str],
+    texts: list[str],
+    own: np.ndarray,
+    temperature: float,
+) -> dict[str, float]:
+    """Return how well queries that were kept aside find their documents among all."""
+    filled = [place for place, text in enumerate(texts) if text.strip()]
+    documents = found.documents.encode([texts[place] for place in filled])
+    queries = found.queries.encode(asked)
+    places = np.searchsorted(filled, own)
+    ranks = ranks_of_own(queries @ documents.T, places)
+    negatives = min(256, len(filled) - 1)
+    nats = contrastive_entropy(
+        queries, documents, places, negatives=negatives, temperature=temperature
+    )
+    return {
+        "ndcg_at_10": float(ndcg(ranks).mean()),
+        "found_first": float((ranks == 0).mean()),
+        "entropy": float(nats.mean()),
+        "negatives": negatives,
+    }
+
+
+def _facts(values: dict[str, float], made: PairTexts) -> Facts:
+    """Return what people see."""
+    return Facts(
+        [
+            ("parameters without embeddings", f"{values['parameters']:,}", ""),
+            ("pairs", f"{len(made):,}", f"{made.dropped:,} rows gave none"),
+            ("documents that stand there twice", f"{made.duplicates:,}", "by hash"),
+            ("queries kept aside", f"{values['queries_kept_aside']:,}", ""),
+            ("nDCG@10 among all documents", f"{values['ndcg_at_10']:.3f}", "measured"),
+            ("their document stands first", f"{values['found_first']:.1%}", "measured"),
+            (
+                f"entropy among {values['negatives']:.0f} others",
+                f"{values['entropy']:.3f} nat",
+                "measured",
+            ),
+        ]
+    )
