@@ -268,7 +268,9 @@ def _intervals(folder: Path, quick: bool) -> list[Check]:
     wide = max(
         float(np.median(np.array(widths)[own]) / np.median(np.array(errors)[own])) for own in kinds
     )
-    print(f"intervals of {cases} comparisons: {share:.3f} hold; half-width {wide:.2f} median errors")
+    print(
+        f"intervals of {cases} comparisons: {share:.3f} hold; half-width {wide:.2f} median errors"
+    )
     return [
         Check("7 intervals that hold", share, 0.7, "higher"),
         Check("7 intervals that hold too often", share, 0.9, "lower"),
