@@ -101,10 +101,11 @@ def _kmeans(peer: JsonProcess, folder: Path, quick: bool) -> list[Check]:
                 centers,
                 seed=seed,
                 start="parallel",
-                sample=2000 * centers if not quick else 100 * centers,
+                sample=500 * centers if not quick else 100 * centers,
+                tries=4,
                 bounds=True,
                 precision="float32",
-                tolerance=1e-5,
+                tolerance=1e-3,
             )
             for seed in range(seeds)
         ]
