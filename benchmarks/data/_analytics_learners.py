@@ -101,10 +101,11 @@ def _kmeans(peer: JsonProcess, folder: Path, quick: bool) -> list[Check]:
                 centers,
                 seed=seed,
                 start="parallel",
-                sample=2000 * centers if not quick else 100 * centers,
+                sample=500 * centers if not quick else 100 * centers,
+                tries=4,
                 bounds=True,
                 precision="float32",
-                tolerance=1e-5,
+                tolerance=1e-3,
             )
             for seed in range(seeds)
         ]
@@ -268,7 +269,9 @@ def _intervals(folder: Path, quick: bool) -> list[Check]:
     wide = max(
         float(np.median(np.array(widths)[own]) / np.median(np.array(errors)[own])) for own in kinds
     )
-    print(f"intervals of {cases} comparisons: {share:.3f} hold; half-width {wide:.2f} median errors")
+    print(
+        f"intervals of {cases} comparisons: {share:.3f} hold; half-width {wide:.2f} median errors"
+    )
     return [
         Check("7 intervals that hold", share, 0.7, "higher"),
         Check("7 intervals that hold too often", share, 0.9, "lower"),

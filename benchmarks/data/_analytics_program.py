@@ -83,7 +83,9 @@ def forest(path, seeds):
         x, odd = given[f"{name}/x"], given[f"{name}/odd"]
         areas = []
         for seed in range(seeds):
-            model = IsolationForest(n_estimators=100, max_samples=min(256, len(x)), random_state=seed)
+            model = IsolationForest(
+                n_estimators=100, max_samples=min(256, len(x)), random_state=seed
+            )
             areas.append(area(odd, -model.fit(x).score_samples(x)))
         found[name] = float(np.mean(areas))
     return found

@@ -69,7 +69,7 @@ def from_files(rounds, threads):
         "nthread": threads,
     }
     with tempfile.TemporaryDirectory() as folder:
-        rows = xgboost.ExtMemQuantileDMatrix(Parts(os.path.join(folder, "rows")), max_bin=256)
+        rows = xgboost.ExtMemQuantileDMatrix(Parts(f"{folder}/rows"), max_bin=256)
         return xgboost.train(settings, rows, num_boost_round=rounds)
 
 

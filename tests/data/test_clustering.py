@@ -112,9 +112,10 @@ def test_a_step_of_a_mixture_is_that_of_the_formula() -> None:
 def test_mixtures_find_their_parts(shape) -> None:
     points, own = blobs()
     found = fit_mixture(points, 4, shape=shape)
-    assert (found.assign(points.astype(float))[0][own == 0] == found.assign(
-        points[own == 0].astype(float)
-    )[0]).all()
+    assert (
+        found.assign(points.astype(float))[0][own == 0]
+        == found.assign(points[own == 0].astype(float))[0]
+    ).all()
     assert np.allclose(sorted(found.shares), np.sort(np.bincount(own) / len(own)), atol=0.02)
     assert found.bic(len(points)) < fit_mixture(points, 2, shape=shape).bic(len(points))
     with pytest.raises(ConfigError, match="parts"):

@@ -37,7 +37,7 @@ RNG = np.random.default_rng(0)
 def frame(count: int = 1000) -> pl.DataFrame:
     rng = np.random.default_rng(1)
     x = np.where(rng.random(count) < 0.2, np.nan, rng.normal(5, 3, count))
-    color = rng.choice(["red", "green", None], count)
+    color = pl.Series(rng.choice(["red", "green", ""], count)).replace({"": None})
     wild = np.where(np.arange(count) % 10 == 0, np.inf, rng.random(count))
     columns = {"x": x, "color": color, "wild": wild, "same": np.ones(count)}
     return pl.DataFrame(columns | {"nothing": [None] * count}, nan_to_null=True).with_columns(

@@ -1,4 +1,4 @@
-"""Forests, linear models, ridge, naive Bayes and neighbours: against slow versions, on bad input."""
+"""Forests, linear models, ridge, naive Bayes and neighbours: slow versions, and bad input."""
 
 from pathlib import Path
 
@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
+from steelyard.data.features import FeatureStore
 from steelyard.data.learning import (
     LEARNERS,
     BayesConfig,
@@ -23,7 +24,6 @@ from steelyard.data.learning import (
     compare_table,
     fit_table,
 )
-from steelyard.data.features import FeatureStore
 from steelyard.data.learning.codes import CodeStore
 from steelyard.data.learning.forest_kernels import grow_whole_tree
 from steelyard.data.learning.ridge import ridge_of
@@ -52,7 +52,8 @@ def frame(count: int = COUNT, seed: int = 0) -> pl.DataFrame:
     color = rng.choice(["red", "green", "blue"], count)
     logit = 2 * x + z + np.where(color == "red", 1.5, -0.5)
     bought = np.where(rng.random(count) < 1 / (1 + np.exp(-logit)), "yes", "no")
-    kind = np.array(["low", "mid", "top"])[np.digitize(x + rng.normal(size=count) / 3, [-0.5, 0.5])]
+    shifted = x + rng.normal(size=count) / 3
+    kind = np.array(["low", "mid", "top"])[np.digitize(shifted, [-0.5, 0.5])]
     price = 3 * x - z + rng.normal(size=count) / 2
     x = np.where(rng.random(count) < 0.1, np.nan, x)
     columns = {"x": x, "z": z, "color": color, "bought": bought, "kind": kind, "price": price}
@@ -118,9 +119,7 @@ def test_the_first_version_of_model_files_is_read(tmp_path: Path) -> None:
     about |= {"version": 1, "best_rounds": about.pop("learned")["best_rounds"]}
     for name in ("needs", "learner"):
         del about[name]
-    sections = {
-        name.removeprefix("learner/"): pack[name] for name in pack.names if name != "about"
-    }
+    sections = {name.removeprefix("learner/"): pack[name] for name in pack.names if name != "about"}
     told = {"about": np.frombuffer(json.dumps(about).encode(), np.uint8)}
     write_pack(tmp_path / "old.model", told | sections)
     table = DataTable.scan(frame(100, seed=2))
@@ -140,9 +139,7 @@ def test_ridge_is_the_solution_of_the_normal_equations_also_of_merged_parts(pena
         part.update(own)
     parts[0].merge(parts[1])
     centred = x - x.mean(axis=0)
-    slow = np.linalg.solve(
-        centred.T @ centred + penalty * np.eye(4), centred.T @ (y - y.mean())
-    )
+    slow = np.linalg.solve(centred.T @ centred + penalty * np.eye(4), centred.T @ (y - y.mean()))
     for spread in (whole, parts[0]):
         found = ridge_of(spread, penalty).coefficients[0]
         assert np.allclose(found[:4], slow, rtol=1e-8)
@@ -157,9 +154,7 @@ def test_ridge_chooses_a_penalty_and_bears_equal_columns() -> None:
         RidgeConfig(penalty=penalty).fit(features_job(x, y, NUMBER)) for penalty in (None, 0.0)
     )
     new = rng.normal(size=(2000, 30))
-    errors = [
-        float(((item.scores(new)[0] - new[:, 0]) ** 2).mean()) for item in (chosen, none)
-    ]
+    errors = [float(((item.scores(new)[0] - new[:, 0]) ** 2).mean()) for item in (chosen, none)]
     assert errors[0] < errors[1] / 2
     twice = np.column_stack([x[:, :1], x[:, :1]])
     found = RidgeConfig(penalty=0.0).fit(features_job(twice, y, NUMBER)).coefficients
@@ -255,9 +250,7 @@ def test_naive_bayes_counts_as_the_formula_says_and_of_parts_the_same() -> None:
     codes = rng.integers(0, 3, (2, 300)).astype(np.uint8)
     y = rng.integers(0, 2, 300).astype(np.float32)
     store = CodeStore(codes=codes, targets=y, is_held=np.zeros(300, bool))
-    job = FitJob(
-        store=store, target=TWO, num_codes=np.full(2, 3), is_text=np.array([True, True])
-    )
+    job = FitJob(store=store, target=TWO, num_codes=np.full(2, 3), is_text=np.array([True, True]))
     found = BayesConfig(smoothing=10).fit(job).scores(codes[:, :5])[0]
     for row in range(5):
         odds = np.log((y == 1).sum() / (y == 0).sum())
@@ -274,8 +267,8 @@ def test_neighbours_are_those_of_comparing_all() -> None:
     rng = np.random.default_rng(6)
     x, new = rng.normal(size=(200, 3)), rng.normal(size=(20, 3))
     y = rng.normal(size=200)
-    found = NeighbourConfig(neighbours=7).fit(features_job(x, y, NUMBER)).scores(
-        new.astype(np.float32)
+    found = (
+        NeighbourConfig(neighbours=7).fit(features_job(x, y, NUMBER)).scores(new.astype(np.float32))
     )
     apart = ((new[:, None] - x) ** 2).sum(axis=2)
     slow = y[np.argsort(apart, axis=1)[:, :7]].mean(axis=1)
@@ -297,9 +290,7 @@ def test_narrower_features_are_learned_from(tmp_path: Path) -> None:
             found.model.predict(DataTable.scan(data))
         )
     with pytest.raises(ConfigError, match="every column by itself"):
-        fit_table(
-            DataTable.scan(data), FitOptions(target="y", reduce="pca:2"), tmp_path / "work"
-        )
+        fit_table(DataTable.scan(data), FitOptions(target="y", reduce="pca:2"), tmp_path / "work")
     with pytest.raises(ConfigError, match="reduce is 'svd'"):
         fit_table(
             DataTable.scan(data),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import optimize
 
+from steelyard.data.anomalies.isolation import _mean_length
 from steelyard.data.logs import (
     ClusterDetector,
     InvariantDetector,
@@ -17,7 +18,6 @@ from steelyard.data.logs import (
     synthesize_sessions,
     windows_of,
 )
-from steelyard.data.anomalies.isolation import _mean_length
 from steelyard.data.logs.reasons import SessionRules
 from steelyard.data.logs.sessions import CountWeights
 from steelyard.errors import ConfigError, DataError

@@ -133,6 +133,7 @@ def fit(
     target: str,
     out: Path,
     options: LearnOptions | None = None,
+    recipe: Path | None = None,
     types: str = "",
     json: Switch = False,
     report: Path | None = None,
@@ -149,11 +150,13 @@ def fit(
         target: column to predict.
         out: file for the model.
         options: what is learned from which rows.
+        recipe: TOML file of these options, such as recipes/data-fit.toml; what is given here as
+            well, and is not the default, counts instead.
         types: kinds of columns of text files, such as "id=text, price=number".
         json: print JSON instead of tables.
         report: HTML file for the page.
     """
-    given = (options or LearnOptions()).given(target)
+    given = _merged(recipe, options or LearnOptions()).given(target)
     table = scanned(sources, kinds_of(types))
     from steelyard.data.learning import fit_table
 
@@ -171,6 +174,21 @@ def fit(
     print_report(page, json=json, html=report, values=_values(fitted))
     if not json:
         say_next("data", "table", "predict", out, *sources, "--out", "predicted.parquet")
+
+
+def _merged(recipe: Path | None, options: LearnOptions) -> LearnOptions:
+    """Return the options of a file, with those that were given besides."""
+    if recipe is None:
+        return options
+    from dataclasses import fields, replace
+
+    from steelyard.config import load
+
+    usual = LearnOptions()
+    names = [item.name for item in fields(options)]
+    said = {name: getattr(options, name) for name in names}
+    differ = {name: value for name, value in said.items() if value != getattr(usual, name)}
+    return replace(load(recipe, LearnOptions), **differ)
 
 
 def predict(

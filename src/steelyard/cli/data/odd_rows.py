@@ -82,7 +82,7 @@ def detect(
     The table is read twice and may be larger than memory. Columns count in standard deviations,
     frequent values of text as yes and no.
 
-    Example: steelyard data table detect 'sales/*.csv' --leave-out id --share 0.001 --out odd.parquet
+    Example: steelyard data table detect 'sales/*.csv' --leave-out id --out odd.parquet
 
     Args:
         *sources: files, patterns such as 'sales/*.csv', folders, and addresses.

@@ -165,19 +165,28 @@ class HalfSpaceTrees:
         if early:
             if self.seen < self.window:
                 self._latest[:] = self._taken
-            _score(given[:early], *self._arrays(), found[:early])
+            self._score_into(given[:early], found[:early])
         self.seen = self._feed(given[early:], found, early)
         return self._odd(found)
 
     def _feed(self, rows: NDArray[np.float64], out: NDArray[np.float64], first: int) -> int:
         """Take rows in; return rows seen."""
-        *arrays, enough = self._arrays()
-        into = out[first : first + len(rows)]
-        return _stream(rows, *arrays, self._taken, enough, self.window, self.seen, into)
+        return _stream(
+            rows,
+            self._columns,
+            self._cuts,
+            self._latest,
+            self._taken,
+            self.enough * self.window,
+            self.window,
+            self.seen,
+            out[first : first + len(rows)],
+        )
 
-    def _arrays(self) -> tuple[Any, ...]:
-        """Return what rows are judged by."""
-        return self._columns, self._cuts, self._latest, self.enough * self.window
+    def _score_into(self, rows: NDArray[np.float64], out: NDArray[np.float64]) -> None:
+        """Fill in the masses of rows."""
+        enough = self.enough * self.window
+        _score(rows, self._columns, self._cuts, self._latest, enough, out)
 
     def _odd(self, masses: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return less for more mass."""
@@ -192,7 +201,7 @@ class HalfSpaceTrees:
         if not self.seen:
             raise DataError("no rows were seen", hint="call update first")
         found = np.empty(len(rows))
-        _score(np.ascontiguousarray(rows, np.float64), *self._arrays(), found)
+        self._score_into(np.ascontiguousarray(rows, np.float64), found)
         return self._odd(found)
 
     def blame(self, rows: NDArray[np.floating]) -> NDArray[np.float64]:

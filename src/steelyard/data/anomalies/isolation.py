@@ -121,7 +121,7 @@ class IsolationForest:
             roots=np.array(roots, np.int64),
             sample=size,
             threshold=1.0,
-            usual=np.median(rows, axis=0),
+            usual=np.median(rows, axis=0).astype(np.float64),
         )
         level = float(np.quantile(forest.score(rows), 1 - flagged))
         return replace(forest, threshold=level)

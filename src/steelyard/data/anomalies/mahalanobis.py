@@ -81,7 +81,8 @@ class MahalanobisDetector:
             spread.update(rows[chosen(rows)])
         if spread is None or spread.count < 2:
             raise DataError("a covariance needs at least two rows")
-        return cls(mean=spread.mean, precision=np.linalg.inv(shrunk_covariance(spread)))
+        inverse = np.linalg.inv(shrunk_covariance(spread)).astype(np.float64)
+        return cls(mean=spread.mean, precision=inverse)
 
     def score(self, rows: _Rows) -> NDArray[np.float64]:
         """Return squared distances [N]."""

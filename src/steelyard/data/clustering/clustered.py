@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["ClusterOptions", "ClusteredTable", "cluster_table"]
 
 Method = Literal["kmeans", "mixture", "density"]
-_SAMPLE_PER_CLUSTER, _MOST_FULL = 2000, 64
+_SAMPLE_PER_CLUSTER, _TRIES, _MOST_FULL = 500, 4, 64
 _BATCH_ROWS = 65_536
 
 
@@ -167,9 +167,10 @@ def _around_means(given: PreparedFeatures, options: ClusterOptions) -> _Found:
         seed=options.seed,
         start="parallel",
         sample=_SAMPLE_PER_CLUSTER * count,
+        tries=_TRIES,
         bounds=True,
         precision="float32",
-        tolerance=1e-5,
+        tolerance=1e-3,
     )
     apart = nearest(given.features, found.centers)[1]
     facts = {"inertia": found.inertia, "passes": found.passes}

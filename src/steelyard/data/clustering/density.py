@@ -119,10 +119,11 @@ def _cells(
     axes = min(_AXES, points.shape[1])
     spread = Covariance(points.shape[1])
     spread.update(points)
+    along = points.astype(np.float64)
     if len(points) > 1:
-        points = PrincipalComponents.of(spread, axes).apply(points).astype(np.float64)
+        along = PrincipalComponents.of(spread, axes).apply(points)
     # Rounding must not part neighbours: cells are wider than the radius by a little.
-    cells = np.floor((points[:, :axes] - points[:, :axes].min(axis=0)) / (radius * 1.0001))
+    cells = np.floor((along[:, :axes] - along[:, :axes].min(axis=0)) / (radius * 1.0001))
     unique, places = np.unique(cells.astype(np.int64), axis=0, return_inverse=True)
     places = places.reshape(-1)
     order = np.argsort(places, kind="stable")

@@ -103,7 +103,7 @@ class GaussianMixture:
             products = shares.T @ np.square(rows, dtype=np.float64)
         return MixtureSums(
             counts=shares.sum(axis=0),
-            sums=shares.T @ rows,
+            sums=(shares.T @ rows).astype(np.float64),
             products=products.astype(np.float64),
             likelihood=float(total.sum()),
             rows=len(rows),

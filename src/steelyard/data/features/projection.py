@@ -1,4 +1,4 @@
-"""Random projection: fewer columns that keep the distances between rows, without looking at them."""
+"""Random projection: fewer columns that keep distances between rows, whatever the rows are."""
 
 from dataclasses import dataclass
 from math import ceil, log

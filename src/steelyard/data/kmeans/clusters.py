@@ -49,6 +49,7 @@ def kmeans(
     precision: Literal["float64", "float32"] = "float64",
     bounds: bool = False,
     sample: int = 0,
+    tries: int = 1,
 ) -> Clusters:
     """Place centers so that points lie close to the nearest.
 
@@ -71,6 +72,8 @@ def kmeans(
             Passes then end when centers move by less than the tolerance.
         sample: points that move the centers first, drawn once; 0 for none. Few passes over all
             points are left to do then.
+        tries: clusterings of the sample, the best of which goes on; those after the first begin
+            with centers of their own.
 
     Returns:
         The clusters. No center is without points where there are that many different ones.
@@ -84,6 +87,8 @@ def kmeans(
         (k-means++), section 2.2; Sculley 2010 (web-scale k-means), algorithm 1.
     """
     points = _checked(points, count, iterations, batch_size, precision)
+    if tries < 1 or sample < 0:
+        raise ConfigError(f"{tries} tries with a sample of {sample}", hint="1 or more, 0 or more")
     if metric == "cosine":
         points = unit_rows(points)
     if bounds and (metric == "cosine" or batch_size is not None):
@@ -95,7 +100,7 @@ def kmeans(
     centers, passes = _first_centers(points, count, start, rng)
     if sample and sample < len(points):
         drawn = points[np.sort(rng.choice(len(points), max(sample, count), replace=False))]
-        centers, _ = _lloyd(drawn, centers, metric, iterations, tolerance)
+        centers = _best_of_sample(drawn, centers, metric, iterations, tolerance, tries, rng)
         passes += len(drawn) / len(points)
     if batch_size is not None:
         centers, done = _batches(points, centers, metric, iterations, batch_size, rng), iterations
@@ -106,6 +111,26 @@ def kmeans(
         passes += done
     labels, distances = nearest(points, centers)
     return Clusters(centers, labels, float(distances.sum()), done, passes + 1)
+
+
+def _best_of_sample(
+    drawn: np.ndarray,
+    centers: np.ndarray,
+    metric: str,
+    iterations: int,
+    tolerance: float,
+    tries: int,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Return the best centers of some clusterings of a sample, the first of which is given some."""
+    best, least = centers, np.inf
+    for turn in range(tries):
+        first = far_apart(drawn, len(centers), rng, greedy=True) if turn else centers
+        made, _ = _lloyd(drawn, first, metric, iterations, tolerance)
+        error = float(nearest(drawn, made)[1].sum())
+        if error < least:
+            best, least = made, error
+    return best
 
 
 def _first_centers(

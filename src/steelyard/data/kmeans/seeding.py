@@ -16,6 +16,8 @@ def far_apart(
     count: int,
     rng: np.random.Generator,
     shares: np.ndarray | None = None,
+    *,
+    greedy: bool = False,
 ) -> np.ndarray:
     """Draw centers one after the other, far from those before, in a pass over the points for each.
 
@@ -24,6 +26,7 @@ def far_apart(
         count: centers K, 1 to N.
         rng: draws them.
         shares: how much each point counts [N]; None for all alike.
+        greedy: draw 2 + ln K points for each center, and take the one that helps most.
 
     Returns:
         Centers [K, D]: each point had a chance in proportion to its squared distance from others.
@@ -37,6 +40,13 @@ def far_apart(
         total = (distances * weigh).sum()
         # All points stand on centers already: any will do.
         weights = distances * weigh / total if total > 0 else None
+        if greedy:
+            drawn = rng.choice(len(points), 2 + int(np.log(count)), p=weights)
+            found = [np.minimum(distances, nearest(points, points[at : at + 1])[1]) for at in drawn]
+            at = int(np.argmin([float((left * weigh).sum()) for left in found]))
+            chosen.append(int(drawn[at]))
+            distances = found[at]
+            continue
         chosen.append(int(rng.choice(len(points), p=weights)))
         distances = np.minimum(distances, nearest(points, points[chosen[-1:]])[1])
     return points[chosen].copy()
@@ -87,7 +97,7 @@ def _clustered(
     """Return the best of some clusterings of weighted points."""
     best, least = points[:count], np.inf
     for _ in range(_TRIES):
-        centers = far_apart(points, count, rng, weights).astype(np.float64)
+        centers = far_apart(points, count, rng, weights, greedy=True).astype(np.float64)
         before, error = np.inf, np.inf
         for _ in range(_STEPS):
             labels, distances = nearest(points, centers)

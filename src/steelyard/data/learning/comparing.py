@@ -15,7 +15,7 @@ from steelyard.data.learning.bayes import BayesConfig
 from steelyard.data.learning.boosting import BoostConfig
 from steelyard.data.learning.fitting import check_options
 from steelyard.data.learning.forest import ForestConfig
-from steelyard.data.learning.learners import LearnerConfig
+from steelyard.data.learning.learners import LearnerConfig, Needs
 from steelyard.data.learning.linear import LinearConfig
 from steelyard.data.learning.losses import mean_loss
 from steelyard.data.learning.measuring import column_warnings, part_of, scored
@@ -161,7 +161,8 @@ def compare_table(
     names = list(options.learners) or list(FAMILY)
     with work_folder(folder):
         prepared: dict[str, PreparedRows] = {}
-        for needs in {FAMILY[name].needs: None for name in names}:
+        wanted: dict[Needs, None] = {FAMILY[name].needs: None for name in names}
+        for needs in wanted:
             own = folder / needs
             own.mkdir(exist_ok=True)
             own_options = replace(options.fit, learner=FAMILY[_first(names, needs)])
@@ -171,7 +172,7 @@ def compare_table(
     return found
 
 
-def _first(names: list[str], needs: str) -> str:
+def _first(names: list[str], needs: Needs) -> str:
     """Return the first learner with such needs."""
     return next(name for name in names if FAMILY[name].needs == needs)
 

@@ -1,4 +1,4 @@
-"""What every learner is: settings that fit rows, and what was fitted, which scores rows and is kept."""
+"""What every learner is: settings that fit rows, and what was fitted, which scores rows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

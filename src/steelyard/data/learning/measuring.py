@@ -80,19 +80,20 @@ def column_warnings(prepared: PreparedRows) -> list[str]:
     rows = np.flatnonzero(~begin)[:_MOST_CHECKED]
     targets = np.asarray(prepared.store.targets[rows])
     tells = prepared.target.task == "classify" and prepared.target.width == 1
-    inputs = prepared.inputs
+    inputs, store = prepared.inputs, prepared.store
     found, areas = [], []
-    if isinstance(inputs, CodeInputs):
+    if isinstance(inputs, CodeInputs) and isinstance(store, CodeStore):
         for place, column in enumerate(inputs.bins):
-            codes = np.asarray(prepared.store.codes[place][rows])
+            codes = np.asarray(store.codes[place][rows])
             if (codes == codes[0]).all():
                 what = "constant" if codes.any() else "empty"
                 found.append(f"column {column.name} is {what}")
             elif tells:
                 areas.append((column.name, _alone(column, codes, targets)))
-    elif isinstance(inputs, FeatureInputs) and inputs.reducer is None and tells:
-        features = prepared.store.features[rows]
-        for owner, values in zip(inputs.encoder.owners, features.T, strict=True):
+    elif isinstance(inputs, FeatureInputs) and isinstance(store, FeatureStore) and tells:
+        # Narrower features are of no column alone.
+        owners = inputs.encoder.owners if inputs.reducer is None else []
+        for owner, values in zip(owners, store.features[rows].T, strict=inputs.reducer is None):
             area = auc(targets, values)
             areas.append((inputs.names[owner], max(area, 1 - area)))
     found += [

@@ -1,4 +1,4 @@
-"""Gradients, hessians and counts of rows in one whole number each, so that one addition sums all."""
+"""Gradient, hessian and count of a row in one whole number: one addition sums all three."""
 
 from dataclasses import dataclass
 from typing import Any
