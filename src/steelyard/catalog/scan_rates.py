@@ -22,6 +22,7 @@ class ReadRate:
         column_batch_s: seconds for each column of each batch.
         value_s: seconds for each value, by kind of column.
         doubtful_value_s: more of each value in a batch where one value is not of its column's kind.
+        wide_value_s: more of each value of a table of many columns.
     """
 
     part_s: float = 0.0
@@ -30,6 +31,7 @@ class ReadRate:
     column_batch_s: float = 0.0
     value_s: Mapping[str, float]
     doubtful_value_s: float = 0.0
+    wide_value_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

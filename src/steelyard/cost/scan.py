@@ -81,6 +81,11 @@ class FileWork:
     columns: tuple[ColumnWork, ...]
     is_profiled: bool = True
 
+    @property
+    def is_wide(self) -> bool:
+        """Whether batches of its columns are read one after another, and leave the caches."""
+        return len(self.columns) > READ_AHEAD_COLUMNS
+
     def read_amounts(self) -> dict[str, float]:
         """Return what the times of reading are proportional to, by field of `ReadRate`."""
         found = {
@@ -89,6 +94,7 @@ class FileWork:
             "unzip_byte_s": self.text_bytes if self.is_packed else 0.0,
             "column_batch_s": len(self.columns) * self.batches,
             "doubtful_value_s": self.rows * sum(item.doubtful for item in self.columns),
+            "wide_value_s": self.rows * len(self.columns) if self.is_wide else 0.0,
         }
         for item in self.columns:
             found[item.kind] = found.get(item.kind, 0.0) + self.rows
@@ -190,7 +196,7 @@ def forecast_scan(
     read_s, fold_s = map(sum, zip(*(_processor_s(item, rates) for item in works), strict=True))
     read_s += _storage_s(works, tier)
     # One process reads a batch while it looks at the one before; several share the cores.
-    is_ahead = workers == 1 and all(len(item.columns) <= READ_AHEAD_COLUMNS for item in works)
+    is_ahead = workers == 1 and not any(item.is_wide for item in works)
     beside_s = rates.overlap * min(read_s, fold_s) if is_ahead else 0.0
     # Parts are dealt out one by one: the last round is not full.
     share = math.ceil(parts / used) / max(parts, 1)

@@ -1,7 +1,6 @@
 """Delete tables that can be rebuilt: proven first, moved to a trash folder, and brought back."""
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,8 +8,10 @@ import msgspec
 
 from steelyard.config import convert
 from steelyard.data.lake.deletion import Deletion, DeletionPlan
+from steelyard.data.lake.lakefolder import FOLDER, LakeFolder, is_as
 from steelyard.data.lake.listing import list_tables
 from steelyard.data.lake.recipes import RebuildRecipe, infer_recipe
+from steelyard.data.lake.rewritten import RewrittenTable, finish_rewrites, rewrite_tables
 from steelyard.data.lake.tables import LakeTable, look_at_table
 from steelyard.data.stages import hash_of
 from steelyard.data.table.partitions import format_of
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["Applied", "DeletedTable", "apply_plan", "deleted_tables", "rebuild_table"]
-
-FOLDER = ".steelyard"
-"""Folder in the lake that holds the manifest, the recipes, and what was deleted."""
 
 
 class DeletedTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,12 +58,14 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
         deleted: tables that were proven, and moved where it is done.
         refused: reason by table of those that stay all the same.
         recipe_bytes: size of the recipes, 0 where nothing was moved.
+        rewritten: tables that were written in another way, and put in place where it is done.
     """
 
     is_done: bool
     deleted: tuple[DeletedTable, ...]
     refused: dict[str, str]
     recipe_bytes: int
+    rewritten: tuple[RewrittenTable, ...] = ()
 
 
 class _Move(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,12 +76,11 @@ class _Move(msgspec.Struct, frozen=True, kw_only=True):
     parent_prints: tuple[tuple[str, str], ...]
 
 
-class _LakeState:
+class _LakeState(LakeFolder):
     """The folder of a lake that remembers what was deleted."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
-        self.folder = root / FOLDER
+        super().__init__(root)
         self.manifest, self.journal = self.folder / "manifest.json", self.folder / "journal.json"
 
     def entries(self) -> dict[str, DeletedTable]:
@@ -95,38 +94,29 @@ class _LakeState:
         """Replace the manifest."""
         write_json(self.manifest, list(entries.values()))
 
-    def inside(self, relative: str) -> Path:
-        """Return a path below the lake; a manifest that leads out of it is refused."""
-        path = (self.root / relative).resolve()
-        if not path.is_relative_to(self.root.resolve()):
-            raise DataError(f"{relative!r} of {self.manifest} leads out of the lake")
-        return path
-
     def finish(self) -> None:
         """Complete the deletions that a killed process had decided; those that changed are undone.
 
         A table goes only while its files and its parent's are those that the proof was made with.
         """
+        self._move()
+        finish_rewrites(self)
+
+    def _move(self) -> None:
+        """Move the tables of a journal."""
         if not self.journal.is_file():
             return
         moves = convert(read_json(self.journal), list[_Move], where=str(self.journal))
         entries = self.entries()
         for move in moves:
             source, target = self.inside(move.entry.path), self.inside(move.entry.trash)
-            if source.exists() and _is_as(move.prints) and _is_as(move.parent_prints):
+            if source.exists() and is_as(move.prints) and is_as(move.parent_prints):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 source.rename(target)
             if target.exists():
                 entries[move.entry.table] = move.entry
         self.write(entries)
         self.journal.unlink()
-
-
-def _is_as(prints: tuple[tuple[str, str], ...]) -> bool:
-    """Whether files are there and unchanged."""
-    with suppress(DataError, OSError):
-        return look_at_table("", Path(), [path for path, _ in prints]).prints == prints
-    return False
 
 
 def deleted_tables(root: Path) -> tuple[DeletedTable, ...]:
@@ -152,13 +142,15 @@ def apply_plan(
 ) -> Applied:
     """Prove every deletion of a plan, and move the tables that passed to the trash folder.
 
+    Then tables that are to be written in another way are; their old files go to the trash too.
+
     A proof finds each row of the table in its parent, and compares all values bit by bit. What is
     not proven stays. Tables are moved after all recipes are on the disk; a process that is killed
     leaves every table in its place, or a journal with which the next call completes the moves.
 
     Args:
         plan: the plan.
-        dry_run: only prove; nothing is written.
+        dry_run: only prove; nothing is kept.
         advance: is told the number of deletions that were looked at, and the table.
 
     Returns:
@@ -166,17 +158,19 @@ def apply_plan(
 
     Raises:
         StoreError: another process works on the lake.
-        CapacityError: the disk is full; no table was moved.
+        CapacityError: the disk is full; no table was moved that cannot be made again.
         DataError: the lake cannot be listed.
     """
     state = _LakeState(Path(plan.root))
     if dry_run:
         proven, refused = _proven(plan, state, advance)
+        rewritten, more = _rewritten(plan, state, advance, dry_run=True)
         return Applied(
             is_done=False,
             deleted=tuple(move.entry for move, _ in proven),
-            refused=refused,
+            refused=refused | more,
             recipe_bytes=0,
+            rewritten=tuple(rewritten),
         )
     with exclusive(state.folder, wait_s=0.0):
         state.finish()
@@ -190,12 +184,31 @@ def apply_plan(
             write_json(state.journal, [move for move, _ in proven])
             state.finish()
         entries = state.entries()
+        rewritten, more = _rewritten(plan, state, advance, dry_run=False)
     return Applied(
         is_done=True,
         # A table that changed after its proof has stayed.
         deleted=tuple(move.entry for move, _ in proven if move.entry.table in entries),
-        refused=refused,
+        refused=refused | more,
         recipe_bytes=size,
+        rewritten=tuple(rewritten),
+    )
+
+
+def _rewritten(
+    plan: DeletionPlan, state: _LakeState, advance: Callable[[int, str], None], *, dry_run: bool
+) -> tuple[list[RewrittenTable], dict[str, str]]:
+    """Write tables in another way; those that an earlier call wrote are left as they are."""
+    if not plan.rewrites:
+        return [], {}
+    before = len(plan.deletions)
+    listed = {name: (path, files) for name, path, files in list_tables(str(state.root))[1]}
+    return rewrite_tables(
+        plan.rewrites,
+        listed,
+        state,
+        dry_run=dry_run,
+        advance=lambda done, name: advance(before + done, name),
     )
 
 

@@ -20,7 +20,16 @@ from steelyard.data.lake.retention import retain
 from steelyard.errors import ConfigError
 from steelyard.files import read_json, write_json
 
-__all__ = ["Deletion", "DeletionPlan", "KeptTable", "PlanRequest", "plan_deletion"]
+__all__ = [
+    "Deletion",
+    "DeletionPlan",
+    "KeepReasons",
+    "KeptTable",
+    "PlanRequest",
+    "Rewrite",
+    "plan_deletion",
+    "safe_deletions",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +41,14 @@ class PlanRequest:
         checks: how containment is checked.
         prices: what keeping, reading and writing costs.
         accesses: how often a month each table is asked for; 1 for those that are not named.
+        rewrite_months: months over which writing a table anew once is spread.
     """
 
     max_latency_s: float = 60.0
     checks: GraphSettings = field(default_factory=GraphSettings)
     prices: StorageCosts = field(default_factory=StorageCosts)
     accesses: dict[str, float] = field(default_factory=dict)
+    rewrite_months: float = 12.0
 
 
 class Deletion(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +83,32 @@ class Deletion(msgspec.Struct, frozen=True, kw_only=True):
     saved_usd_month: float
 
 
+class Rewrite(msgspec.Struct, frozen=True, kw_only=True):
+    """A table that stays, and is written in another way.
+
+    Attributes:
+        table: its name.
+        path: its file.
+        prints: its file and fingerprint when the plan was made.
+        option: how it is written, such as "parquet zstd".
+        old_bytes: its size.
+        new_bytes: its size afterwards, predicted.
+        load_s: seconds that reading all of it takes then.
+        keep_usd_month: what keeping it costs then, with its share of writing it once.
+        saved_usd_month: dollars a month that this saves.
+    """
+
+    table: str
+    path: str
+    prints: tuple[tuple[str, str], ...]
+    option: str
+    old_bytes: int
+    new_bytes: float
+    load_s: float
+    keep_usd_month: float
+    saved_usd_month: float
+
+
 class KeptTable(msgspec.Struct, frozen=True, kw_only=True):
     """A table that stays.
 
@@ -98,6 +135,9 @@ class DeletionPlan(msgspec.Struct, frozen=True, kw_only=True):
         gap: share of that by which the best plan could be cheaper at most.
         max_latency_s: longest a rebuild may take.
         source: where the prices are from.
+        rewrites: tables that stay and are written in another way, the one that saves most first.
+        delete_only_usd_month: what the best plan without rewriting costs, None
+            where rewriting was not asked for.
     """
 
     root: str
@@ -108,6 +148,8 @@ class DeletionPlan(msgspec.Struct, frozen=True, kw_only=True):
     gap: float
     max_latency_s: float
     source: str
+    rewrites: tuple[Rewrite, ...] = ()
+    delete_only_usd_month: float | None = None
 
     def save(self, path: Path) -> None:
         """Write the plan as JSON.
@@ -161,7 +203,7 @@ def plan_deletion(
     """
     fixed = dict(locked or {})
     _refuse(graph, request.accesses, request.max_latency_s)
-    options = _options(graph, request)
+    options = safe_deletions(graph, request)
     names = [node.name for node in graph.nodes]
     places = {name: place for place, name in enumerate(names)}
     keep = [request.prices.keep_usd_month(node.num_bytes) for node in graph.nodes]
@@ -178,7 +220,7 @@ def plan_deletion(
         for child, parent in enumerate(found.parents)
         if parent >= 0
     }
-    why = _Reasons(graph, set(options), list(deletions.values()), fixed)
+    why = KeepReasons(graph, set(options), list(deletions.values()), fixed)
     return DeletionPlan(
         root=graph.root,
         deletions=tuple(sorted(deletions.values(), key=lambda item: -item.saved_usd_month)),
@@ -195,17 +237,31 @@ def plan_deletion(
     )
 
 
-def _options(graph: ContainmentGraph, request: PlanRequest) -> dict[tuple[str, str], Deletion]:
-    """Return what could go if its parent stayed, by both."""
+def safe_deletions(
+    graph: ContainmentGraph,
+    request: PlanRequest,
+    sizes: Mapping[str, float] | None = None,
+) -> dict[tuple[str, str], Deletion]:
+    """Return what could go if its parent stayed, by table and parent.
+
+    Args:
+        graph: which table lies in which.
+        request: prices, accesses and the longest latency.
+        sizes: bytes of parents that are not as large as in the graph.
+
+    Returns:
+        Deletions whose parent is read in time.
+    """
     nodes = {node.name: node for node in graph.nodes}
     found = {}
     for edge in graph.edges:
         child, parent = nodes[edge.child], nodes[edge.parent]
+        size = (sizes or {}).get(parent.name, parent.num_bytes)
         # Values of text are not kept to the bit, and a parent has to be read in time.
         is_safe = child.is_columnar and parent.is_columnar
-        if is_safe and request.prices.latency_s(parent.num_bytes) <= request.max_latency_s:
+        if is_safe and request.prices.latency_s(size) <= request.max_latency_s:
             accesses = request.accesses.get(edge.child, 1.0)
-            found[edge.child, edge.parent] = _option(edge, child, parent, request.prices, accesses)
+            found[edge.child, edge.parent] = _option(edge, child, size, request.prices, accesses)
     return found
 
 
@@ -222,31 +278,38 @@ def _refuse(graph: ContainmentGraph, accesses: Mapping[str, float], max_latency_
 def _option(
     edge: ContainmentEdge,
     child: TableNode,
-    parent: TableNode,
+    parent_bytes: float,
     costs: StorageCosts,
     accesses_month: float,
 ) -> Deletion:
     """Return what deleting a table would mean if its parent stayed."""
     keep = costs.keep_usd_month(child.num_bytes)
-    rebuild = accesses_month * costs.rebuild_usd(parent.num_bytes, child.num_bytes)
+    rebuild = accesses_month * costs.rebuild_usd(parent_bytes, child.num_bytes)
     return Deletion(
         table=child.name,
         path=child.path,
         num_bytes=child.num_bytes,
         prints=child.prints,
-        parent=parent.name,
+        parent=edge.parent,
         rows_checked=edge.rows,
         is_whole=edge.is_whole,
         keep_usd_month=keep,
         rebuild_usd_month=rebuild,
         accesses_month=accesses_month,
-        latency_s=costs.latency_s(parent.num_bytes),
+        latency_s=costs.latency_s(parent_bytes),
         saved_usd_month=keep - rebuild,
     )
 
 
-class _Reasons:
-    """Says why tables stay."""
+class KeepReasons:
+    """Says why tables stay.
+
+    Args:
+        graph: which table lies in which.
+        safe: tables with the parents that they could be rebuilt from.
+        deletions: what was chosen.
+        locked: tables that have to stay, with the reason.
+    """
 
     def __init__(
         self,
@@ -255,6 +318,7 @@ class _Reasons:
         deletions: Sequence[Deletion],
         locked: Mapping[str, str],
     ) -> None:
+        """Take a plan's parts."""
         self._locked = locked
         self._contained = {edge.child for edge in graph.edges}
         self._safe = {child for child, _ in safe}

@@ -105,7 +105,7 @@ class LakeTable:
     @property
     def is_columnar(self) -> bool:
         """Whether values are kept as they are; texts lose how a number was written."""
-        return format_of(self.prints[0][0]) in ("parquet", "arrow")
+        return format_of(self.prints[0][0]) in ("parquet", "arrow", "steelpack")
 
     def read(
         self, columns: Sequence[str], parts: Sequence[LakePart] | None = None
@@ -323,6 +323,8 @@ def _looked_otherwise(file: str) -> _Looked:
         if part.format == "arrow":
             with pa.memory_map(file) as source, pa.ipc.open_file(source) as reader:
                 rows = sum(reader.get_batch(i).num_rows for i in range(part.first, part.last))
+        elif part.format == "steelpack":
+            rows = -1 if part.rows is None else part.rows
         parts.append(LakePart(part, rows, unknown, unknown, np.full(count, -1)))
     return _Looked(replace(table, schema=table.schema.remove_metadata()), parts, "")
 

@@ -115,7 +115,11 @@ def _read_tables(rows: int) -> Iterator[tuple[str, "pa.Table"]]:
     for kind in KINDS:
         yield kind, _table(kind, rows, _NARROW, 10**6)
     yield "long text", _table("text", rows // 2, _NARROW, 10**6, width=60)
-    yield "wide", _table("number", max(rows // 150, 40), _WIDE, 10**6)
+    # A column of few values is small in files that name each value once.
+    yield "few", _table("number", rows, _NARROW, 2000)
+    # Columns of many rows and columns leave the processor's caches before they are turned.
+    yield "wide", _table("number", max(rows // 30, 100), _WIDE, 10**6)
+    yield "wide and short", _table("number", max(rows // 150, 40), _WIDE, 10**6)
     yield "small", _table("number", 20, _NARROW, 10**6)
 
 
@@ -130,7 +134,7 @@ def _read_rate(folder: Path, format: str, rows: int, deadline_s: float) -> ReadR
         # What a type takes is known here, and estimated where only the size of a file is.
         works[-1] = replace(works[-1], rows=float(len(rows_of_kind)))
         seconds.append(_usual_s(lambda table=table: _read(table), deadline_s))
-    names = [*KINDS, "part_s", "byte_s", "column_batch_s"]
+    names = [*KINDS, "part_s", "byte_s", "column_batch_s", "wide_value_s"]
     rates = _solved([item.read_amounts() for item in works], seconds, names)
     found = ReadRate(
         value_s={kind: rates[kind] for kind in KINDS},

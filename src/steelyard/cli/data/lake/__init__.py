@@ -79,6 +79,7 @@ def plan(
     sketches: Path | None = None,
     tier: str = "",
     greedy: Switch = False,
+    reencode: Switch = False,
     out: Path | None = None,
     json: Switch = False,
     report: Path | None = None,
@@ -98,16 +99,20 @@ def plan(
         tier: storage of the catalog whose prices count in place of the recipe's, such as
             gcs-standard; `steelyard catalog list storage` has them.
         greedy: choose by single steps in place of an integer program.
+        reencode: look for the smallest way to write each table too, and choose for each whether it
+            stays, is written anew, or is deleted and rebuilt, for the fewest dollars; every table
+            is read, and a million rows of each are looked at.
         out: JSON file for the plan, which `apply` takes.
         json: print JSON instead of tables.
         report: HTML file for the page.
     """
-    from steelyard.cli.data.lake.loading import graphed, planned, requested, scanned
+    from steelyard.cli.data.lake.loading import encoded, graphed, planned, requested, scanned
     from steelyard.cli.data.lake.pages import plan_page
 
     request = requested(recipe, tier)
     found = graphed(scanned(lake), request, (state, sketches), quiet=json)
-    made = planned(found, request, is_exact=not greedy)
+    ways = encoded(found, request, quiet=json) if reencode else None
+    made = planned(found, request, ways, is_exact=not greedy)
     if out is not None:
         made.save(out)
     print_report(plan_page(found, made, out), json=json, html=report, values=made)
@@ -117,6 +122,7 @@ def plan(
 def apply(plan: Path, *, yes: Switch = False, json: Switch = False) -> None:
     """Prove each deletion of a plan value by value, and move the tables to a trash folder.
 
+    Tables that the plan writes in another way are read back before the old file goes to the trash.
     Without --yes tables are proven and listed only. The trash and the manifest are in the folder
     .steelyard of the lake; a call that was killed is completed or undone by the next one.
 
@@ -132,8 +138,8 @@ def apply(plan: Path, *, yes: Switch = False, json: Switch = False) -> None:
     from steelyard.data.lake import DeletionPlan, apply_plan
 
     loaded = DeletionPlan.load(plan)
-    total = float(max(len(loaded.deletions), 1))
-    with extra(), progress("prove deletions", total=total, quiet=json) as advance:
+    total = float(max(len(loaded.deletions) + len(loaded.rewrites), 1))
+    with extra(), progress("prove tables", total=total, quiet=json) as advance:
         found = apply_plan(
             loaded, dry_run=not yes, advance=lambda done, name: advance(float(done), name)
         )

@@ -10,9 +10,9 @@ from steelyard.errors import BackendError
 from steelyard.runs.progress import progress
 
 if TYPE_CHECKING:
-    from steelyard.data.lake import ContainmentGraph, DeletionPlan, Lake, PlanRequest
+    from steelyard.data.lake import ContainmentGraph, DeletionPlan, Encoding, Lake, PlanRequest
 
-__all__ = ["extra", "graphed", "planned", "requested", "scanned", "sketched"]
+__all__ = ["encoded", "extra", "graphed", "planned", "requested", "scanned", "sketched"]
 
 
 @contextmanager
@@ -80,12 +80,41 @@ def graphed(
     return found
 
 
-def planned(graph: "ContainmentGraph", request: "PlanRequest", *, is_exact: bool) -> "DeletionPlan":
-    """Return a plan; tables that deleted ones are rebuilt from stay."""
-    from steelyard.data.lake import deleted_tables, plan_deletion
+def encoded(
+    graph: "ContainmentGraph", request: "PlanRequest", *, quiet: bool
+) -> "dict[str, Encoding]":
+    """Return the smallest way to write each table; this machine is measured first, once."""
+    from steelyard.data.formats.advice import known_costs
+    from steelyard.data.lake import find_encodings
+
+    total = float(len(graph.nodes))
+    with progress("ways to write tables", total=total, quiet=quiet) as advance:
+        return find_encodings(
+            graph,
+            request.prices,
+            known_costs(),
+            max_latency_s=request.max_latency_s,
+            done=lambda count, name: advance(float(count), name),
+        )
+
+
+def planned(
+    graph: "ContainmentGraph",
+    request: "PlanRequest",
+    encodings: "dict[str, Encoding] | None" = None,
+    *,
+    is_exact: bool,
+) -> "DeletionPlan":
+    """Return a plan, with other ways to write tables where they are given.
+
+    Tables that deleted ones are rebuilt from stay.
+    """
+    from steelyard.data.lake import deleted_tables, plan_deletion, plan_rewrites
 
     locked = {
         item.parent: f"{item.table}, deleted earlier, is rebuilt from it"
         for item in deleted_tables(Path(graph.root))
     }
+    if encodings is not None:
+        return plan_rewrites(graph, request, encodings, locked=locked, is_exact=is_exact)
     return plan_deletion(graph, request, locked=locked, is_exact=is_exact)

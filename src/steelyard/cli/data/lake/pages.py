@@ -100,6 +100,7 @@ def plan_page(graph: "ContainmentGraph", plan: "DeletionPlan", out: Path | None)
             ("bytes that can go", _size(num_bytes), ""),
             ("saved a month", f"{_usd(saved)}, {share:.1%}", "derived"),
             ("kept as it is", f"{_usd(plan.keep_all_usd_month)} a month", "derived"),
+            *_rewriting(plan),
         ]
     )
     kept: list[list[Cell]] = [
@@ -113,6 +114,7 @@ def plan_page(graph: "ContainmentGraph", plan: "DeletionPlan", out: Path | None)
         [
             Section("Plan", [facts, Text(_next(out))]),
             Section("Tables that can go", [_deletions(graph, plan)]),
+            *_rewrites(plan),
             *_drawing(graph, chosen),
             Section("Tables that stay", [Table(heads, kept, caption=_more(len(plan.kept)))]),
             Section("How it was found", [_steps(graph)]),
@@ -147,6 +149,44 @@ def _deletions(graph: "ContainmentGraph", plan: "DeletionPlan") -> Table:
     return Table(heads, rows, caption=note)
 
 
+def _rewriting(plan: "DeletionPlan") -> list[tuple[str, str, str]]:
+    """Say what writing tables in another way adds, where that was asked for."""
+    if plan.delete_only_usd_month is None:
+        return []
+    gain = plan.delete_only_usd_month - plan.cost_usd_month
+    share = gain / plan.delete_only_usd_month if plan.delete_only_usd_month else 0.0
+    return [
+        ("tables written anew", f"{len(plan.rewrites):,}", ""),
+        ("less than by deleting only", f"{_usd(gain)} a month, {share:.1%}", "derived"),
+    ]
+
+
+def _rewrites(plan: "DeletionPlan") -> list[Section]:
+    """List the tables that are written in another way."""
+    rows: list[list[Cell]] = [
+        [
+            item.table,
+            item.option,
+            _size(item.old_bytes),
+            _size(item.new_bytes),
+            _usd(item.saved_usd_month),
+            pretty(item.load_s, "s"),
+        ]
+        for item in plan.rewrites[:_MOST_LINES]
+    ]
+    heads = [Column("table"), Column("written as")]
+    heads += [
+        Column(name, align="right") for name in ("size", "afterwards", "saves a month", "read in")
+    ]
+    note = "what writing costs once is spread over months and taken off"
+    note = "; ".join(filter(None, (note, _more(len(plan.rewrites)))))
+    return (
+        [Section("Tables that are written anew", [Table(heads, rows, caption=note)])]
+        if rows
+        else []
+    )
+
+
 def _next(out: Path | None) -> str:
     if out is None:
         return (
@@ -161,7 +201,7 @@ def _next(out: Path | None) -> str:
 def applied_page(found: "Applied", plan: "DeletionPlan") -> Report:
     """Return the page of a plan that was applied, or only proven."""
     words = "moved to the trash" if found.is_done else "proven; nothing was changed without --yes"
-    saved = {item.table: item.saved_usd_month for item in plan.deletions}
+    saved = {item.table: item.saved_usd_month for item in (*plan.deletions, *plan.rewrites)}
     facts = Facts(
         [
             ("tables", f"{len(found.deleted):,} {words}", ""),
@@ -170,6 +210,9 @@ def applied_page(found: "Applied", plan: "DeletionPlan") -> Report:
         ]
     )
     sections = [Section("Deletions", [facts, *_deleted(found.deleted)])]
+    if found.rewritten:
+        told = "put in place" if found.is_done else "read back; nothing was changed without --yes"
+        sections.append(Section(f"Written anew, {told}", [_rewritten(found, saved)]))
     if found.refused:
         rows: list[list[Cell]] = [[name, why] for name, why in found.refused.items()]
         sections.append(
@@ -182,6 +225,23 @@ def applied_page(found: "Applied", plan: "DeletionPlan") -> Report:
         told += "lists what can be brought back; space is free once the trash folder is removed."
         sections[0].blocks.append(Text(told))
     return Report("Deletions", plan.root, sections)
+
+
+def _rewritten(found: "Applied", saved: dict[str, float]) -> Table:
+    """List tables that were written in another way."""
+    rows: list[list[Cell]] = [
+        [
+            item.table,
+            item.option,
+            _size(item.old_bytes),
+            _size(item.num_bytes),
+            _usd(saved[item.table]),
+        ]
+        for item in found.rewritten
+    ]
+    heads = [Column("table"), Column("written as")]
+    heads += [Column(name, align="right") for name in ("size", "now", "saves a month")]
+    return Table(heads, rows)
 
 
 def deleted_page(root: Path, deleted: "Sequence[DeletedTable]") -> Report:
