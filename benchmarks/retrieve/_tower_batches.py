@@ -14,9 +14,9 @@ from benchmarks.retrieve._tower_runs import (
     PairJob,
     Size,
     Trained,
-    loaded,
     make_tower,
     run_job,
+    vectors_of,
 )
 
 from steelyard.nn.towers import TowerPair
@@ -60,8 +60,8 @@ def batch_checks(
         with multiprocessing.get_context("spawn").Pool(1) as alone:
             done: Trained = alone.apply(run_job, (job,))
         peaks.append(done.peak_bytes)
-        asked = loaded(folder / job.name / "queries").encode(papers.asked)
-        documents = loaded(folder / job.name / "documents").encode(papers.texts)
+        asked = vectors_of(folder / job.name / "queries", papers.asked)
+        documents = vectors_of(folder / job.name / "documents", papers.texts)
         found.append(quality(papers, asked, documents).ndcg)
         print(f"batch {batch:5,}: nDCG@10 {found[-1]:.3f}, peak {peaks[-1] / 1e6:,.0f} MB")
     falls = float((np.diff(found) <= 0).sum())

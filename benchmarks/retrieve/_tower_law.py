@@ -48,9 +48,10 @@ def law_checks(rungs: Sequence[Rung], *, is_full: bool) -> list[Check]:
     error = abs(ahead.value / nats[-1] - 1)
     for size, found, fitted in zip(sizes, nats, made, strict=True):
         print(f"{size:10,.0f} parameters: entropy {found:.4f}, law {fitted:.4f}")
+    params = whole.params
     print(
-        f"law {whole.law.formula}: alpha {whole.value('alpha'):.3f}, floor {whole.value('E'):.3f}; "
-        f"largest predicted {ahead.value:.4f} ({ahead.low:.4f} to {ahead.high:.4f})"
+        f"law {law.formula}: alpha {params['alpha']:.3f}, floor {params['E']:.3f}; largest "
+        f"predicted {ahead.value:.4f} ({ahead.low:.4f} to {ahead.high:.4f})"
     )
     return [
         Check("2 R2 of the law of sizes", explained, 0.97, "higher"),

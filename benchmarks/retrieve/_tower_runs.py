@@ -2,6 +2,7 @@
 
 import resource
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -9,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from benchmarks.retrieve._abstracts import VOCABULARY, Abstracts
+from numpy.typing import NDArray
 
 from steelyard.catalog import Architecture
 from steelyard.nn.towers import Tower, TowerPair
@@ -37,6 +39,7 @@ __all__ = [
     "make_tower",
     "run_job",
     "student_of",
+    "vectors_of",
 ]
 
 TEMPERATURE, DIM = 0.05, 64
@@ -87,7 +90,7 @@ class PairJob:
     rounds: int = 1
     hard: int = 2
     share: float = 1.0
-    rate: float = 3e-3
+    rate: float = 1e-3
     clozes: int = 6000
     seed: int = 0
 
@@ -120,7 +123,7 @@ class FrozenJob:
     steps: int
     batch: int = 128
     rate: float = 3e-3
-    clozes: int = 20_000
+    clozes: int = 6000
     start: str = ""
     seed: int = 0
 
@@ -165,7 +168,7 @@ def architecture(size: Size) -> Architecture:
 def make_tower(papers: Abstracts, size: Size, seed: int) -> Tower:
     """Return a tower whose token table begins with the abstracts."""
     tower = Tower(build(architecture(size), seed=seed), DIM, pooling="mean", seed=seed)
-    begin_with_texts(tower.model, papers.token_rows, seed=seed)
+    begin_with_texts(tower.model, papers.token_rows)
     # Columns of the table are sorted by what they explain: a vector begins with the first ones.
     with torch.no_grad():
         tower.projection.copy_(torch.eye(DIM, size.width))
@@ -192,7 +195,7 @@ def job_config(job: Job) -> EstimatorConfig:
         steps=job.steps,
         batch_size=job.batch,
         learning_rate=job.rate,
-        warmup_steps=min(10, job.steps - 1),
+        warmup_steps=min(10, job.steps // 5),
         cooldown_steps=job.steps // 2,
         weight_decay=0.1,
         seed=job.seed,
@@ -270,3 +273,11 @@ def loaded(folder: Path) -> TowerEncoder:
     found = load_encoder(folder)
     assert isinstance(found, TowerEncoder)
     return found
+
+
+def vectors_of(folder: Path, texts: Sequence[str]) -> NDArray[np.float32]:
+    """Return vectors of texts by the encoder in a folder; they are kept there for the next call."""
+    kept = folder / f"kept-{len(texts)}.npy"
+    if not kept.is_file():
+        np.save(kept, loaded(folder).encode(texts))
+    return np.load(kept)

@@ -8,18 +8,19 @@ from pathlib import Path
 import numpy as np
 from benchmarks.common import Check
 from benchmarks.retrieve._abstracts import Abstracts
-from benchmarks.retrieve._tower_runs import MAX_TOKENS, Size, loaded, make_tower
+from benchmarks.retrieve._tower_runs import MAX_TOKENS, Size, loaded, make_tower, vectors_of
 from numpy.typing import NDArray
 
-from steelyard.plan.retrieve.retriever_measured import encoder_speed, scan_trial
-from steelyard.plan.retrieve.retriever_speed import time_calls
+from steelyard.plan.retrieve.retriever_measured import encoder_speed, pq_option, scan_trial
+from steelyard.plan.retrieve.retriever_speed import joined_p95_s, time_calls
 from steelyard.retrieve import IVFPQ
 from steelyard.retrieve.towers import TowerEncoder
 
 __all__ = ["serving_checks"]
 
-_PARTS, _K = 16, 10
-_COPIES = 40
+_PARTS, _CELLS, _PROBES, _K = 16, 128, (2, 8, 32), 10
+_SAMPLE = 8
+"""Copies of the abstracts that are tried; five times as many are served."""
 _CLOCK = time.thread_time
 """Seconds of this thread on the processor: others may share the machine."""
 
@@ -39,7 +40,7 @@ def serving_checks(
         The checks.
     """
     teacher, student = (loaded(folder / name / "queries") for name in names[:2])
-    vectors = loaded(folder / names[0] / "documents").encode(papers.texts)
+    vectors = vectors_of(folder / names[0] / "documents", papers.texts)
     tokens = float(np.mean([min(len(row), MAX_TOKENS[0]) for row in _tokens(papers)]))
     sizes = [(teacher, _parameters(teacher)), (student, names[2].parameters())]
     speed = encoder_speed(
@@ -48,18 +49,29 @@ def serving_checks(
         clock=_CLOCK,
     )
     asked = student.encode(papers.asked)
+    copies = max(_SAMPLE, -(-2048 // len(vectors)))
     trial = scan_trial(
-        vectors, asked, nlist=64, parts=_PARTS, probes=(4, 16, 64), rerank=10, clock=_CLOCK
+        _copied(vectors, copies), asked, nlist=_CELLS, parts=_PARTS, probes=_PROBES, clock=_CLOCK
     )
-    index = _large_index(vectors)
-    scanned = 8 / index.nlist * len(index)
-    scan_s, tail = trial.line.median_s(scanned), max(trial.line.tail, speed.tail)
+    whole = _copied(vectors, 5 * copies)
+    index = IVFPQ(
+        whole.shape[1], nlist=_CELLS, parts=_PARTS, metric="ip", rerank=10, nprobe=_PROBES[1]
+    )
+    index.train(whole)
+    index.add(whole)
+    option = pq_option(trial, _PROBES[1], len(whole), dim=whole.shape[1], parts=_PARTS)
     found = []
     for encoder, parameters in sizes:
-        predicted = (speed.median_s(2 * parameters * tokens) + scan_s) * tail
+        encode_s = speed.median_s(2 * parameters * tokens)
+        predicted = joined_p95_s((encode_s, speed.tail), (option.median_s, option.tail))
         measured = _served(papers, encoder, index, rounds)
         found.append((predicted, measured))
     (slow, slow_measured), (fast, fast_measured) = found
+    print(
+        f"a text takes {speed.overhead_s * 1e3:.2f} ms and {1 / speed.s_per_work / 1e9:.1f} "
+        f"GFLOP/s, p95 {speed.tail:.2f} of the median; a search {option.median_s * 1e3:.2f} ms, "
+        f"{option.tail:.2f}"
+    )
     # Between both: a deadline that the plan says the student keeps and the teacher does not.
     deadline = math.sqrt(slow * fast)
     print(
@@ -94,16 +106,14 @@ def _option(papers: Abstracts, size: Size, tokens: float) -> tuple[float, Callab
     return 2 * size.parameters() * tokens, lambda text: encoder.encode([text])
 
 
-def _large_index(vectors: NDArray[np.float32]) -> IVFPQ:
-    """Return an index of many documents: the abstracts, and noisy copies of them."""
+def _copied(vectors: NDArray[np.float32], copies: int) -> NDArray[np.float32]:
+    """Return a larger collection: the vectors, and noisy copies of them."""
     rng = np.random.default_rng(0)
-    index = IVFPQ(vectors.shape[1], nlist=256, parts=_PARTS, metric="ip", rerank=10, nprobe=8)
-    index.train(vectors)
-    index.add(vectors)
-    for _ in range(_COPIES - 1):
+    parts = [vectors]
+    for _ in range(copies - 1):
         noisy = vectors + 0.1 * rng.normal(size=vectors.shape).astype(np.float32)
-        index.add(noisy / np.linalg.norm(noisy, axis=1, keepdims=True))
-    return index
+        parts.append(noisy / np.linalg.norm(noisy, axis=1, keepdims=True))
+    return np.concatenate(parts)
 
 
 def _served(papers: Abstracts, encoder: TowerEncoder, index: IVFPQ, rounds: int) -> float:

@@ -8,10 +8,18 @@ import torch
 from benchmarks import peers
 from benchmarks.common import Check
 from benchmarks.retrieve._abstracts import Abstracts, quality
-from benchmarks.retrieve._tower_runs import MAX_TOKENS, DistillJob, job_config, loaded, student_of
+from benchmarks.retrieve._tower_runs import (
+    MAX_TOKENS,
+    DistillJob,
+    job_config,
+    loaded,
+    student_of,
+    vectors_of,
+)
 from benchmarks.serve._json_process import JsonProcess, peer_environment
 from numpy.typing import NDArray
 
+from steelyard.data.tokenizer import END_OF_TEXT
 from steelyard.files import write_json
 from steelyard.nn.towers import save_tower
 from steelyard.retrieve.towers import distill_to_vectors
@@ -40,7 +48,7 @@ def peer_checks(job: DistillJob, peer: JsonProcess) -> list[Check]:
     texts = job.papers.stream(job.texts, job.seed)
     teacher = loaded(job.folder / job.teacher / "queries")
     vectors = teacher.encode(texts)
-    documents = loaded(job.folder / job.teacher / "documents").encode(job.papers.texts)
+    documents = vectors_of(job.folder / job.teacher / "documents", job.papers.texts)
     student = student_of(job)
     _write(folder, job, texts, vectors)
     begin = student.encode(job.papers.asked)
@@ -78,7 +86,7 @@ def _write(folder: Path, job: DistillJob, texts: list[str], vectors: NDArray[np.
     student = student_of(job)
     save_tower(student.tower, folder)
     student.tokenizer.save(str(folder / "model" / "tokenizer.json"))
-    about = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "<pad>"}
+    about = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": END_OF_TEXT}
     write_json(folder / "model" / "tokenizer_config.json", about)
     write_json(folder / "about.json", {"max_tokens": MAX_TOKENS[0]})
     write_json(folder / "texts.json", texts)

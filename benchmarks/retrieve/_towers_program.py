@@ -34,8 +34,9 @@ def bm25(work):
     index = bm25s.BM25()
     words = [bm25s.tokenize(texts[side], show_progress=False) for side in ("documents", "queries")]
     index.index(words[0], show_progress=False)
-    names = {number: word for word, number in words[1].vocab.items()}
-    rows = [index.get_scores([names[one] for one in row]) for row in words[1].ids]
+    asked = words[1]
+    names = {number: word for word, number in asked.vocab.items()}  # pyright: ignore
+    rows = [index.get_scores([names[one] for one in row]) for row in asked.ids]  # pyright: ignore
     np.save(work["scores"], np.stack(rows).astype(np.float32))
     return {}
 
@@ -43,8 +44,8 @@ def bm25(work):
 def made(folder):
     """Return the student as a model of theirs: the same weights, pooling and projection."""
     from safetensors.torch import load_file
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer import modules
+    from sentence_transformers import SentenceTransformer  # pyright: ignore
+    from sentence_transformers.sentence_transformer import modules  # pyright: ignore
 
     text = modules.Transformer(
         str(folder / "model"),
@@ -62,12 +63,14 @@ def made(folder):
 
 def distill(work):
     """Train the student with their trainer, and encode what is asked."""
-    from datasets import Dataset
-    from sentence_transformers import (
+    from datasets import Dataset  # pyright: ignore
+    from sentence_transformers import (  # pyright: ignore
         SentenceTransformerTrainer,
         SentenceTransformerTrainingArguments,
     )
-    from sentence_transformers.sentence_transformer.losses import EmbedDistillLoss
+    from sentence_transformers.sentence_transformer.losses import (  # pyright: ignore
+        EmbedDistillLoss,
+    )
 
     folder = Path(work["distill"])
     model = made(folder)

@@ -31,8 +31,8 @@ from benchmarks.retrieve._tower_runs import (
     PairJob,
     Size,
     Trained,
-    loaded,
     run_job,
+    vectors_of,
 )
 from benchmarks.retrieve._tower_serving import serving_checks
 from benchmarks.retrieve._towers_peer import bm25_scores, peer_checks, start_peer
@@ -80,22 +80,22 @@ class Scale:
 
 _FULL = Scale(
     papers=None,
-    widths=(32, 48, 64, 96, 128, 192),
+    widths=(32, 48, 64, 96, 128, 160),
     layers=2,
     student=Size(1, 64),
-    steps=100,
+    steps=60,
     clozes=6000,
     distilled=300,
-    texts=(500, 2000, 8000, 32_000),
+    texts=(250, 1000, 4000, 16_000),
     seeds=3,
     batches=(64, 256, 1024),
-    batch_steps=24,
+    batch_steps=16,
 )
 _QUICK = Scale(
     papers=600,
-    widths=(32, 64),
+    widths=(48, 96),
     layers=1,
-    student=Size(1, 16),
+    student=Size(1, 32),
     steps=20,
     clozes=1000,
     distilled=40,
@@ -150,7 +150,7 @@ def _trained(scale: Scale, papers: Abstracts, folder: Path) -> list[Trained]:
         second.append(_distillation(scale, papers, folder, seed, scale.texts[-1]))
         shared = _name("ladder", scale.widths[-1], seed)
         given = {"folder": folder, "papers": papers, "teacher": shared, "seed": seed}
-        given |= {"student": scale.student, "clozes": 3 * scale.clozes}
+        given |= {"student": scale.student, "clozes": scale.clozes}
         name = _name("frozen", seed)
         second.append(FrozenJob(name=name, steps=scale.distilled, **given))
     for count in scale.texts[:-1]:
@@ -166,6 +166,7 @@ def _trained(scale: Scale, papers: Abstracts, folder: Path) -> list[Trained]:
             student=scale.student,
             steps=max(10, scale.distilled // 6),
             rate=3e-4,
+            clozes=scale.clozes,
             start=_name("student", seed),
             seed=seed,
         )
@@ -198,7 +199,7 @@ def _stage_checks(
     table: dict[str, list[Quality]] = {}
     for seed in range(scale.seeds):
         teacher, joint = _name("ladder", scale.widths[-1], seed), _name("joint", seed)
-        documents = loaded(folder / teacher / "documents").encode(papers.texts)
+        documents = vectors_of(folder / teacher / "documents", papers.texts)
         rows = {
             "teacher": teacher,
             "student, distilled": _name("student", seed),
@@ -206,12 +207,12 @@ def _stage_checks(
             "student, end to end, documents frozen": _name("frozen", seed),
         }
         for label, job in rows.items():
-            asked = loaded(folder / job / "queries").encode(papers.asked)
+            asked = vectors_of(folder / job / "queries", papers.asked)
             table.setdefault(label, []).append(quality(papers, asked, documents))
             hybrid = of_scores(papers, fused(lexical["BM25"], asked @ documents.T))
             table.setdefault(f"{label} + BM25", []).append(hybrid)
-        other = loaded(folder / joint / "documents").encode(papers.texts)
-        asked = loaded(folder / joint / "queries").encode(papers.asked)
+        other = vectors_of(folder / joint / "documents", papers.texts)
+        asked = vectors_of(folder / joint / "queries", papers.asked)
         found = quality(papers, asked, other)
         table.setdefault("student, end to end, documents joint", []).append(found)
     for label, scores in lexical.items():
@@ -247,8 +248,8 @@ def _rungs(scale: Scale, papers: Abstracts, folder: Path) -> list[Rung]:
     found = []
     for width in scale.widths:
         place = folder / _name("ladder", width, 0)
-        asked = loaded(place / "queries").encode(papers.asked)
-        documents = loaded(place / "documents").encode(papers.texts)
+        asked = vectors_of(place / "queries", papers.asked)
+        documents = vectors_of(place / "documents", papers.texts)
         measured = quality(papers, asked, documents)
         size = Size(scale.layers, width)
         found.append(Rung(parameters=size.parameters(), entropy=measured.entropy))
@@ -258,13 +259,13 @@ def _rungs(scale: Scale, papers: Abstracts, folder: Path) -> list[Rung]:
 def _bound_checks(scale: Scale, papers: Abstracts, folder: Path) -> list[Check]:
     """Compare changes of scores with distances of vectors, and distances with texts seen."""
     place = folder / _name("ladder", scale.widths[-1], 0)
-    teacher = loaded(place / "queries").encode(papers.asked)
-    documents = loaded(place / "documents").encode(papers.texts)
+    teacher = vectors_of(place / "queries", papers.asked)
+    documents = vectors_of(place / "documents", papers.texts)
     means, worst = [], 0.0
     for count in scale.texts:
         is_main = count == scale.texts[-1]
         job = _name("student", 0) if is_main else _name("few", count)
-        student = loaded(folder / job / "queries").encode(papers.asked)
+        student = vectors_of(folder / job / "queries", papers.asked)
         distances = np.linalg.norm(student - teacher, axis=1)
         changes = np.abs((student - teacher) @ documents.T).max(axis=1)
         worst = max(worst, float((changes / distances).max()))

@@ -57,8 +57,10 @@ def test_the_best_is_the_best_of_all_combinations() -> None:
     for teacher, student, index in itertools.product(TOWERS, TOWERS, INDEXES):
         if student.parameters > teacher.parameters or index.recall < 0.9:
             continue
-        service = SPEED.median_s(2 * student.parameters * 16) + index.median_s
-        _, p95 = serving_cores(50.0, service, max(1.3, index.tail), 0.02)
+        encode = SPEED.median_s(2 * student.parameters * 16)
+        spread = math.hypot(0.3 * encode, (index.tail - 1) * index.median_s)
+        service = encode + index.median_s
+        _, p95 = serving_cores(50.0, service, service + spread, 0.02)
         if p95 > 0.02:
             continue
         base = LAW.predict({"parameters": float(teacher.parameters)}, extrapolate=True).first.value
@@ -100,7 +102,7 @@ def test_one_core_less_breaks_the_deadline(
     rate: float, service: float, tail: float, slack: float
 ) -> None:
     deadline = tail * service * slack
-    cores, p95 = serving_cores(rate, service, tail, deadline)
+    cores, p95 = serving_cores(rate, service, tail * service, deadline)
     assert p95 <= deadline + 1e-12
     assert rate * service / cores < 1
     if cores > max(1, math.ceil(rate * service * 1.0001)):

@@ -14,7 +14,7 @@ from steelyard.plan.retrieve.retriever_cost import (
     TrainingPlan,
     training_flops,
 )
-from steelyard.plan.retrieve.retriever_speed import SpeedLine
+from steelyard.plan.retrieve.retriever_speed import SpeedLine, joined_p95_s
 
 __all__ = ["RetrieverDesign", "RetrieverPlan", "StudentGap", "retriever"]
 
@@ -155,12 +155,13 @@ def retriever(
         )
     designs.sort(key=lambda item: (round(item.entropy.value, 6), item.total_usd))
     best = designs[0]
-    alone = speed.median_s(best.teacher.query_flops(training)) + best.index.median_s
+    encode_s = speed.median_s(best.teacher.query_flops(training))
+    index = best.index
     return RetrieverPlan(
         best=best,
         others=designs[1:],
         rejected=[(what, why) for _, what, why in misses],
-        teacher_p95_s=alone * max(speed.tail, best.index.tail),
+        teacher_p95_s=joined_p95_s((encode_s, speed.tail), (index.median_s, index.tail)),
     )
 
 
@@ -187,9 +188,10 @@ def _design(
 ) -> RetrieverDesign:
     """Cost one retriever."""
     teacher, student, index = parts
-    service_s = speed.median_s(student.query_flops(training)) + index.median_s
-    tail = max(speed.tail, index.tail)
-    cores, p95_s = serving_cores(load.queries_per_s, service_s, tail, load.p95_s)
+    encode_s = speed.median_s(student.query_flops(training))
+    service_s = encode_s + index.median_s
+    alone_s = joined_p95_s((encode_s, speed.tail), (index.median_s, index.tail))
+    cores, p95_s = serving_cores(load.queries_per_s, service_s, alone_s, load.p95_s)
     offline = training_flops(training, teacher, student, load.documents)
     offline_usd = speed.s_per_work * offline / 3600 * load.usd_per_core_hour
     online = cores * load.usd_per_core_hour
@@ -214,7 +216,7 @@ def _design(
 
 
 def serving_cores(
-    queries_per_s: float, service_s: float, tail: float, p95_s: float
+    queries_per_s: float, service_s: float, alone_s: float, p95_s: float
 ) -> tuple[int, float]:
     """Return the fewest cores that keep a deadline, and the latency on them.
 
@@ -223,7 +225,7 @@ def serving_cores(
     Args:
         queries_per_s: rate of all queries.
         service_s: median seconds of one.
-        tail: ratio of the 95th percentile of a lone query to its median.
+        alone_s: what 95 % of lone queries stay below.
         p95_s: deadline for 95 % of them.
 
     Returns:
@@ -234,7 +236,6 @@ def serving_cores(
         that vary less.
     """
     least = max(1, math.ceil(queries_per_s * service_s * 1.0001))
-    alone_s = tail * service_s
     if alone_s > p95_s:
         return least, alone_s
     cores = least

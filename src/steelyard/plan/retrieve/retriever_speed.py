@@ -1,5 +1,6 @@
 """Seconds of towers and indexes on one core, as straight lines through what was measured."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from steelyard.errors import CalibrationError
 
-__all__ = ["LatencySample", "SpeedLine", "time_calls"]
+__all__ = ["LatencySample", "SpeedLine", "joined_p95_s", "time_calls"]
 
 Array = NDArray[np.float64]
 
@@ -84,6 +85,20 @@ class SpeedLine:
     def p95_s(self, work: float) -> float:
         """Return the seconds that 95 % of the calls stay below, while none waits for another."""
         return self.tail * self.median_s(work)
+
+
+def joined_p95_s(*parts: tuple[float, float]) -> float:
+    """Return what 95 % of calls stay below that do one thing after another.
+
+    Args:
+        *parts: median seconds of each, and the ratio of its 95th percentile to them.
+
+    Returns:
+        The sum of the medians, and of what the percentiles add: as independent delays do, by
+        their squares.
+    """
+    medians = sum(median for median, _ in parts)
+    return medians + math.sqrt(sum((median * (tail - 1)) ** 2 for median, tail in parts))
 
 
 def time_calls(

@@ -129,7 +129,19 @@ class LatentEncoder:
 
 
 def leading_directions(rows: csr_array, dim: int, seed: int) -> NDArray[np.float32]:
-    """Return the leading right singular vectors [V, D] of sparse rows."""
+    """Return the leading right singular vectors of sparse rows.
+
+    Args:
+        rows: weighted counts [N, V].
+        dim: directions; at most the smaller side.
+        seed: seed of the range finder.
+
+    Returns:
+        float32 [V, D], the largest singular value first; the largest number of each is positive,
+        so that another width or seed gives the same directions.
+
+    Source: Halko et al. 2011 (arXiv 0909.4061), algorithm 4.4.
+    """
     width = min(dim + _SPARE, *sizes(rows))
     drawn = np.random.default_rng(seed).normal(size=(sizes(rows)[1], width)).astype(np.float32)
     basis = np.linalg.qr(rows @ drawn)[0]
@@ -142,5 +154,8 @@ def leading_directions(rows: csr_array, dim: int, seed: int) -> NDArray[np.float
     # precision, because that squares the singular values.
     squares, turn = np.linalg.eigh(tall.T @ tall)
     lengths = np.sqrt(np.maximum(squares, squares[-1] * 1e-14))
-    vectors = (tall @ turn) / lengths
-    return np.ascontiguousarray(vectors[:, ::-1][:, :dim], dtype=np.float32)
+    found = ((tall @ turn) / lengths)[:, ::-1][:, :dim]
+    # A direction and its opposite are equally good: the sign of its largest weight tells which.
+    largest = np.abs(found).argmax(axis=0)
+    found = found * np.sign(found[largest, np.arange(found.shape[1])])
+    return np.ascontiguousarray(found, dtype=np.float32)

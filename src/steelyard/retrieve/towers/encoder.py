@@ -167,7 +167,7 @@ def with_tokens(texts: Sequence[str], *encoders: TowerEncoder) -> list[str]:
 
     Args:
         texts: any texts.
-        encoders: encoders that will take them.
+        *encoders: encoders that will take them.
 
     Returns:
         The texts in order; how many were left out is said in a warning.

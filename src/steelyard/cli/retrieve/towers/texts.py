@@ -104,7 +104,7 @@ class RunOptions:
             steps=self.steps,
             batch_size=self.batch,
             learning_rate=self.rate,
-            warmup_steps=min(10, max(self.steps - 1, 0)),
+            warmup_steps=min(10, self.steps // 5),
             cooldown_steps=self.steps // 2,
             weight_decay=0.1,
             seed=self.seed,
@@ -118,7 +118,7 @@ def texts_of(path: Path, *columns: str) -> list[list[str]]:
 
     Args:
         path: file of JSON lines, CSV or Parquet; JSON lines and CSV also gzipped.
-        columns: names of the columns.
+        *columns: names of the columns.
 
     Returns:
         Texts of each column; missing ones are empty.
