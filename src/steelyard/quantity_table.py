@@ -347,6 +347,30 @@ _ROWS: tuple[tuple[str, str, Literal["lower", "higher", "neither"], str], ...] =
         "higher",
         "Queries that one machine answers in a second with ranking by token vectors.",
     ),
+    (
+        "retrieve.index_time",
+        "s",
+        "lower",
+        "Time to build an index of texts: reading, fitting an encoder, encoding and writing.",
+    ),
+    (
+        "retrieve.search_p50",
+        "s",
+        "lower",
+        "Median time of a search of an index of texts or vectors, one query at a time.",
+    ),
+    (
+        "retrieve.search_p95",
+        "s",
+        "lower",
+        "Time that 95 of 100 searches of an index of texts or vectors take at most, one at a time.",
+    ),
+    (
+        "retrieve.search_rate",
+        "request/s",
+        "higher",
+        "Searches of an index of texts or vectors per second when 64 are asked together.",
+    ),
     ("data.documents", "count", "neither", "Documents kept after cleaning and deduplication."),
     ("data.tokens", "token", "neither", "Tokens in the training shards."),
     (

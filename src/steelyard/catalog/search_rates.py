@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from steelyard.config import convert
+from steelyard.config import convert, load
 from steelyard.errors import CalibrationError, SteelyardError
 from steelyard.files import read_json, user_dir, write_json
 
-__all__ = ["SearchRates", "load_search_rates", "store_search_rates"]
+__all__ = ["SearchRates", "load_search_rates", "reference_search_rates", "store_search_rates"]
+
+_REFERENCE = Path(__file__).parent / "data" / "search_rates.toml"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,3 +78,12 @@ def load_search_rates() -> SearchRates | None:
             f"stored rates of searches are unusable: {error}",
             hint="run `steelyard retrieve calibrate` to measure them again",
         ) from error
+
+
+def reference_search_rates() -> SearchRates:
+    """Return rates of the machine that the package was made on: proportions for one not measured.
+
+    Returns:
+        The rates.
+    """
+    return load(_REFERENCE, SearchRates)

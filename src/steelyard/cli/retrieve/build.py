@@ -11,12 +11,16 @@ from numpy.typing import NDArray
 
 from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, print_report
+from steelyard.catalog.search_rates import load_search_rates
 from steelyard.cli.retrieve.build_texts import TextOptions, build_texts
+from steelyard.cli.retrieve.forecasting import check_values, checked, keep_checks, past_checks
 from steelyard.errors import ConfigError
+from steelyard.quantity import Check
 from steelyard.retrieve import IVF, IVFPQ, IVFFastScan, IVFFlat
+from steelyard.retrieve.forecasts import forecast_vectors, measure_vectors
 from steelyard.retrieve.reading import read_vectors
 from steelyard.runs.progress import progress
-from steelyard.runs.report import Facts, Report, Section
+from steelyard.runs.report import Checks, Facts, Report, Section
 from steelyard.units import pretty
 
 __all__ = ["build"]
@@ -137,16 +141,25 @@ def _build_vectors(
     """Build an index of the vectors in a file."""
     rows = read_vectors(vectors)
     index = options.made(rows.shape[1], len(rows))
+    # The pilot also compiles and loads what a build needs, so that its time is the work's alone.
+    figures = forecast_vectors(index, rows, rates=load_search_rates(), seed=seed)
+    said = figures.forecasts(past_checks())
+    build_s = 0.0
     began_s = time.perf_counter()
     with progress("build", total=float(len(rows)), quiet=json) as advance:
-        index.train(_sample(rows, index.nlist, seed), seed=seed)
+        sample = _sample(rows, index.nlist, seed)
+        index.train(sample, seed=seed)
         for first in range(0, len(rows), _BATCH):
             part = rows[first : first + _BATCH]
             index.add(part)
             advance(float(first + len(part)), f"{first + len(part):,} vectors")
+        index.memory_bytes()  # what waits to be sorted into cells is
+        build_s = time.perf_counter() - began_s
         index.save(out)
     took_s = time.perf_counter() - began_s
-    _show(index, out, took_s, html, json)
+    checks = checked(said, measure_vectors(index, rows, build_s, seed=seed))
+    keep_checks(checks)
+    _show(index, out, took_s, checks, html, json)
     if not json:
         say_next("retrieve", "search", out, "queries.npy")
 
@@ -160,7 +173,9 @@ def _sample(rows: NDArray[np.generic], cells: int, seed: int) -> NDArray[np.gene
     return rows[np.sort(places)]
 
 
-def _show(index: IVF, out: Path, took_s: float, html: Path | None, json: bool) -> None:
+def _show(
+    index: IVF, out: Path, took_s: float, checks: list[Check], html: Path | None, json: bool
+) -> None:
     """Print what was built."""
     memory = index.memory_bytes()
     total = sum(memory.values())
@@ -172,11 +187,13 @@ def _show(index: IVF, out: Path, took_s: float, html: Path | None, json: bool) -
         ("time", pretty(took_s, "s"), "measured"),
     ]
     facts += [(f"memory, {name}", pretty(size, "byte"), "") for name, size in memory.items()]
-    page = Report(f"Index {out}", index.kind, [Section("Index", [Facts(facts)])])
+    sections = [Section("Index", [Facts(facts)]), Section("Forecasts", [Checks(checks)])]
+    page = Report(f"Index {out}", index.kind, sections)
     values = {
         "settings": index.settings(),
         "vectors": len(index),
         "memory_bytes": memory,
         "seconds": took_s,
+        "checks": check_values(checks),
     }
     print_report(page, json=json, html=html, values=values)

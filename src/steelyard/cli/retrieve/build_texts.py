@@ -11,8 +11,10 @@ import cyclopts
 
 from steelyard.cli.following import say_next
 from steelyard.cli.output import print_report
+from steelyard.cli.retrieve.forecasting import check_values, checked, keep_checks, past_checks
 from steelyard.errors import DataError
 from steelyard.files import read_json, user_dir, write_json
+from steelyard.quantity import Check
 from steelyard.retrieve.corpus.building import (
     CorpusBuild,
     CorpusOptions,
@@ -20,12 +22,12 @@ from steelyard.retrieve.corpus.building import (
     build_corpus,
 )
 from steelyard.runs.progress import Advance, progress
-from steelyard.runs.report import Facts, Report, Section
+from steelyard.runs.report import Checks, Facts, Report, Section
 from steelyard.units import pretty
 
 __all__ = ["TextOptions", "build_texts", "latest_index"]
 
-_STAGES = ("read", "fit", "weigh", "index", "try")
+_STAGES = ("forecast", "read", "fit", "weigh", "index", "try")
 
 
 @cyclopts.Parameter(name="*")
@@ -68,7 +70,7 @@ def build_texts(
     """
     folder = (out or _default_folder(sources)).expanduser().resolve()
     options = CorpusOptions(
-        kind="hybrid" if kind == "auto" else kind,
+        kind=kind,
         words=texts.words,
         dim=texts.dim,
         text_field=texts.text_field,
@@ -76,8 +78,11 @@ def build_texts(
     )
     with _bars(quiet=json) as note:
         built = build_corpus(folder, sources, options, progress=note)
+    said = built.forecast.forecasts(past_checks()) if built.forecast else []
     write_json(_latest_path(), {"index": str(folder)})
-    print_report(_page(built), json=json, html=html, values=_values(built))
+    checks = checked(said, built.measured)
+    keep_checks(checks)
+    print_report(_page(built, checks), json=json, html=html, values=_values(built, checks))
     if not json:
         say_next("retrieve", "search", "what you look for")
 
@@ -130,7 +135,7 @@ class _Stages:
         self._advance(_STAGES.index(stage) + share, f"{stage} {share:.0%}")
 
 
-def _page(built: CorpusBuild) -> Report:
+def _page(built: CorpusBuild, checks: Sequence[Check]) -> Report:
     """Say what was built."""
     index, record = built.index, built.index.record
     files = f"{built.read:,} read, {built.unchanged:,} unchanged, {built.removed:,} removed"
@@ -147,11 +152,24 @@ def _page(built: CorpusBuild) -> Report:
         found = ", ".join(f"{name} {value:.2f}" for name, value in record.found.items())
         told = f"{index.store.shape.fusion.told()}; reciprocal rank of sentences: {found}"
         facts.append(("weights", told, "measured"))
+    facts.append(("index", _line(built, checks), ""))
     sections = [Section("Texts", [Facts(facts)])]
+    if checks:
+        sections.append(Section("Forecasts", [Checks(list(checks))]))
     return Report(f"Index {index.folder}", index.store.shape.name, sections)
 
 
-def _values(built: CorpusBuild) -> dict[str, Any]:
+def _line(built: CorpusBuild, checks: Sequence[Check]) -> str:
+    """Say in one line what was chosen, why, and what a search was forecast to take and takes."""
+    told = f"{built.index.store.shape.name}: {built.why}"
+    for item in checks:
+        if item.forecast.quantity == "retrieve.search_p50":
+            said, took = pretty(item.forecast.value, "s"), pretty(item.measurement.value, "s")
+            told += f"; a search takes {took}, forecast {said}"
+    return told
+
+
+def _values(built: CorpusBuild, checks: Sequence[Check]) -> dict[str, Any]:
     """Return the figures, for programs."""
     index = built.index
     return {
@@ -169,4 +187,6 @@ def _values(built: CorpusBuild) -> dict[str, Any]:
         "found": index.record.found,
         "seconds": built.stage_s,
         "disk_bytes": index.disk_bytes(),
+        "why": built.why,
+        "checks": check_values(checks),
     }

@@ -1,4 +1,4 @@
-"""`steelyard retrieve serve`: indexes of vectors over HTTP."""
+"""`steelyard retrieve serve`: indexes of texts or vectors over HTTP."""
 
 import asyncio
 import contextlib
@@ -13,6 +13,7 @@ import cyclopts
 
 from steelyard.api_keys import read_keys
 from steelyard.cli.output import Switch
+from steelyard.cli.retrieve.search_texts import is_text_index
 from steelyard.errors import BackendError, ConfigError
 from steelyard.retrieve.serving.live import live_index
 from steelyard.retrieve.serving.service import SearchService
@@ -20,11 +21,16 @@ from steelyard.retrieve.serving.shards import IndexShard, LocalIndex, ProcessInd
 
 if TYPE_CHECKING:
     import uvicorn
+    from fastapi import FastAPI
 
 __all__ = ["serve"]
 
 _Indexes = Annotated[
-    Path, cyclopts.Parameter(help="Files that `steelyard retrieve build` wrote, one per shard.")
+    Path,
+    cyclopts.Parameter(
+        help="Files that `steelyard retrieve build` wrote, one per shard; or the folder of one index "
+        "of texts."
+    ),
 ]
 """The help of arguments that may be many stands here: it is not read from a docstring."""
 
@@ -38,7 +44,7 @@ def serve(
     read_only: Switch = False,
     no_watch: Switch = False,
 ) -> None:
-    """Serve indexes over HTTP: searches, new vectors, and metrics; several are shards of one.
+    """Serve indexes over HTTP: searches by text or vectors, new vectors, embeddings, metrics.
 
     Example: steelyard retrieve serve my.index --port 8008
 
@@ -47,7 +53,8 @@ def serve(
     in `<index>.changes` and written into the index when the server ends.
 
     Args:
-        *indexes: files that `steelyard retrieve build` wrote, one per shard.
+        *indexes: files that `steelyard retrieve build` wrote, one per shard; or the folder of one
+            index of texts, which is opened anew when it is built anew.
         host: address to listen on; other machines reach it only where it is not this machine's own.
         port: port to listen on; 0 for a free one.
         api_key_env: environment variable with keys, separated by commas, one of which is asked for.
@@ -66,23 +73,45 @@ def serve(
             hint="give --api-key-file or --api-key-env, or listen on 127.0.0.1",
         )
     try:
-        import uvicorn
+        import uvicorn  # noqa: F401
 
         from steelyard.retrieve.serving.app import make_app
+        from steelyard.retrieve.serving.text_app import make_text_app
+        from steelyard.retrieve.serving.text_service import TextService
     except ImportError as error:
         raise BackendError(
             f"serving needs {error.name}", hint="pip install 'steelyard[retrieve]'"
         ) from error
+    texts = [path for path in indexes if is_text_index(path)]
+    if texts:
+        if len(indexes) > 1:
+            raise ConfigError(
+                f"{texts[0]} is an index of texts, which is served alone",
+                hint="build one index of all sources",
+            )
+        found = TextService(texts[0])
+        app = make_text_app(found, keys=keys)
+        told = f"{len(found):,} passages"
+        _run(app, host, port, told, "/search /v1/embeddings /v1/models /health /metrics")
+        return
     with _service(indexes, read_only=read_only) as service:
         app = make_app(service, keys=keys, is_watched=not no_watch)
         count = sum(about.size for about in service.about())
-        config = uvicorn.Config(app, host=host, port=port, log_level="warning", access_log=False)
-        server = _until_told(uvicorn.Server(config))
-        address = _bound(host, port)
-        where = f"http://{f'[{host}]' if ':' in host else host}:{address.getsockname()[1]}"
-        print(f"serving {count:,} vectors of {service.dim} numbers on {where}", flush=True)
-        print(f"  /search /add /remove /health /metrics; all are described at {where}/docs")
-        server.run(sockets=[address])
+        told = f"{count:,} vectors of {service.dim} numbers"
+        _run(app, host, port, told, "/search /add /remove /health /metrics")
+
+
+def _run(app: "FastAPI", host: str, port: int, told: str, routes: str) -> None:
+    """Serve an application until a signal comes."""
+    import uvicorn
+
+    config = uvicorn.Config(app, host=host, port=port, log_level="warning", access_log=False)
+    server = _until_told(uvicorn.Server(config))
+    address = _bound(host, port)
+    where = f"http://{f'[{host}]' if ':' in host else host}:{address.getsockname()[1]}"
+    print(f"serving {told} on {where}", flush=True)
+    print(f"  {routes}; all are described at {where}/docs", flush=True)
+    server.run(sockets=[address])
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -10,14 +10,17 @@ from typing import TypeVar
 from steelyard.data.sources import TextFile
 from steelyard.errors import ConfigError, DataError, SteelyardError
 from steelyard.files import exclusive, replace_folder
+from steelyard.retrieve.corpus.choosing import ChosenShape, choose_shape
 from steelyard.retrieve.corpus.cutting import cut_lines
 from steelyard.retrieve.corpus.files import SkippedFiles, list_corpus, read_file
 from steelyard.retrieve.corpus.index import ENCODER_FILE, CorpusIndex
 from steelyard.retrieve.corpus.known import KnownVectors
+from steelyard.retrieve.corpus.pilot import forecast_corpus, measure_corpus, sample_passages
 from steelyard.retrieve.corpus.record import CorpusFile, CorpusRecord
 from steelyard.retrieve.datastore import Datastore, PassageEncoder
 from steelyard.retrieve.datastore.passages import PassageStore, PassageWriter, writing_passages
 from steelyard.retrieve.datastore.shape import StoreShape
+from steelyard.retrieve.forecasts import BuildFigures
 from steelyard.retrieve.text.encoder import LatentEncoder
 from steelyard.retrieve.text.weighing import Encode, WeighedFusion, weigh
 
@@ -36,14 +39,15 @@ class CorpusOptions:
     """How texts are cut and indexed.
 
     Attributes:
-        kind: flat, ivf, ivfpq, bm25 or hybrid, or the shape of an index.
+        kind: flat, ivf, ivfpq, bm25 or hybrid, or the shape of an index; "auto" is hybrid with
+            cells where comparing all vectors takes long.
         words: most words of a passage.
         dim: numbers in a vector of the latent encoder.
         text_field: column or key with the text of tables.
         seed: seed of all draws.
     """
 
-    kind: str | StoreShape = "hybrid"
+    kind: str | StoreShape = "auto"
     words: int = 128
     dim: int = 128
     text_field: str = ""
@@ -56,8 +60,10 @@ class CorpusOptions:
 
     @property
     def shape(self) -> StoreShape:
-        """Shape of the index before weights are chosen."""
-        return self.kind if isinstance(self.kind, StoreShape) else StoreShape.named(self.kind)
+        """Shape of the index before cells and weights are chosen."""
+        if isinstance(self.kind, StoreShape):
+            return self.kind
+        return StoreShape.named("hybrid" if self.kind == "auto" else self.kind)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +80,9 @@ class CorpusBuild:
         skipped: files and rows without text.
         weighed: how words and vectors were weighed, None where there is only one of them.
         is_fitted: whether a latent encoder was fitted.
+        why: why the index is of its kind.
+        forecast: what was forecast, None where an index was brought up to date.
+        measured: what was measured, None likewise.
         stage_s: seconds by stage.
     """
 
@@ -86,6 +95,9 @@ class CorpusBuild:
     skipped: SkippedFiles
     weighed: WeighedFusion | None
     is_fitted: bool
+    why: str
+    forecast: BuildFigures | None = None
+    measured: BuildFigures | None = None
     stage_s: dict[str, float] = field(default_factory=dict)
 
 
@@ -148,6 +160,9 @@ class _Build:
         self.counts = {"read": 0, "unchanged": 0, "removed": 0}
         self.weighed: WeighedFusion | None = None
         self.is_fitted = False
+        self.chosen = ChosenShape(options.shape, "asked for")
+        self.forecast: BuildFigures | None = None
+        self.measured: BuildFigures | None = None
 
     def run(self, files: list[TextFile], sources: list[str]) -> CorpusBuild:
         """Read, encode, weigh, index, and put the index in its place."""
@@ -155,6 +170,14 @@ class _Build:
         old = self._old(record)
         if old and self._is_current(old, record, files):
             return self._done(old, None)
+        if old is None:
+            self._staged("forecast", lambda: self._forecast(files))
+        else:
+            # What was chosen for an index stays while it grows by pieces.
+            kept = replace(old.store.shape, fusion=self.options.shape.fusion)
+            same = kept.name.split()[0] == self.options.shape.name.split()[0]
+            if self.options.kind == "auto" and same:
+                self.chosen = ChosenShape(kept, "as it was built")
         listed = self._staged("read", lambda: self._passages(files, old))
         store = PassageStore(self.work / "passages.pack")
         if not len(store):
@@ -176,7 +199,33 @@ class _Build:
         shutil.rmtree(self.work / "staging", ignore_errors=True)
         replace_folder(self.work, self.folder)
         self.counts["removed"] = len(_gone(old, files))
-        return self._done(CorpusIndex(self.folder, self.encoder), known)
+        index = CorpusIndex(self.folder, self.encoder)
+        if self.forecast:
+            self._staged("try", lambda: self._try(index))
+        return self._done(index, known)
+
+    def _forecast(self, files: list[TextFile]) -> None:
+        """Build a part, and choose the index by how much there is."""
+        options = self.options
+        sample = sample_passages(files, options.words, options.text_field, seed=options.seed)
+        if sample is None:
+            return
+        if options.kind == "auto":
+            dim = self.encoder.dim if self.encoder else options.dim
+            self.chosen = choose_shape(sample.passages, dim)
+        self.forecast = forecast_corpus(
+            sample,
+            self.chosen.shape,
+            options.dim,
+            _FITTED_TEXTS,
+            self.encoder.encode if self.encoder else None,
+            seed=options.seed,
+        )
+
+    def _try(self, index: CorpusIndex) -> None:
+        """Ask for passages by sentences of theirs, and keep the times."""
+        built_s = sum(self.stage_s[name] for name in ("read", "fit", "weigh", "index"))
+        self.measured = measure_corpus(index.store, built_s, seed=self.options.seed)
 
     def _is_current(self, old: CorpusIndex, record: CorpusRecord, files: list[TextFile]) -> bool:
         """Whether the last build is of the same files and settings."""
@@ -198,6 +247,9 @@ class _Build:
             skipped=self.skipped,
             weighed=self.weighed,
             is_fitted=self.is_fitted,
+            why=self.chosen.why,
+            forecast=self.forecast,
+            measured=self.measured,
             stage_s=self.stage_s,
             **self.counts,
         )
@@ -224,7 +276,7 @@ class _Build:
             text_field=self.options.text_field,
             encoder=name,
             fitted_on=0,
-            kind=self.options.shape.name,
+            kind=str(self.options.kind if self.options.kind == "auto" else self.options.shape.name),
             seed=self.options.seed,
         )
 
@@ -330,7 +382,7 @@ class _Build:
         self, store: PassageStore, known: KnownVectors | None, old: CorpusIndex | None
     ) -> StoreShape:
         """Return the shape with weights chosen on queries made from the texts."""
-        shape = self.options.shape
+        shape = self.chosen.shape
         if known is None or not shape.words:
             return shape
         if old and not self.is_fitted and old.store.shape.name == shape.name:

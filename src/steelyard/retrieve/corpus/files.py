@@ -213,7 +213,7 @@ def _parquet(path: Path, skipped: SkippedFiles, name: str) -> Iterator[TextPart]
             hint=f"give --text-field; columns are {', '.join(table.schema.names)}",
         )
     number = 0
-    for batch in table.select([chosen]).batches():
+    for batch in table.select([chosen]).batches:
         for value in batch.column(0).to_pylist():
             number += 1
             yield from _row(value, path, number, skipped)

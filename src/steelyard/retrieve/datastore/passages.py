@@ -139,7 +139,7 @@ class PassageStore:
         self._source_of = self._pack["source_of"]
         raw = self._pack["sources"].tobytes()
         ends = self._pack["source_ends"].tolist()
-        begins = [0, *ends[:-1]]
+        begins = [0, *ends][: len(ends)]
         self.sources = [raw[a:b].decode() for a, b in zip(begins, ends, strict=True)]
         self._blocks: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         # Stores of earlier versions know no lines.

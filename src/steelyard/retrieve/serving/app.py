@@ -20,7 +20,7 @@ from steelyard.retrieve.serving.service import SearchService
 from steelyard.retrieve.serving.shards import ShardDownError
 from steelyard.retrieve.serving.watch import RecallWatch
 
-__all__ = ["make_app"]
+__all__ = ["guard_app", "make_app"]
 
 _MOST_QUERIES, _MOST_NEIGHBOURS, _MOST_ADDED = 256, 10_000, 16_384
 _OPEN = ("/health", "/metrics", "/docs", "/openapi.json")
@@ -83,7 +83,7 @@ def make_app(
             await task
 
     app = FastAPI(title="Steelyard retrieve", version=__version__, lifespan=lifespan)
-    _guard(app, KeyOwners(keys or {}), metrics, body_limit_bytes)
+    guard_app(app, KeyOwners(keys or {}), metrics, body_limit_bytes)
     _add_work(app, service, made)
     _add_watching(app, service, metrics)
     return app
@@ -149,8 +149,15 @@ def _add_watching(app: FastAPI, service: SearchService, metrics: RetrieveMetrics
         return Response(metrics.text(), media_type="text/plain; version=0.0.4")
 
 
-def _guard(app: FastAPI, keys: KeyOwners, metrics: RetrieveMetrics, limit_bytes: int) -> None:
-    """Refuse who has no key and what is too long, count requests, and word errors of ours."""
+def guard_app(app: FastAPI, keys: KeyOwners, metrics: RetrieveMetrics, limit_bytes: int) -> None:
+    """Refuse who has no key and what is too long, count requests, and word errors of ours.
+
+    Args:
+        app: the application.
+        keys: who may ask; everybody where there are none.
+        metrics: counts requests.
+        limit_bytes: longest body.
+    """
 
     @app.middleware("http")
     async def guard(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:

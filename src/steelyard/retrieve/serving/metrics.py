@@ -68,6 +68,16 @@ class RetrieveMetrics:
         if found.missing:
             self._partial.inc(queries)
 
+    def note_texts(self, queries: int, seconds: float) -> None:
+        """Count a search of texts.
+
+        Args:
+            queries: how many it had.
+            seconds: time it took.
+        """
+        self._seconds.observe(seconds)
+        self._batch.observe(queries)
+
     def note_recall(self, watch: RecallWatch) -> None:
         """Take over what a watch has found so far."""
         self._recall.set(watch.recall)

@@ -12,9 +12,9 @@ from steelyard.retrieve.text.fusion import DEPTH, Fusion
 from steelyard.retrieve.text.lexical import BM25Index
 from steelyard.retrieve.whole import IVFFlat
 
-__all__ = ["WeighedFusion", "made_queries", "weigh"]
+__all__ = ["POOL", "WeighedFusion", "made_queries", "weigh"]
 
-_POOL, _QUERIES, _FEWEST = 3000, 240, 20
+POOL, _QUERIES, _FEWEST = 3000, 240, 20
 _QUERY_WORDS, _LEAST_WORDS = 12, 4
 _SENTENCES = re.compile(r"(?<=[.!?;:])\s+|\n+")
 _CANDIDATES = (*(Fusion("weighted", tenth / 10) for tenth in range(11)), Fusion("ranks"))
@@ -85,7 +85,7 @@ def weigh(
         The choice; equal weights where the texts give fewer than 20 queries.
     """
     rng = np.random.default_rng(seed)
-    places: list[int] = np.linspace(0, len(texts) - 1, min(len(texts), _POOL)).astype(int).tolist()
+    places: list[int] = np.linspace(0, len(texts) - 1, min(len(texts), POOL)).astype(int).tolist()
     pool = [texts[place] for place in places]
     made = made_queries(pool, rng, _QUERIES)
     if len(made) < _FEWEST:
