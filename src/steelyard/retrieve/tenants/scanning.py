@@ -1,16 +1,41 @@
 """The search of one tenant's vectors: nodes of the tree in the order of their promise."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from steelyard.jit import njit
 from steelyard.retrieve.distance import new_heap, offer, sorted_rows
 from steelyard.retrieve.tenants.lists import lower_bound
+from steelyard.retrieve.tenants.sign_codes import coded_query, lower_bound_of
 
-__all__ = ["continue_tenant", "search_tenant"]
+__all__ = ["CODED_WHOLE", "WHOLE", "Scanned", "continue_tenant", "search_tenant"]
 
-_WHOLE = 256
+WHOLE, CODED_WHOLE = 256, 2048
+"""Rows of a tenant that are looked at without the tree: by whole vectors, and by codes."""
+_LONG = 256
+"""Rows of a range of which the most promising are compared first."""
+
+
+class Scanned(NamedTuple):
+    """What a search of one tenant's vectors looks at, as kernels take it.
+
+    Attributes:
+        shortlist: rows below a node that are compared without going further down.
+        boost: share of a node's spread that its score is lowered by: its edge may be near.
+        is_l2: squared distances, else negative inner products.
+        tree: centers, first children, numbers of children, last leaves, what scores are lowered by
+            (variances, or deviations for inner products), and the rotation of codes.
+        lists: arrays of the lists.
+        held: by row: vectors, leaves, numbers, records of codes, and the same as float32.
+    """
+
+    shortlist: Any
+    boost: Any
+    is_l2: bool
+    tree: Any
+    lists: Any
+    held: Any
 
 
 @njit(fastmath={"reassoc", "contract", "nsz"})
@@ -79,28 +104,57 @@ def _counted(
 
 
 @njit()
-def _scan(
-    query: np.ndarray,
-    first: Any,
-    entry: np.ndarray,
-    lists: Any,
-    vectors: np.ndarray,
-    numbers: Any,
-    is_l2: bool,
-    distances: np.ndarray,
-    ids: np.ndarray,
-) -> None:
-    """Compare a query with the rows of a range."""
+def _rows_of_range(first: Any, entry: np.ndarray, lists: Any, found: Any) -> np.ndarray:
+    """Return the rows of a range."""
     rows, lengths, _, chunks, _ = lists
+    count = 0
     for at in range(entry[1], entry[3] + 1):
         chunk = chunks[first + at]
         begin = entry[2] if at == entry[1] else 0
         end = entry[4] if at == entry[3] else lengths[chunk]
         for place in range(begin, end):
-            row = rows[chunk, place]
-            distance = _distance(query, vectors[row], is_l2)
-            if distance <= distances[0]:
-                offer(distances, ids, distance, numbers[row])
+            found[count] = rows[chunk, place]
+            count += 1
+    return found[:count]
+
+
+@njit()
+def _compared(
+    query: np.ndarray, rows: Any, bounds: Any, held: Any, is_l2: bool, heap: Any, ids: Any
+) -> Any:
+    """Compare a query with rows whose bounds may be near enough; return how many were compared."""
+    vectors, _, numbers, _, _ = held
+    compared = 0
+    for place in range(len(rows)):
+        if bounds[place] > heap[0]:
+            continue
+        compared += 1
+        distance = _distance(query, vectors[rows[place]], is_l2)
+        if distance <= heap[0]:
+            offer(heap, ids, distance, numbers[rows[place]])
+    return compared
+
+
+@njit()
+def _scan_coded(
+    query: np.ndarray, coded: Any, rows: np.ndarray, held: Any, is_l2: bool, heap: Any, ids: Any
+) -> Any:
+    """Look at the codes of rows, compare the most promising, then those that may be nearer."""
+    _, _, _, records, facts = held
+    planes, terms = coded
+    bounds = np.empty(len(rows), np.float32)
+    near, places = new_heap(1, len(heap))
+    for place in range(len(rows)):
+        row = rows[place]
+        bounds[place] = lower_bound_of(records[row], facts[row], planes, terms)
+        # In a short range what was found before tells enough.
+        if len(rows) > _LONG:
+            offer(near[0], places[0], bounds[place], place)
+    chosen = places[0][places[0] < len(rows)]
+    compared = _compared(query, rows[chosen], bounds[chosen], held, is_l2, heap, ids)
+    bounds[chosen] = np.inf
+    left = np.flatnonzero((bounds <= heap[0]) & (bounds < np.inf))
+    return compared + _compared(query, rows[left], bounds[left], held, is_l2, heap, ids)
 
 
 @njit()
@@ -111,27 +165,24 @@ def _walk(
     seen: Any,
     enough: Any,
     nprobe: Any,
-    shortlist: Any,
-    boost: Any,
-    is_l2: bool,
-    tree: Any,
-    lists: Any,
-    vectors: np.ndarray,
-    leaves: np.ndarray,
-    numbers: np.ndarray,
+    is_coded: bool,
+    coded: Any,
+    searched: Any,
     scores: np.ndarray,
     entries: np.ndarray,
-    distances: np.ndarray,
-    ids: np.ndarray,
+    heap: np.ndarray,
+    kept: np.ndarray,
 ) -> Any:
-    """Go on with the search of one query until so many vectors were compared.
+    """Go on with the search of one query until so many vectors were looked at.
 
-    Return nodes on the heap, vectors compared so far, and nodes expanded here.
+    Return nodes on the heap, vectors looked at so far, nodes expanded and vectors compared here.
     """
-    centers, first_child, num_children, last_leaf, spread = tree
+    shortlist, boost, is_l2, tree, lists, held = searched
+    centers, first_child, num_children, last_leaf, spread, _ = tree
+    leaves = held[1]
     rows, lengths, _, chunks, keys = lists
     top, entry = np.empty(5, np.int64), np.empty(5, np.int64)
-    expanded = 0
+    expanded, compared = 0, 0
     while size and seen < enough:
         for place in range(5):
             top[place] = entries[0, place]
@@ -139,20 +190,17 @@ def _walk(
         size -= 1
         node = top[0]
         # A tenant of few vectors is compared whole: no tree beats that.
-        most = max(nprobe, _WHOLE) if node == 0 else shortlist
+        most = shortlist
+        if node == 0:
+            most = max(nprobe, CODED_WHOLE if is_coded else WHOLE)
         found = _counted(lengths, chunks, first, top, most)
         if found <= most or not num_children[node]:
-            _scan(
-                query,
-                first,
-                top,
-                lists,
-                vectors,
-                numbers,
-                is_l2,
-                distances,
-                ids,
-            )
+            own = _rows_of_range(first, top, lists, np.empty(found, np.int64))
+            if is_coded:
+                compared += _scan_coded(query, coded, own, held, is_l2, heap, kept)
+            else:
+                everything = np.full(len(own), -np.inf, np.float32)
+                compared += _compared(query, own, everything, held, is_l2, heap, kept)
             seen += found
             continue
         expanded += 1
@@ -178,7 +226,23 @@ def _walk(
                 _push(scores, entries, size, score - boost * spread[child], entry)
                 size += 1
             begin, place = end, until
-    return size, seen, expanded
+    return size, seen, expanded, compared
+
+
+@njit()
+def _no_codes() -> Any:
+    """Return what stands for the codes of a query where none are looked at."""
+    return np.zeros((1, 4), np.uint64), np.zeros(7, np.float32)
+
+
+@njit()
+def _begin(first: Any, count: Any, lists: Any, scores: np.ndarray, entries: np.ndarray) -> None:
+    """Put the root and all rows of a tenant on an empty heap."""
+    _, lengths, _, chunks, _ = lists
+    entry = np.empty(5, np.int64)
+    entry[0], entry[1], entry[2] = 0, 0, 0
+    entry[3], entry[4] = count - 1, lengths[chunks[first + count - 1]]
+    _push(scores, entries, 0, np.float32(0.0), entry)
 
 
 @njit()
@@ -187,14 +251,9 @@ def search_tenant(
     tenant: Any,
     k: Any,
     nprobe: Any,
-    shortlist: Any,
-    boost: Any,
-    is_l2: bool,
-    tree: Any,
-    lists: Any,
-    vectors: np.ndarray,
-    leaves: np.ndarray,
-    numbers: np.ndarray,
+    is_coded: bool,
+    errors: Any,
+    searched: Any,
     scores: np.ndarray,
     entries: np.ndarray,
 ) -> Any:
@@ -205,57 +264,49 @@ def search_tenant(
         tenant: number of the tenant, which has a row at least.
         k: neighbours.
         nprobe: vectors to compare with at least, where there are so many.
-        shortlist: rows below a node that are compared without going further down.
-        boost: share of a node's spread that its score is lowered by: its edge may be near.
-        is_l2: squared distances, else negative inner products.
-        tree: centers, first children, numbers of children, last leaves, and what scores are
-            lowered by: variances, or deviations for inner products.
-        lists: arrays of the lists.
-        vectors: vectors by row.
-        leaves: leaf of every row.
-        numbers: number of every row.
+        is_coded: let codes tell which vectors are compared.
+        errors: errors of an estimate that are allowed for.
+        searched: a `Scanned`.
         scores: room for a score per node.
         entries: room for a node and its range [M, 5].
 
     Returns:
-        Distances and numbers [Q, K], the nearest first, vectors compared, and nodes expanded.
+        Distances and numbers [Q, K], the nearest first, rows looked at, nodes expanded, and
+        vectors compared.
 
     Source: Jin et al. 2024 (Curator, arXiv 2401.07119), best-first search; buckets are scanned as
         they are popped, as in its later version.
     """
-    _, lengths, places, chunks, _ = lists
+    _, _, is_l2, tree, lists, _ = searched
+    places = lists[2]
     distances, ids = new_heap(len(queries), k)
     first, count = places[tenant, 0], places[tenant, 1]
-    entry = np.empty(5, np.int64)
-    scanned, expanded = 0, 0
+    scanned, expanded, compared = 0, 0, 0
+    coded = _no_codes()
     for query in range(len(queries)):
-        entry[0], entry[1], entry[2] = 0, 0, 0
-        entry[3], entry[4] = count - 1, lengths[chunks[first + count - 1]]
-        _push(scores, entries, 0, np.float32(0.0), entry)
-        _, seen, nodes = _walk(
+        if is_coded:
+            coded = coded_query(queries[query], tree[0][0], tree[5], is_l2, errors)
+        _begin(first, count, lists, scores, entries)
+        _, seen, entered, asked = _walk(
             queries[query],
             first,
             1,
             0,
             nprobe,
             nprobe,
-            shortlist,
-            boost,
-            is_l2,
-            tree,
-            lists,
-            vectors,
-            leaves,
-            numbers,
+            is_coded,
+            coded,
+            searched,
             scores,
             entries,
             distances[query],
             ids[query],
         )
-        expanded += nodes
         scanned += seen
+        expanded += entered
+        compared += asked
     found, numbers_found = sorted_rows(distances, ids)
-    return found, numbers_found, scanned, expanded
+    return found, numbers_found, scanned, expanded, compared
 
 
 @njit()
@@ -264,14 +315,7 @@ def continue_tenant(
     tenant: Any,
     enough: Any,
     nprobe: Any,
-    shortlist: Any,
-    boost: Any,
-    is_l2: bool,
-    tree: Any,
-    lists: Any,
-    vectors: np.ndarray,
-    leaves: np.ndarray,
-    numbers: np.ndarray,
+    searched: Any,
     state: Any,
     distances: np.ndarray,
     ids: np.ndarray,
@@ -283,14 +327,7 @@ def continue_tenant(
         tenant: as of `search_tenant`.
         enough: vectors of this step's end, at least.
         nprobe: as of `search_tenant`: vectors of the last step's end.
-        shortlist: as of `search_tenant`, like all up to `numbers`.
-        boost: of scores.
-        is_l2: the metric.
-        tree: the tree.
-        lists: of tenants.
-        vectors: by row.
-        leaves: by row.
-        numbers: by row.
+        searched: a `Scanned`, of which codes are not looked at.
         state: of each query nodes on its heap, below 0 before the first step, vectors compared
             [Q], and room for its heap: scores [Q, M] and entries [Q, M, 5].
         distances: heaps [Q, K].
@@ -300,37 +337,30 @@ def continue_tenant(
         Vectors compared and nodes expanded in this step.
     """
     sizes, compared, scores, entries = state
-    _, lengths, places, chunks, _ = lists
+    lists = searched[4]
+    places = lists[2]
     first, count = places[tenant, 0], places[tenant, 1]
-    entry = np.empty(5, np.int64)
     scanned, expanded = 0, 0
     for query in range(len(queries)):
         if sizes[query] < 0:
-            entry[0], entry[1], entry[2] = 0, 0, 0
-            entry[3], entry[4] = count - 1, lengths[chunks[first + count - 1]]
-            _push(scores[query], entries[query], 0, np.float32(0.0), entry)
+            _begin(first, count, lists, scores[query], entries[query])
             sizes[query] = 1
         before = compared[query]
-        sizes[query], compared[query], nodes = _walk(
+        sizes[query], compared[query], entered, _ = _walk(
             queries[query],
             first,
             sizes[query],
             before,
             enough,
             nprobe,
-            shortlist,
-            boost,
-            is_l2,
-            tree,
-            lists,
-            vectors,
-            leaves,
-            numbers,
+            False,
+            _no_codes(),
+            searched,
             scores[query],
             entries[query],
             distances[query],
             ids[query],
         )
         scanned += compared[query] - before
-        expanded += nodes
+        expanded += entered
     return scanned, expanded

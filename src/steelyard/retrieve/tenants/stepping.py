@@ -1,14 +1,13 @@
 """A search of one tenant's vectors that stops on the way and goes on."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.retrieve.distance import new_heap, sorted_heap
 from steelyard.retrieve.index import Hits, Metric, SearchStats
-from steelyard.retrieve.tenants.scanning import continue_tenant
+from steelyard.retrieve.tenants.scanning import Scanned, continue_tenant
 
 __all__ = ["no_hits", "tenant_steps"]
 
@@ -39,8 +38,7 @@ def tenant_steps(
     stops: Iterable[int],
     nprobe: int,
     nodes: int,
-    is_l2: bool,
-    searched: tuple[Any, ...],
+    searched: Scanned,
 ) -> Iterator[Hits]:
     """Yield the nearest so far after some numbers of compared vectors, and at the end.
 
@@ -51,11 +49,10 @@ def tenant_steps(
         stops: vectors that each query is compared with before something is yielded, ascending.
         nprobe: vectors at the end.
         nodes: nodes of the tree, one more at least.
-        is_l2: squared distances, else inner products.
-        searched: what `continue_tenant` takes from `shortlist` to `numbers`.
+        searched: what is looked at.
 
     Yields:
-        The nearest so far; the last is what a search without stops returns.
+        The nearest so far; the last is what a search of whole vectors without stops returns.
     """
     count = len(asked)
     state = (
@@ -67,11 +64,11 @@ def tenant_steps(
     heap, ids = new_heap(count, k)
     scanned = expanded = 0
     for stop in [*(stop for stop in stops if stop < nprobe), nprobe]:
-        more, entered = continue_tenant(asked, tenant, stop, nprobe, *searched, state, heap, ids)
+        more, entered = continue_tenant(asked, tenant, stop, nprobe, searched, state, heap, ids)
         scanned, expanded = scanned + int(more), expanded + int(entered)
         distances, numbers = sorted_heap(heap, ids)
         yield Hits(
             ids=numbers,
-            distances=distances if is_l2 else -distances,
+            distances=distances if searched.is_l2 else -distances,
             stats=SearchStats(scanned=scanned, probed=expanded),
         )

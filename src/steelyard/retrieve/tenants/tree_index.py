@@ -11,7 +11,7 @@ from steelyard.errors import ConfigError, DataError
 from steelyard.retrieve.index import (
     Hits,
     Metric,
-    SearchStats,
+    as_rows,
     checked_ids,
     checked_k,
     checked_vectors,
@@ -19,15 +19,15 @@ from steelyard.retrieve.index import (
 from steelyard.retrieve.tenants.kept import ConditionLists
 from steelyard.retrieve.tenants.lists import TenantLists
 from steelyard.retrieve.tenants.predicates import parse_condition
-from steelyard.retrieve.tenants.scanning import search_tenant
-from steelyard.retrieve.tenants.stepping import no_hits, tenant_steps
+from steelyard.retrieve.tenants.sign_codes import LEAST_DIM, SignCodes
+from steelyard.retrieve.tenants.stepping import no_hits
 from steelyard.retrieve.tenants.tree import ClusterTree, train_tree
+from steelyard.retrieve.tenants.tree_searcher import TreeSearcher
 from steelyard.retrieve.tenants.vectors import VectorRows
 
 __all__ = ["ClusterTreeIndex"]
 
 Ids = NDArray[np.int64]
-_BOOST = 0.3
 _LONGEST_NAME = 200
 
 
@@ -48,6 +48,7 @@ class ClusterTreeIndex:
         tree: the tree; none before training.
         rows: vectors with their numbers and leaves.
         lists: what each tenant sees.
+        searcher: what searches them; none before training.
 
     Source: Jin et al. 2024 (Curator, arXiv 2401.07119); where the paper keeps short lists and Bloom
         filters in the nodes, both follow here from the order of one list per tenant.
@@ -91,8 +92,7 @@ class ClusterTreeIndex:
         self._tenants: dict[str, int] = {}
         self._found = ConditionLists()
         self._lock = threading.RLock()
-        self._room = np.empty(0, np.float32), np.empty((0, 5), np.int64)
-        self._spread = np.empty(0, np.float32)
+        self.searcher: TreeSearcher | None = None
 
     def __len__(self) -> int:
         """Return how many vectors there are."""
@@ -131,10 +131,10 @@ class ClusterTreeIndex:
 
     def take_tree(self, tree: ClusterTree) -> None:
         """Search by a tree from now on; vectors that are there must hang in it."""
-        self.tree, size = tree, len(tree.centers) + 1
-        self._spread = tree.variances if self.metric == "l2" else np.sqrt(tree.variances)
-        # Each node is on the heap of nodes once at most.
-        self._room = np.empty(size, np.float32), np.empty((size, 5), np.int64)
+        self.tree = tree
+        if self.dim >= LEAST_DIM:
+            self.rows.take_coder(SignCodes(tree.centers[0]))
+        self.searcher = TreeSearcher(tree, self.rows, self.metric, self.shortlist)
 
     def add(self, vectors: NDArray[np.generic], ids: Ids | None = None) -> Ids:
         """Add vectors; nobody sees them before they are granted.
@@ -161,6 +161,7 @@ class ClusterTreeIndex:
         with self._lock:
             self.rows.add(given[order], numbers[order], leaves[order])
             self._found.clear()
+            self._forget()
         return numbers
 
     def remove(self, ids: Ids) -> None:
@@ -178,6 +179,7 @@ class ClusterTreeIndex:
                 self.lists.revoke(tenant, rows, self.rows.leaves)
             self.rows.remove(rows)
             self._found.clear()
+            self._forget()
 
     def grant(self, ids: Ids, tenant: str) -> int:
         """Let a tenant see vectors; a new name is a new tenant.
@@ -267,7 +269,7 @@ class ClusterTreeIndex:
                 cannot be read, or with `strict` an unknown tenant.
             DataError: queries of another width, or not finite.
         """
-        asked = checked_vectors(queries, self.dim, what="queries")
+        asked = as_rows(queries, self.dim, what="queries")
         if bool(tenant) == bool(where):
             raise ConfigError("a search for a tenant and a condition, or for neither")
         probes = self.nprobe if nprobe is None else nprobe
@@ -278,34 +280,10 @@ class ClusterTreeIndex:
         with self._lock:
             lists, number = self._seen(tenant, where, strict=strict)
             if number < 0 or not lists.sizes[number]:
+                checked_vectors(asked, self.dim, what="queries")
                 return no_hits(len(asked), count, self.metric)
-            return self._searched(asked, count, lists, number, probes)
-
-    def _searched(
-        self, asked: NDArray[np.float32], k: int, lists: TenantLists, number: int, probes: int
-    ) -> Hits:
-        """Search one list."""
-        is_l2 = self.metric == "l2"
-        searched = (*self._scanned(probes), lists.arrays(), *self._rows_of_scan())
-        found, numbers, scanned, expanded = search_tenant(
-            asked, number, k, probes, *searched, *self._room
-        )
-        return Hits(
-            ids=numbers,
-            distances=found if is_l2 else -found,
-            stats=SearchStats(scanned=int(scanned), probed=int(expanded)),
-        )
-
-    def _scanned(self, probes: int) -> tuple[Any, ...]:
-        """Return what a scan takes before the lists."""
-        tree = self.tree
-        assert tree is not None
-        parts = (tree.centers, tree.first_child, tree.num_children, tree.last_leaf, self._spread)
-        return min(self.shortlist, probes), np.float32(_BOOST), self.metric == "l2", parts
-
-    def _rows_of_scan(self) -> tuple[Any, ...]:
-        """Return what a scan takes behind the lists."""
-        return self.rows.vectors, self.rows.leaves, self.rows.numbers
+            assert self.searcher is not None
+            return self.searcher.search(asked, count, lists, number, probes)
 
     def search_steps(
         self,
@@ -317,8 +295,9 @@ class ClusterTreeIndex:
         where: str = "",
         nprobe: int | None = None,
     ) -> Iterator[Hits]:
-        """Yield the nearest so far after `stops` compared vectors, and what `search` returns.
+        """Yield the nearest so far after `stops` compared vectors, and in the end.
 
+        Whole vectors are compared throughout, where `search` may look at codes of them first.
         Arguments and errors are those of `search`; changes wait until the last was taken.
         """
         asked, probes = checked_vectors(queries, self.dim, what="queries"), nprobe or self.nprobe
@@ -327,9 +306,13 @@ class ClusterTreeIndex:
             if self.tree is None or number < 0 or not lists.sizes[number]:
                 yield no_hits(len(asked), checked_k(k), self.metric)
                 return
-            searched = (*self._scanned(probes), lists.arrays(), *self._rows_of_scan())
-            nodes, is_l2 = len(self._room[0]), self.metric == "l2"
-            yield from tenant_steps(asked, k, number, stops, probes, nodes, is_l2, searched)
+            assert self.searcher is not None
+            yield from self.searcher.steps(asked, k, lists, number, stops, probes)
+
+    def _forget(self) -> None:
+        """Let the next search look anew at where the vectors lie."""
+        if self.searcher is not None:
+            self.searcher.forget()
 
     def _seen(self, tenant: str, where: str, *, strict: bool) -> tuple[TenantLists, int]:
         """Return lists and the number of the one to search; -1 for an unknown tenant."""
@@ -389,7 +372,9 @@ class ClusterTreeIndex:
 
 def _numbers(ids: Ids) -> Ids:
     """Return numbers of vectors as an array."""
-    found = np.atleast_1d(np.asarray(ids))
+    found = np.asarray(ids)
+    if not found.ndim:
+        found = found[None]
     if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
         raise DataError(f"{found.dtype} {list(found.shape)} for numbers of vectors")
     return found.astype(np.int64, copy=False)
