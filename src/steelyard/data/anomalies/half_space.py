@@ -193,7 +193,13 @@ class HalfSpaceTrees:
         return -np.log2(1 + masses / self.trees)
 
     def score(self, rows: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Score rows by the last window, without learning from them [N].
+        """Score rows by the last window, without learning from them.
+
+        Args:
+            rows: standardized rows [N, D].
+
+        Returns:
+            Scores, larger ones odder [N].
 
         Raises:
             DataError: no rows were seen.

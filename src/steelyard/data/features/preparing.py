@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from steelyard.data.features.encoder import FeatureEncoder
 from steelyard.data.features.finding import find_features
-from steelyard.data.features.reducing import Reducer, fit_reduction, parse_reduction, reduced
+from steelyard.data.features.reducing import FeatureReducer, fit_reduction, parse_reduction, reduced
 from steelyard.data.features.store import write_features
 from steelyard.data.table.budget import FoldBudget
 from steelyard.data.table.columns import has_numbers
@@ -42,7 +42,7 @@ class PreparedFeatures:
     encoder: FeatureEncoder
     features: NDArray[np.float32]
     whole: NDArray[np.float32]
-    reducer: Reducer | None
+    reducer: FeatureReducer | None
     warnings: list[str]
 
 

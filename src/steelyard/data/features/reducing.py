@@ -17,7 +17,7 @@ from steelyard.errors import ConfigError
 
 __all__ = [
     "REDUCTIONS",
-    "Reducer",
+    "FeatureReducer",
     "Reduction",
     "directions_of",
     "fit_reduction",
@@ -29,7 +29,7 @@ _MOST_COVARIANCE = 5000
 """Columns up to which the covariance of all is kept."""
 
 
-class Reducer(Protocol):
+class FeatureReducer(Protocol):
     """Something that makes rows narrower."""
 
     def apply(self, rows: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -82,7 +82,7 @@ def parse_reduction(text: str) -> Reduction | None:
 
 def fit_reduction(
     wanted: Reduction, features: NDArray[np.float32], rows: NDArray[np.integer], seed: int = 0
-) -> Reducer:
+) -> FeatureReducer:
     """Fit a reduction.
 
     Args:
@@ -114,7 +114,7 @@ def fit_reduction(
     return PrincipalComponents.of(spread, count)
 
 
-def directions_of(reducer: Reducer) -> NDArray[np.float64]:
+def directions_of(reducer: FeatureReducer) -> NDArray[np.float64]:
     """Return how far each feature moves each narrower one [K, D]."""
     if isinstance(reducer, PrincipalComponents):
         return reducer.directions
@@ -123,7 +123,7 @@ def directions_of(reducer: Reducer) -> NDArray[np.float64]:
 
 
 def reduced(
-    reducer: Reducer, features: NDArray[np.float32], folder: Path | None = None
+    reducer: FeatureReducer, features: NDArray[np.float32], folder: Path | None = None
 ) -> NDArray[np.float32]:
     """Return narrower features.
 

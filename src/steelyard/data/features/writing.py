@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.data.features.preparing import prepare_features, work_folder
-from steelyard.data.features.reducing import Reducer, parse_reduction
+from steelyard.data.features.reducing import FeatureReducer, parse_reduction
 from steelyard.data.features.store import blocks_of
 from steelyard.data.table.writing import write_file
 from steelyard.errors import ConfigError
@@ -37,7 +37,7 @@ class ReducedTable:
     rows: int
     width: int
     count: int
-    reducer: Reducer
+    reducer: FeatureReducer
     warnings: list[str]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.data.features.encoder import FeatureEncoder
-from steelyard.data.features.reducing import REDUCTIONS, Reducer, directions_of
+from steelyard.data.features.reducing import REDUCTIONS, FeatureReducer, directions_of
 from steelyard.data.learning.bins import FeatureBins
 from steelyard.data.learning.learners import Needs
 
@@ -116,7 +116,7 @@ class FeatureInputs:
 
     needs: ClassVar[Needs] = "features"
     encoder: FeatureEncoder
-    reducer: Reducer | None = None
+    reducer: FeatureReducer | None = None
 
     @property
     def names(self) -> list[str]:

@@ -48,7 +48,7 @@ class NeighbourConfig:
         Raises:
             DataError: no rows are left to learn from, or a class has none among them.
 
-        Source: Cover and Hart 1967, "Nearest neighbor pattern classification".
+        Source: Fix and Hodges 1951, "Discriminatory analysis: nonparametric discrimination".
         """
         start_scores(job.store.targets, job.store.is_held, job.target)
         rows = job.rows
