@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 from benchmarks import peers
 from benchmarks.common import Check, ratio
+from benchmarks.data._analytics_preparing import preparing_checks
 from benchmarks.serve._json_process import JsonProcess, peer_environment
 
 from steelyard.data.learning import BoostConfig, FitOptions, fit_table
@@ -35,7 +36,7 @@ def run(quick: bool) -> list[Check]:
     rows, rounds, repeats = (100_000, 30, 2) if quick else (1_000_000, 100, 3)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        checks = _beside(folder, rows, rounds, repeats)
+        checks = [*_beside(folder, rows, rounds, repeats), *preparing_checks(folder, quick)]
         budget, large = (60, 1_250_000) if quick else (300, 12_500_000)
         return [*checks, *_memory(folder, large, budget, 5 if quick else 20)]
 
