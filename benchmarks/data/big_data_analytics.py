@@ -1,9 +1,10 @@
 """Boosted trees on tables larger than memory beside learners in memory, and what they take.
 
 1 compares AUC and time with scikit-learn's histogram trees, the same rows, rounds, leaves and rate,
-in turn in one run; LightGBM and XGBoost, in memory and from files, stand beside. 2 fits a table of
-ten times the budget in a process of its own and watches its memory. The other checks are those of
-`_analytics_learners`.
+in turn in one run; LightGBM and XGBoost, in memory and from files, stand beside. 2 profiles, cleans,
+scales, reduces to 16 components and fits a table of ten times the budget in a process of its own,
+and watches its memory. The other checks are those of `_analytics_learners` and
+`_analytics_preparing`.
 """
 
 import json
@@ -19,6 +20,7 @@ import polars as pl
 from benchmarks import peers
 from benchmarks.common import Check, ratio
 from benchmarks.data._analytics_learners import learner_checks
+from benchmarks.data._analytics_preparing import preparing_checks
 from benchmarks.serve._json_process import JsonProcess, peer_environment
 
 from steelyard.data.learning import BoostConfig, FitOptions, fit_table
@@ -37,7 +39,7 @@ def run(quick: bool) -> list[Check]:
     rows, rounds, repeats = (100_000, 30, 2) if quick else (1_000_000, 100, 3)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        checks = _beside(folder, rows, rounds, repeats)
+        checks = [*_beside(folder, rows, rounds, repeats), *preparing_checks(folder, quick)]
         budget, large = (60, 1_250_000) if quick else (300, 12_500_000)
         checks += _memory(folder, large, budget, 5 if quick else 20)
     return [*checks, *learner_checks(quick)]

@@ -52,6 +52,7 @@ class PipelineFitting:
         warnings: what is odd about columns, in words.
         rows: rows of the last pass.
         scans: passes so far.
+        read_bytes: bytes that they have read.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class PipelineFitting:
         self._steps, self._table, self._journal = steps, table, journal
         self.known: dict[int, FittedStep] = {}
         self.warnings: list[str] = []
-        self.rows = self.scans = 0
+        self.rows = self.scans = self.read_bytes = 0
 
     def next(self) -> Stage | None:
         """Return the next pass; None when all steps are known."""
@@ -123,6 +124,7 @@ class PipelineFitting:
             done=done,
         )
         self.rows = folded.rows
+        self.read_bytes += folded.quarantine.reads.num_bytes
         found = self._learned(stage, table, folded.results[fold.name])
         if kept is not None:
             self._keep(kept, found)

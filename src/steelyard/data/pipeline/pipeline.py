@@ -74,6 +74,7 @@ class FittedPipeline:
         steps: fitted steps in order.
         rows: rows they were fitted on.
         scans: passes over the table that took.
+        read_bytes: bytes that were read in them.
         warnings: what is odd about columns, in words.
         needs_rows: whether steps need the numbers of rows.
     """
@@ -81,6 +82,7 @@ class FittedPipeline:
     steps: tuple[FittedStep, ...]
     rows: int = 0
     scans: int = 0
+    read_bytes: int = 0
     warnings: tuple[str, ...] = ()
     needs_rows: bool = False
 
@@ -225,6 +227,7 @@ class Pipeline:
             steps=fitting.steps_known(),
             rows=fitting.rows,
             scans=fitting.scans,
+            read_bytes=fitting.read_bytes,
             warnings=tuple(fitting.warnings),
             needs_rows=any(step.needs_rows or step.rejects for step in self.steps),
         )

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["AffineColumns", "Scale"]
 
-SKETCH_SIZE, SKETCH_WHOLE = 1024, 1 << 16
-"""Sketches of quantiles that steps learn from: ranks within about .3 %."""
+SKETCH_SIZE, SKETCH_WHOLE = 1024, 1 << 15
+"""Sketches of quantiles that steps learn from: ranks within about .5 %."""
 
 
 def told_odd(name: str, low: float, high: float) -> str:

@@ -57,6 +57,23 @@ class GroupSums:
     hashes: NDArray[np.uint64]
     sums: NDArray[np.float64]
 
+    def add(
+        self, hashes: NDArray[np.uint64], folds: NDArray[np.int64], values: NDArray[np.float64]
+    ) -> None:
+        """Add rows by their categories, folds and targets [rows]."""
+        at = category_places(hashes, self.hashes)
+        # Most categories are known after the first batches: rows need not be sorted again.
+        if len(fresh := np.unique(hashes[at == len(self.hashes)])):
+            self.take(fresh, np.zeros((len(fresh), *self.sums.shape[1:])))
+            at = category_places(hashes, self.hashes)
+        cells = at * self.sums.shape[1] + folds
+        flat = self.sums.reshape(-1, 2)
+        known, places = np.arange(len(flat)), cells
+        if len(flat) > len(cells):
+            known, places = np.unique(cells, return_inverse=True)
+        flat[known, 0] += np.bincount(places, values, len(known))
+        flat[known, 1] += np.bincount(places, minlength=len(known))
+
     def take(self, hashes: NDArray[np.uint64], sums: NDArray[np.float64]) -> None:
         """Add sums of other rows."""
         every = np.union1d(self.hashes, hashes)
@@ -106,12 +123,7 @@ class GroupSumsFold:
         columns = columns_of(batch)
         for name, own in state.items():
             hashes = columns.hashes(batch.schema.get_field_index(name))[rows]
-            known, at = np.unique(hashes, return_inverse=True)
-            cells = at * self.num_folds + folds
-            size = len(known) * self.num_folds
-            sums = np.bincount(cells, values[rows], size), np.bincount(cells, minlength=size)
-            shape = (len(known), self.num_folds, 2)
-            own.take(known, np.stack(sums, axis=1).reshape(shape))
+            own.add(hashes, folds, values[rows])
             if len(own.hashes) > _MOST:
                 raise CapacityError(
                     f"column {name!r} has more than {_MOST:,} categories",
