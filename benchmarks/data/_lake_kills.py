@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from steelyard.data.lake import DeletionPlan, apply_plan, deleted_tables
+from steelyard.data.lake import DeletionPlan, apply_plan, deleted_tables, rewritten_tables
 
 _PROGRAM = """
 import sys
@@ -38,6 +38,7 @@ def applied_after_kills(root: Path, plan: Path, kills: int, seed: int) -> tuple[
         Lakes that differ from the undisturbed one, and when the kills came.
     """
     kept = root.with_name("kept")
+    shutil.rmtree(kept, ignore_errors=True)
     shutil.copytree(root, kept)
     began_s = time.perf_counter()
     apply_plan(DeletionPlan.load(plan), dry_run=False)
@@ -73,8 +74,10 @@ def _moment(root: Path) -> str:
     state = root / ".steelyard"
     if (state / "journal.json").exists():
         return "while tables were moved"
+    if (state / "waiting").exists() and any((state / "waiting").iterdir()):
+        return "while a table was written anew"
     return (
-        "after the last" if (state / "manifest.json").exists() else "before the first table moved"
+        "after the first" if (state / "manifest.json").exists() else "before the first table moved"
     )
 
 
@@ -83,7 +86,7 @@ def _seen(root: Path) -> tuple[list[str], list[str], list[str]]:
     state = root / ".steelyard"
     files = [str(path.relative_to(state)) for path in state.rglob("*") if path.is_file()]
     return (
-        sorted(path.name for path in root.glob("*.parquet")),
-        sorted(str(entry) for entry in deleted_tables(root)),
+        sorted(path.name for path in root.iterdir() if path.is_file()),
+        sorted(str(entry) for entry in (*deleted_tables(root), *rewritten_tables(root))),
         sorted(files),
     )

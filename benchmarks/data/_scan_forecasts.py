@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from benchmarks.common import Check
+from benchmarks.data._scan_ledger import ledger_checks
 
 _ROUNDS = 3
 _PROGRAM = """
@@ -52,7 +53,7 @@ def forecast_checks(folder: Path, quick: bool) -> list[Check]:
         own = [item for name, item in found.items() if name.startswith(shape)]
         worst = max(_ratio(item, "scan.peak_memory") for item in own)
         checks.append(Check(f"9 peak memory over its forecast, many {shape}", worst, 1.5, "lower"))
-    return checks
+    return [*checks, *ledger_checks(folder / "ledger", home, 6 if quick else 52)]
 
 
 def _files(folder: Path, quick: bool) -> dict[str, Path]:

@@ -7,7 +7,8 @@ turn, in the same run. 4 reads one large row group of Parquet, beside the whole 
 5 counts rows and rows set aside of files with planted faults.
 6 profiles tables of many rows and of many columns with a budget, and compares what a process held
 beyond its libraries with it.
-7 to 9 compare forecasts of bytes, time and memory with what such passes take.
+7 to 9 compare forecasts of bytes, time and memory with what such passes take. 10 profiles drawn
+tables by the command, one after another, and counts the times inside their intervals.
 """
 
 import subprocess

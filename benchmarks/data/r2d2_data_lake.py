@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 from benchmarks.common import Check, alternate, median_spread, ratio
 from benchmarks.data._lake_kills import applied_after_kills
+from benchmarks.data._lake_rewrites import rewrite_checks
 
 from steelyard.data.lake import (
     GraphSettings,
@@ -64,6 +65,13 @@ def run(quick: bool) -> list[Check]:
             checks += _sketches(folder, truth)
             checks += _deletion(truth, folder)
             checks += _kills(folder, truth, 3 if quick else 20)
+            checks += rewrite_checks(
+                SHARED / "tables",
+                _request(truth),
+                folder,
+                kills=2 if quick else 20,
+                rows=100_000 if quick else 400_000,
+            )
         else:
             print(f"left out: checks on {SHARED}, which is not there")
     return sorted(checks, key=lambda check: check.name)

@@ -175,6 +175,7 @@ def forecast_scan(
     tier: StorageTier | None = None,
     leaves: bool = False,
     workers: int = 1,
+    core_share: float = 1.0,
     past: Sequence[Check] = (),
 ) -> list[Forecast]:
     """Forecast one pass over a table.
@@ -185,6 +186,7 @@ def forecast_scan(
         tier: where the files lie, None for files in memory's cache of this machine.
         leaves: whether the bytes leave the network of the tier's vendor.
         workers: processes.
+        core_share: share of a core that a process gets beside what else runs, above 0 to 1.
         past: checked forecasts of this function on this machine, oldest first.
 
     Returns:
@@ -193,7 +195,8 @@ def forecast_scan(
     """
     parts = sum(item.parts for item in works)
     used = min(workers, parts) or 1
-    read_s, fold_s = map(sum, zip(*(_processor_s(item, rates) for item in works), strict=True))
+    parts_s = zip(*(_processor_s(item, rates) for item in works), strict=True)
+    read_s, fold_s = (sum(item) / core_share for item in parts_s)
     read_s += _storage_s(works, tier)
     # One process reads a batch while it looks at the one before; several share the cores.
     is_ahead = workers == 1 and not any(item.is_wide for item in works)

@@ -10,7 +10,8 @@ from steelyard import catalog
 from steelyard.catalog.scan_rates import load_scan_rates
 from steelyard.cli.main import main
 from steelyard.cost.scan import ColumnWork, FileWork, forecast_scan, tier_price
-from steelyard.data.table import DataTable, ProfileFold
+from steelyard.data.table import DataTable, ProfileFold, RowCountFold
+from steelyard.data.table.fitting import cast_to
 from steelyard.data.table.kinds import KINDS
 from steelyard.data.table.work import scan_work
 from steelyard.errors import CalibrationError
@@ -87,6 +88,9 @@ def test_a_forecast_is_the_sum_of_its_parts(rates):
     there = {item.quantity: item for item in forecast_scan([work], rates, tier=s3, leaves=True)}
     assert there["scan.duration"].value == pytest.approx(read_s + fold_s + 4 * 0.15 + 1e6 / 87e6)
     assert there["scan.cost"].value == pytest.approx(4 * 4e-7 + 1e-3 * 0.09)
+    half = {item.quantity: item for item in forecast_scan([work], rates, core_share=0.5)}
+    assert half["scan.duration"].value == pytest.approx(2 * found["scan.duration"].value)
+    assert half["scan.peak_memory"] == found["scan.peak_memory"]
     two = {item.quantity: item for item in forecast_scan([work], rates, workers=2)}
     assert two["scan.duration"].value == pytest.approx(1.0 + (read_s + fold_s) / 2)
     price = tier_price([work], 1e9, s3)
@@ -173,3 +177,39 @@ def test_rows_of_a_compressed_file_follow_from_how_it_packs(tmp_path):
     work = scan_work(DataTable.scan(path))[0]
     assert work.is_packed
     assert work.rows == pytest.approx(400_000, rel=0.15)
+
+
+def test_columns_of_a_wide_table_are_looked_up_once(tmp_path):
+    count = 400
+    table = pa.table({f"c{place}": [1, 2, 3] for place in range(count)})
+    path = tmp_path / "wide.parquet"
+    parquet.write_table(table, path)
+    lists = []
+
+    class Counted:
+        """A schema that counts how often its names are listed."""
+
+        def __init__(self, schema):
+            self.schema = schema
+
+        @property
+        def names(self):
+            lists.append(1)
+            return self.schema.names
+
+    class Batch:
+        """A batch of it."""
+
+        def __init__(self, batch):
+            self.batch, self.schema = batch, Counted(batch.schema)
+
+        def __len__(self):
+            return len(self.batch)
+
+        def __getitem__(self, name):
+            return self.batch[name]
+
+    (batch,) = table.to_batches()
+    assert cast_to(Batch(batch), table.schema, "wide") == batch
+    assert len(lists) == 1
+    assert DataTable.scan(path).fold(RowCountFold()).rows == 3

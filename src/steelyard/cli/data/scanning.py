@@ -80,6 +80,7 @@ def forecast_pass(
     Raises:
         CatalogError: there is no such tier.
     """
+    from steelyard.cores import core_share
     from steelyard.cost.scan import forecast_scan
     from steelyard.data.table.work import scan_work
 
@@ -87,7 +88,14 @@ def forecast_pass(
     works = scan_work(table)
     rates = _rates(quiet=quiet)
     said = forecast_scan(
-        works, rates, tier=tier, leaves=leaves, workers=workers, past=_past(workers)
+        works,
+        rates,
+        tier=tier,
+        leaves=leaves,
+        workers=workers,
+        # What else runs now will take its part of the cores from the pass too.
+        core_share=core_share(),
+        past=_past(workers),
     )
     return works, said
 

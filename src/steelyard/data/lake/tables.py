@@ -160,7 +160,13 @@ def column_token(column: LakeColumn, *, coerce: bool = False) -> str:
 
 def _top(name: str, tops: Sequence[str]) -> str:
     """Return the column that a leaf belongs to; a name may itself have dots."""
-    return name if name in tops else next(top for top in tops if name.startswith(f"{top}."))
+    if name in tops:
+        return name
+    for top in tops:
+        if name.startswith(f"{top}."):
+            return top
+    # A file may have been replaced since it was looked at.
+    raise DataError(f"there is no column {name!r} any more", hint="plan again")
 
 
 def leaf_values(batch: "pa.RecordBatch", name: str) -> "pa.Array":
