@@ -1,4 +1,4 @@
-"""Made documents with token vectors: topics, a vocabulary by Zipf's law, words changed by context."""
+"""Made documents with token vectors: topics, words by Zipf's law, changed by their context."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -96,7 +96,7 @@ class TokenDocuments:
             own = made[1][made[2][place] : made[2][place + 1]]
             picked = own[rng.choice(len(own), 8, replace=False)]
             picked = picked + 0.1 * rng.standard_normal(picked.shape).astype(np.float32)
-            tokens.append((picked / np.linalg.norm(picked, axis=1, keepdims=True)))
+            tokens.append(picked / np.linalg.norm(picked, axis=1, keepdims=True))
             text = made[0][place] + 0.06 * rng.standard_normal(TEXT_DIM).astype(np.float32)
             texts.append(text / np.linalg.norm(text))
         order = rng.permutation(count)

@@ -118,6 +118,7 @@ def profile_rerank(
     reranks, shares = tuple(sorted(set(reranks))), tuple(sorted(set(shares)))
     search = CandidateSearch(index=candidates, nprobe=nprobe, tenant=tenant, where=where)
     reader = MappedReader(store)
+    reader.fill()
     rerankers = {
         share: PrefetchedReranker(
             candidates,

@@ -20,8 +20,8 @@ __all__ = ["ThrottledReader"]
 class ThrottledReader:
     """Reads that are done when a drive of some latency and rates would have done them.
 
-    The bytes come from the page cache; each document is scored no sooner than the drive would have
-    brought it. A drive faster than memory cannot be played.
+    The bytes come from a mapped file that is touched whole before; each document is scored no
+    sooner than the drive would have brought it. A drive faster than memory cannot be played.
 
     Attributes:
         drive: what is played.
@@ -51,6 +51,7 @@ class ThrottledReader:
         self.drive, self.depth = drive, depth
         self.note = f"plays {drive.name}: not the speed of this machine's drive"
         self._source = MappedReader(store)
+        self._source.fill()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="score-throttled")
 
     def score(self, job: ScoreJob) -> None:

@@ -1,0 +1,41 @@
+"""fast-plaid under a limit of memory: builds an index of given tokens, searches, says what it took.
+
+Arguments: .npz file with tokens, lengths, queries and sources; folder for the index; most bytes.
+"""
+
+import json
+import resource
+import sys
+import time
+from importlib.metadata import version
+
+import numpy as np
+import torch  # pyright: ignore[reportMissingImports]
+from fast_plaid import search  # pyright: ignore[reportMissingImports]
+
+if __name__ == "__main__":
+    most = int(sys.argv[3])
+    # Of the data segment: what a library maps without using it does not count.
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    torch.set_num_threads(2)
+    data = np.load(sys.argv[1])
+    tokens = torch.from_numpy(data["tokens"])
+    documents = list(torch.split(tokens, data["lengths"].tolist()))
+    begin_s = time.perf_counter()
+    index = search.FastPlaid(index=sys.argv[2], device="cpu")
+    index.create(documents_embeddings=documents)
+    took_s = time.perf_counter() - begin_s
+    built = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found = index.search(queries_embeddings=torch.from_numpy(data["queries"]), top_k=1)
+    firsts = np.array([row[0][0] for row in found])
+    print(
+        json.dumps(
+            {
+                "version": version("fast-plaid"),
+                "seconds": took_s,
+                "built": built * 1024,
+                "searching": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+                "right": float((firsts == data["sources"]).mean()),
+            }
+        )
+    )

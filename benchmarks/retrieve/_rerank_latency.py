@@ -1,0 +1,243 @@
+"""Latencies of re-ranking from a played drive and from the real one, beside their baselines."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import numpy as np
+from benchmarks.common import Check
+from benchmarks.retrieve._token_documents import Queries
+from benchmarks.retrieve._token_world import TokenWorld
+
+from steelyard.catalog import storage_tier
+from steelyard.catalog.storage import StorageTier
+from steelyard.direct_io import device_read_bytes
+from steelyard.plan.retrieve.rerank import RerankDesign, predict_rerank
+from steelyard.retrieve.multivector import PrefetchedReranker, RerankTrace, ThrottledReader
+from steelyard.retrieve.multivector.profile import profile_rerank
+from steelyard.retrieve.multivector.readers import (
+    MappedReader,
+    MemoryReader,
+    RecordReader,
+    ThreadedReader,
+)
+
+PLAYED = StorageTier(
+    name="1 GiB/s, 80 us",
+    vendor="assumed",
+    bytes_per_s=2**30,
+    reads_per_s=262_144,
+    first_byte_s=80e-6,
+)
+_SHARES, _RERANKS = (0.1, 0.2, 0.3), (32, 64, 128)
+_DEPTH, _K, _WARM = 64, 10, 5
+
+
+def latency_checks(world: TokenWorld, quick: bool) -> list[Check]:
+    """Compare a played drive with memory, with prefetch and without."""
+    queries = world.made.queries((30 if quick else 120) + _WARM, seed=3)
+    with ExitStack() as stack:
+        played = ThrottledReader(world.store, PLAYED, depth=_DEPTH)
+        ways = {
+            name: stack.enter_context(_ranker(world, reader, share, rerank))
+            for name, reader, share, rerank in (
+                ("memory", MemoryReader(world.store), 1.0, 128),
+                ("ours", played, 0.2, 128),
+                ("late", played, 1.0, 128),
+                ("late all", played, 1.0, 1000),
+            )
+        }
+        traces = _traces(ways, queries, {})
+        batches = _batches(ways, queries, 2 if quick else 6)
+    p50 = _medians(traces)
+    hits = np.mean([trace.hit_rate for trace in traces["ours"]])
+    print(
+        f"p50 in ms: {_told(p50)}; {hits:.0%} guessed; 16 queries at once, each: "
+        + _told({name: value / 16 for name, value in batches.items()})
+    )
+    return [
+        Check("4 p50 over memory's", p50["ours"] / p50["memory"], 1.3, "lower"),
+        Check("4 p50 without prefetch over ours", p50["late"] / p50["ours"], 2.0, "higher"),
+        Check("4 p50 of all 1,000 late over ours", p50["late all"] / p50["ours"], 2.0, "higher"),
+        Check("4 batch of 16 over memory's", batches["ours"] / batches["memory"], 1.3, "lower"),
+    ]
+
+
+def cold_checks(world: TokenWorld, quick: bool) -> list[Check]:
+    """Compare reads from the real drive with a mapped file that is cold before each search."""
+    queries = world.made.queries((20 if quick else 80) + _WARM, seed=8)
+    mapped, kindly = MappedReader(world.store, random=False), MappedReader(world.store)
+    with ExitStack() as stack:
+        ways = {
+            name: stack.enter_context(_ranker(world, reader, share, 128))
+            for name, reader, share in (
+                ("drive", ThreadedReader(world.store, depth=32), 0.2),
+                ("mapped", mapped, 1.0),
+                ("mapped at random", kindly, 1.0),
+            )
+        }
+
+        def forget() -> None:
+            # Pages stay where any map still holds them.
+            for reader in (mapped, kindly):
+                reader.forget(world.store)
+
+        begin = device_read_bytes()
+        traces = _traces(ways, queries, dict.fromkeys(ways, forget))
+        device = device_read_bytes() - begin
+    p50 = _medians(traces)
+    asked = sum(trace.read_bytes for own in traces.values() for trace in own)
+    print(f"p50 in ms, nothing cached: {_told(p50)}; {device / asked:.2f} of what was asked for")
+    return [
+        # Below 1 something came from memory, and the comparison would be void.
+        Check("4 bytes from the device over those asked for", device / asked, 0.99, "higher"),
+        Check("4 p50 of a cold mapped file over ours", p50["mapped"] / p50["drive"], 3.0, "higher"),
+        Check(
+            "4 p50 of one mapped for random reads over ours",
+            p50["mapped at random"] / p50["drive"],
+            3.0,
+            "higher",
+        ),
+    ]
+
+
+def _ranker(
+    world: TokenWorld, reader: RecordReader, share: float, rerank: int
+) -> PrefetchedReranker:
+    """Return a way to rank."""
+    return PrefetchedReranker(
+        world.index, world.store, reader=reader, prefetch_step=share, rerank=rerank
+    )
+
+
+def _traces(
+    ways: dict[str, PrefetchedReranker], queries: Queries, before: dict[str, Callable[[], None]]
+) -> dict[str, list[RerankTrace]]:
+    """Search each query by each way in turn."""
+    found: dict[str, list[RerankTrace]] = {name: [] for name in ways}
+    for place, tokens in enumerate(queries.tokens):
+        for name, way in ways.items():
+            if name in before:
+                before[name]()
+            trace = way.search(queries.texts[place : place + 1], [tokens], _K).trace
+            # The first queries load kernels and start threads.
+            if place >= _WARM:
+                found[name].append(trace)
+    return found
+
+
+def _medians(traces: dict[str, list[RerankTrace]]) -> dict[str, float]:
+    """Return the median seconds of each way."""
+    return {
+        name: float(np.median([trace.total_s for trace in own])) for name, own in traces.items()
+    }
+
+
+def _told(seconds: dict[str, float]) -> str:
+    """Return times in words."""
+    return ", ".join(f"{name} {value * 1e3:.2f}" for name, value in seconds.items())
+
+
+def _batches(
+    ways: dict[str, PrefetchedReranker], queries: Queries, rounds: int
+) -> dict[str, float]:
+    """Return median seconds of 16 queries at once."""
+    found: dict[str, list[float]] = {"memory": [], "ours": []}
+    for turn in range(rounds + 1):
+        first = 16 * turn % max(len(queries.tokens) - 16, 1)
+        part = queries.texts[first : first + 16], queries.tokens[first : first + 16]
+        for name, values in found.items():
+            trace = ways[name].search(*part, _K).trace
+            values += [trace.total_s] if turn else []
+    return {name: float(np.median(values)) for name, values in found.items()}
+
+
+def planner_checks(world: TokenWorld, quick: bool) -> list[Check]:
+    """Forecast grids of designs from one profile each, then measure them with other queries."""
+    sample = world.made.queries(24 if quick else 60, seed=4)
+    asked = world.made.queries(20 if quick else 60, seed=5)
+    drives = [PLAYED] if quick else [PLAYED, storage_tier("870-evo"), storage_tier("pm9a3")]
+    readers = {
+        drive.name: (drive, ThrottledReader(world.store, drive, depth=_DEPTH)) for drive in drives
+    }
+    probes = [world.index.nprobe] if quick else [world.index.nprobe, world.index.nprobe // 2]
+    cells: list[tuple[bool, RerankDesign, float, float]] = []
+    for nprobe in probes:
+        profile = profile_rerank(
+            world.index,
+            world.store,
+            sample.texts,
+            sample.tokens,
+            reranks=_RERANKS,
+            shares=(*_SHARES, 1.0),
+            nprobe=nprobe,
+            rounds=1 if quick else 3,
+        )
+        for drive, reader in readers.values():
+            for share in _SHARES:
+                for rerank in _RERANKS:
+                    design = predict_rerank(profile, drive, share, rerank, depth=_DEPTH)
+                    traces = _measured(world, reader, design, nprobe, asked)
+                    totals = [trace.total_s for trace in traces]
+                    p50, p95 = np.percentile(totals, [50, 95])
+                    is_grid = drive is PLAYED and nprobe == world.index.nprobe
+                    cells.append((is_grid, design, float(p50), float(p95)))
+    for _, reader in readers.values():
+        # A map that is still there would keep pages in memory that later checks want cold.
+        reader.close()
+    return _judged(cells)
+
+
+def _measured(
+    world: TokenWorld, reader: ThrottledReader, design: RerankDesign, nprobe: int, asked: Queries
+) -> list[RerankTrace]:
+    """Search with one design."""
+    reranker = PrefetchedReranker(
+        world.index,
+        world.store,
+        reader=reader,
+        prefetch_step=design.prefetch_step,
+        rerank=design.rerank,
+        nprobe=nprobe,
+    )
+    traces = [
+        reranker.search(asked.texts[place : place + 1], [tokens], _K).trace
+        for place, tokens in enumerate(asked.tokens)
+    ]
+    return traces[_WARM:]
+
+
+def _judged(cells: list[tuple[bool, RerankDesign, float, float]]) -> list[Check]:
+    """Compare forecasts with what was measured."""
+    for is_grid, design, p50, p95 in cells:
+        if is_grid:
+            told = design.p50_s
+            print(
+                f"prefetch after {design.prefetch_step:.0%}, {design.rerank:>3} ranked: p50 "
+                f"{told.value * 1e3:.2f} ({told.low * 1e3:.2f} to {told.high * 1e3:.2f}), measured "
+                f"{p50 * 1e3:.2f} ms; p95 {design.p95_s.value * 1e3:.2f}, measured "
+                f"{p95 * 1e3:.2f}; {design.hit_rate:.0%} guessed"
+            )
+    errors = np.array([design.p50_s.value / p50 - 1 for _, design, p50, _ in cells])
+    widths = np.array(
+        [(item.p50_s.high - item.p50_s.low) / 2 / item.p50_s.value for _, item, _, _ in cells]
+    )
+    inside = np.mean([item.p50_s.low <= p50 <= item.p50_s.high for _, item, p50, _ in cells])
+    tails = np.array([design.p95_s.value / p95 - 1 for _, design, _, p95 in cells])
+    grid = np.array([is_grid for is_grid, *_ in cells])
+    print(
+        f"{len(cells)} designs: p50 off by {np.median(np.abs(errors)):.1%} in the middle, p95 by "
+        f"{np.median(np.abs(tails)):.1%}; {inside:.0%} inside the 80 % interval"
+    )
+    checks = [Check("3 p50 off, worst of 3 x 3", float(np.abs(errors[grid]).max()), 0.15, "lower")]
+    if len(cells) >= 50:
+        checks += [
+            Check("3 p50 inside the 80 % interval, least", float(inside), 0.7, "higher"),
+            Check("3 p50 inside the 80 % interval, most", float(inside), 0.9, "lower"),
+            Check(
+                "3 half-width over the median error",
+                float(np.median(widths) / np.median(np.abs(errors))),
+                2.5,
+                "lower",
+            ),
+        ]
+    return checks

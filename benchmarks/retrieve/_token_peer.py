@@ -1,0 +1,108 @@
+"""fast-plaid beside our store: memory to build and to search, in environments of their own."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks import peers
+from benchmarks.common import Check
+
+from steelyard.errors import BackendError
+
+_MOST_BYTES = 8 * 2**30
+_COUNTS = (25_000, 50_000, 100_000, 200_000)
+_OURS = """
+import json, resource, sys
+from pathlib import Path
+import numpy as np
+from benchmarks.retrieve._token_documents import TEXT_DIM, TokenDocuments
+from steelyard.retrieve import IVFFlat
+from steelyard.retrieve.multivector import MultiVectorStore, PrefetchedReranker
+count, folder = int(sys.argv[1]), Path(sys.argv[2])
+made = TokenDocuments(count)
+store = MultiVectorStore.build(folder / "ours", made.stream)
+built = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+cells = max(16, round(2 * count**0.5))
+index = IVFFlat(TEXT_DIM, nlist=cells, nprobe=max(1, cells // 8), metric="ip")
+texts = np.concatenate(list(made.texts()))
+index.train(texts[: 64 * cells])
+index.add(texts)
+queries = made.queries(50, seed=7)
+with PrefetchedReranker(index, store, rerank=128) as reranker:
+    found = [
+        reranker.search(queries.texts[n : n + 1], [own], 1).ids[0, 0]
+        for n, own in enumerate(queries.tokens)
+    ]
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(json.dumps({
+    "built": built * 1024, "peak": peak * 1024, "right": float((found == queries.sources).mean())
+}))
+"""
+
+
+def peer_checks(folder: Path) -> list[Check]:
+    """Build the largest made collection that fast-plaid completes in 8 GiB, and ours of it."""
+    try:
+        python = peers.python("fast-plaid")
+    except BackendError as error:
+        print(f"fast-plaid left out: {error}; {error.hint}")
+        return []
+    best = None
+    for count in _COUNTS:
+        told = _fast_plaid(str(python), count, folder)
+        if told is None:
+            print(f"fast-plaid does not complete {count:,} documents in 8 GiB")
+            break
+        best = count, told
+    if best is None:
+        return []
+    count, theirs = best
+    command = [sys.executable, "-c", _OURS, str(count), str(folder)]
+    run = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+    ours = json.loads(run.stdout.splitlines()[-1])
+    print(
+        f"{count:,} documents of {_COUNTS}: fast-plaid {theirs['version']} builds with "
+        f"{theirs['built'] / 1e6:,.0f} MB in {theirs['seconds']:.0f} s, searches with "
+        f"{theirs['searching'] / 1e6:,.0f} MB, {theirs['right']:.0%} of sources found first; ours "
+        f"builds with {ours['built'] / 1e6:,.0f} MB, with the index {ours['peak'] / 1e6:,.0f} MB, "
+        f"{ours['right']:.0%}"
+    )
+    return [
+        Check(
+            "7 memory to build, fast-plaid's over ours",
+            theirs["built"] / ours["built"],
+            1.0,
+            "higher",
+        ),
+        Check(
+            "7 sources found first, ours less theirs",
+            ours["right"] - theirs["right"],
+            0.0,
+            "higher",
+        ),
+    ]
+
+
+def _fast_plaid(python: str, count: int, folder: Path) -> dict | None:
+    """Run the peer under its limit; None where it does not end well."""
+    data = folder / f"tokens-{count}.npz"
+    code = (
+        "import sys, numpy as np; from benchmarks.retrieve._token_documents import TokenDocuments\n"
+        "made = TokenDocuments(int(sys.argv[1]))\n"
+        "parts = [made.batch(first) for first in range(0, made.count, 512)]\n"
+        "queries = made.queries(50, seed=7)\n"
+        "np.savez(sys.argv[2], tokens=np.concatenate([part[1] for part in parts]).astype('f2'),\n"
+        "    lengths=np.concatenate([np.diff(part[2]) for part in parts]),\n"
+        "    queries=np.stack(queries.tokens), sources=queries.sources)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(count), str(data)], check=True)
+    program = Path(__file__).parent / "_fast_plaid_program.py"
+    command = [python, str(program), str(data), str(folder / f"plaid-{count}"), str(_MOST_BYTES)]
+    run = subprocess.run(command, capture_output=True, check=False, text=True, timeout=900)
+    data.unlink()
+    lines = [line for line in run.stdout.splitlines() if line.startswith("{")]
+    if run.returncode or not lines:
+        print(run.stderr.strip().splitlines()[-1:] or "no word from fast-plaid")
+        return None
+    return json.loads(lines[-1])

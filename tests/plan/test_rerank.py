@@ -1,0 +1,96 @@
+"""Plans of re-ranking beyond memory, from a profile that is made by hand."""
+
+import numpy as np
+import pytest
+
+from steelyard.catalog import storage_tier
+from steelyard.catalog.storage import StorageTier
+from steelyard.errors import ConfigError, InfeasibleError
+from steelyard.plan.retrieve.rerank import plan_rerank, predict_rerank
+from steelyard.retrieve.multivector.profile import RerankProfile
+
+SHARES, RERANKS = (0.1, 0.3, 1.0), (16, 64)
+
+
+def profile(search_s=4e-3, noise=0.01):
+    """A search of some seconds; 60 % and 90 % of its end are there after its two shares."""
+    early = np.repeat([[0.1], [0.3], [1.0]], 20, axis=1) * search_s
+    guessed = np.array([0.6, 0.9, 0.0])
+    hits = np.round(guessed[:, None, None] * np.array(RERANKS)[None, :, None])
+    return RerankProfile(
+        documents=10**6,
+        index_bytes=5 * 10**8,
+        table_bytes=9 * 10**6,
+        store_bytes=4096 * 10**6,
+        document_bytes=4096.0,
+        probes=128,
+        k=10,
+        shares=SHARES,
+        reranks=RERANKS,
+        early_s=early,
+        beside_s=search_s - early,
+        hits=np.repeat(hits, 20, axis=2).astype(np.int64),
+        kept=np.array([0.97, 1.0]),
+        document_s=4e-6,
+        job_s=5e-5,
+        start_s=3e-5,
+        merge_s=1e-4,
+        noise=noise,
+    )
+
+
+DRIVE = StorageTier(name="d", vendor="x", bytes_per_s=2**30, reads_per_s=262_144, first_byte_s=8e-5)
+
+
+def test_a_latency_is_what_the_formula_says():
+    found = predict_rerank(profile(), DRIVE, 0.3, 64, depth=64)
+    missed = 8e-5 + 6 * 4096 / 2**30 + 4e-6
+    expected = 4e-3 + 5e-5 + missed + 1e-4
+    assert found.p50_s.value == pytest.approx(expected, rel=0.01)
+    assert found.hit_rate == pytest.approx(58 / 64)
+    assert found.reads == 64 + 6
+    late = predict_rerank(profile(), DRIVE, 1.0, 64, depth=64)
+    assert late.p50_s.value == pytest.approx(
+        4e-3 + 5e-5 + 8e-5 + 64 * 4096 / 2**30 + 4e-6 + 1e-4, rel=0.01
+    )
+    assert late.reads == 64
+
+
+def test_the_plan_keeps_both_limits_and_says_why_others_lost():
+    found = plan_rerank(profile(), DRIVE, p95_s=0.01, recall_loss=0.005)
+    assert (found.best.prefetch_step, found.best.rerank) == (0.3, 64)
+    assert found.memory_bytes < found.in_memory_bytes / 5
+    reasons = {(item.prefetch_step, item.rerank): why for item, why in found.others}
+    assert len(reasons) == 5
+    assert "loses 3.0%" in reasons[0.3, 16] and "p50 is" in reasons[1.0, 64]
+    assert plan_rerank(profile(), DRIVE, p95_s=0.01, recall_loss=0.05).best.rerank == 16
+
+
+def test_what_cannot_be_kept_is_refused_with_the_best_there_is():
+    with pytest.raises(InfeasibleError, match="no design") as told:
+        plan_rerank(profile(), DRIVE, p95_s=1e-3)
+    assert "the least p95" in str(told.value.hint)
+    lossy = profile()
+    lossy.kept[:] = 0.9
+    with pytest.raises(InfeasibleError) as told:
+        plan_rerank(lossy, DRIVE, p95_s=1.0)
+    assert "the least loss is 10.0%" in str(told.value.hint)
+    for words in ({"p95_s": 0}, {"p95_s": 1, "recall_loss": 1}, {"p95_s": 1, "processors": 0}):
+        with pytest.raises(ConfigError):
+            plan_rerank(profile(), DRIVE, **words)
+    with pytest.raises(ConfigError, match="unknown"):
+        predict_rerank(
+            profile(), storage_tier("azure-hot").__class__(name="x", vendor="y"), 0.1, 16
+        )
+    with pytest.raises(ConfigError, match="was not profiled"):
+        predict_rerank(profile(), DRIVE, 0.2, 16)
+
+
+def test_a_slow_drive_bounds_the_rate_and_noise_widens_intervals():
+    slow = predict_rerank(profile(), storage_tier("ebs-gp3"), 0.3, 64)
+    assert slow.bound_by == "drive"
+    assert slow.queries_per_s.value == pytest.approx(3000 / 70, rel=0.01)
+    fast = predict_rerank(profile(), storage_tier("p5800x"), 0.3, 64)
+    assert fast.bound_by == "processor" and fast.p50_s.value < slow.p50_s.value
+    noisy = predict_rerank(profile(noise=0.2), storage_tier("p5800x"), 0.3, 64)
+    assert noisy.p50_s.high > fast.p50_s.high and noisy.p50_s.value == fast.p50_s.value
