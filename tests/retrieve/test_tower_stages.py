@@ -155,7 +155,7 @@ def test_refinement_moves_the_queries_alone(tmp_path: Path) -> None:
 
 def test_token_tables_begin_with_latent_vectors() -> None:
     rng = np.random.default_rng(0)
-    rows = [rng.integers(0, 30, 20).tolist() + [one] for one in range(40, 140)]
+    rows = [[*rng.integers(0, 30, 20).tolist(), one] for one in range(40, 140)]
     model = _tower(0, width=16).model
     before = model.embedding.weight.detach().clone()
     begin_with_texts(model, rows, size=0.5)
@@ -173,17 +173,16 @@ def test_entropy_and_ranks_equal_the_plain_way() -> None:
     own = rng.integers(0, 40, 6)
     found = contrastive_entropy(queries, documents, own, negatives=39, temperature=0.3)
     scores = queries @ documents.T / 0.3
-    plain = [
-        -np.log(np.exp(s - s.max())[p] / np.exp(s - s.max()).sum()) for s, p in zip(scores, own)
-    ]
+    shares = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+    plain = -np.log(shares[np.arange(6), own])
     np.testing.assert_allclose(found, plain, rtol=1e-10)
     ranks = ranks_of_own(scores, own)
-    assert ranks.tolist() == [int((s > s[p]).sum()) for s, p in zip(scores, own)]
+    assert ranks.tolist() == [int((s > s[p]).sum()) for s, p in zip(scores, own, strict=True)]
     assert ranks_of_own(np.zeros((1, 5)), np.array([2])).tolist() == [2]
     np.testing.assert_allclose(
         ndcg(np.array([0, 1, 9, 10])), [1, 1 / np.log2(3), 1 / np.log2(11), 0]
     )
-    with pytest.raises(ConfigError, match="fewer|documents besides"):
+    with pytest.raises(ConfigError, match="documents besides"):
         contrastive_entropy(queries, documents, own, negatives=40)
 
 
