@@ -259,7 +259,7 @@ def _distill(job: DistillJob) -> tuple[list[float], int]:
 def _refine(job: FrozenJob) -> tuple[list[float], int]:
     """Train a student on pairs; documents are vectors of the trained tower."""
     pairs = job.papers.pairs(job.clozes, job.seed)
-    vectors = loaded(job.folder / job.teacher / "documents").encode(pairs.documents)
+    vectors = vectors_of(job.folder / job.teacher / "documents", pairs.documents)
     student = loaded(job.folder / job.start / "queries") if job.start else student_of(job)
     losses = refine_queries(
         student,

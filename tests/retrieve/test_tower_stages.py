@@ -18,6 +18,7 @@ from steelyard.retrieve.datastore import Datastore
 from steelyard.retrieve.towers import (
     QueryEncoder,
     TowerEncoder,
+    begin_with_teacher,
     begin_with_texts,
     cloze_pairs,
     contrastive_entropy,
@@ -246,3 +247,22 @@ def test_files_of_vectors_go_on_after_a_kill_and_name_their_encoder(
     with pytest.raises(ConfigError, match="made by encoder"):
         require_vectors_of(path, _encoder(8))
     assert [item.name for item in sorted(tmp_path.iterdir())] == ["vectors.npy", "vectors.npy.json"]
+
+
+def test_a_student_begins_near_its_teacher() -> None:
+    teacher = _encoder(0)
+    with torch.no_grad():
+        # Layers that are not trained yet hide what tokens mean: rows of size 1 stand above them.
+        teacher.tower.model.embedding.weight.div_(0.2)
+    wanted = teacher.encode(TEXTS)
+    student, other = (TowerEncoder(_tower(9, 8), TOKENIZER, max_tokens=32) for _ in range(2))
+    begin_with_teacher(student.tower, teacher.tower)
+    assert student.dim == 16
+    near = (student.encode(TEXTS) * wanted).sum(axis=1).mean()
+    other.tower.project_to(16)
+    assert near > 0.8 > (other.encode(TEXTS) * wanted).sum(axis=1).mean()
+    narrow = TowerEncoder(_tower(9, 16, width=8), TOKENIZER, max_tokens=32)
+    begin_with_teacher(narrow.tower, teacher.tower)
+    assert narrow.tower.projection.shape == (16, 8)
+    with pytest.raises(ConfigError, match="size 0"):
+        begin_with_teacher(student.tower, teacher.tower, size=0.0)
