@@ -15,7 +15,13 @@ from steelyard.catalog import Architecture
 from steelyard.laws import RunTable, fit, law_named
 from steelyard.nn.transformer import build
 from steelyard.retrieve.datastore import Candidates, Datastore, StudyCell, study_grid
-from steelyard.retrieve.readers import PassageReader, ReadingWindows, cut_windows, train_reader
+from steelyard.retrieve.readers import (
+    CopyingReader,
+    PassageReader,
+    ReadingWindows,
+    cut_windows,
+    train_reader,
+)
 from steelyard.train import EstimatorConfig
 
 _K, _KNOWN, _WANTED, _POSITIONS = 3, 64, 64, 512
@@ -45,10 +51,13 @@ def trend_checks(
     """Train a reader and a larger one without a store, and read held-out text over stores."""
     options = {"known_tokens": _KNOWN, "wanted_tokens": _WANTED}
     training = cut_windows(documents, tokenizer, most=size.windows, **options)
-    found = store.search(training.queries, 40).exclude(training.sources)
-    small = _trained(1, training, found.top(_K), tokenizer, size, folder / "small")
-    # Without passages the larger reader spends all its steps on the text itself.
-    bare = replace(found.top(_K), ids=np.full((len(training), _K), -1))
+    found = store.search(training.queries, 40).exclude(training.sources).top(_K)
+    # Both read the text alone; the smaller one has a copier beside it that reads the passages.
+    bare = replace(found, ids=np.full((len(training), _K), -1))
+    small = CopyingReader(_trained(1, training, bare, tokenizer, size, folder / "small"))
+    small.fit(training, found)
+    shown = ", ".join(f"{weight:.2f}" for weight in small.weights)
+    print(f"the copier is believed by length of the run, from 0: {shown}")
     large = _trained(2, training, bare, tokenizer, size, folder / "large")
     windows = cut_windows(heldout, tokenizer, most=size.heldout, seed=1, **options)
     asked = store.search(windows.queries, size.candidates)

@@ -17,6 +17,7 @@ from steelyard.nn.towers import Tower, TowerPair
 from steelyard.nn.transformer import build
 from steelyard.retrieve.towers import (
     TowerEncoder,
+    begin_with_teacher,
     begin_with_texts,
     distill_queries,
     load_encoder,
@@ -232,8 +233,14 @@ def _train_pair(job: PairJob) -> tuple[list[float], int]:
 
 
 def student_of(job: DistillJob | FrozenJob) -> TowerEncoder:
-    """Return a student before its training."""
+    """Return a student before its training.
+
+    One to be distilled begins with its teacher's vectors of tokens; one trained end to end with the
+    collection, as all towers.
+    """
     tower = make_tower(job.papers, job.student, job.seed + 1000)
+    if isinstance(job, DistillJob):
+        begin_with_teacher(tower, loaded(job.folder / job.teacher / "queries").tower)
     return TowerEncoder(tower, job.papers.tokenizer, max_tokens=MAX_TOKENS[0])
 
 
@@ -252,7 +259,7 @@ def _distill(job: DistillJob) -> tuple[list[float], int]:
 def _refine(job: FrozenJob) -> tuple[list[float], int]:
     """Train a student on pairs; documents are vectors of the trained tower."""
     pairs = job.papers.pairs(job.clozes, job.seed)
-    vectors = loaded(job.folder / job.teacher / "documents").encode(pairs.documents)
+    vectors = vectors_of(job.folder / job.teacher / "documents", pairs.documents)
     student = loaded(job.folder / job.start / "queries") if job.start else student_of(job)
     losses = refine_queries(
         student,

@@ -80,16 +80,16 @@ class Scale:
 
 _FULL = Scale(
     papers=None,
-    widths=(32, 48, 64, 96, 128, 160),
+    widths=(32, 48, 64, 88, 112, 136),
     layers=2,
     student=Size(1, 64),
-    steps=60,
+    steps=40,
     clozes=6000,
-    distilled=300,
-    texts=(250, 1000, 4000, 16_000),
+    distilled=150,
+    texts=(250, 1000, 4000, 12_000),
     seeds=3,
     batches=(64, 256, 1024),
-    batch_steps=16,
+    batch_steps=10,
 )
 _QUICK = Scale(
     papers=600,

@@ -12,7 +12,13 @@ from steelyard.data.tokenizer import train_tokenizer
 from steelyard.errors import ConfigError, DataError
 from steelyard.nn.transformer import Transformer, build
 from steelyard.retrieve.datastore import Candidates, PassageStore, writing_passages
-from steelyard.retrieve.readers import PassageReader, cut_windows, train_reader
+from steelyard.retrieve.readers import (
+    CopyingReader,
+    PassageReader,
+    cut_windows,
+    train_reader,
+)
+from steelyard.retrieve.readers.copying import copy_probabilities
 from steelyard.retrieve.readers.reader import prompts
 from steelyard.train import EstimatorConfig
 
@@ -131,3 +137,56 @@ def test_a_reader_learns_to_copy_what_was_looked_up(store: PassageStore, tmp_pat
     losses = train_reader(reader, windows, others, config, tmp_path / "run")
     assert len(losses) == 4
     assert losses[-1] < losses[0]
+
+
+def _slow_copy(
+    known: list[int], wanted: list[int], passages: list[list[int]]
+) -> list[tuple[float, int]]:
+    """Look for every run at every place."""
+    found = []
+    for place, token in enumerate(wanted):
+        text = [*known, *wanted[:place]]
+        best, followers = 0, []
+        for passage in passages:
+            for end in range(1, len(passage)):
+                run = 0
+                while run < min(8, end, len(text)) and passage[end - 1 - run] == text[-1 - run]:
+                    run += 1
+                if run and run >= best:
+                    followers = followers if run == best else []
+                    best = run
+                    followers.append(passage[end])
+        found.append((followers.count(token) / max(len(followers), 1), best))
+    return found
+
+
+def test_copies_are_those_of_the_longest_runs() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(40):
+        known, wanted = rng.integers(0, 3, 11), rng.integers(0, 3, 6)
+        passages = [rng.integers(0, 3, int(n)) for n in rng.integers(0, 14, 3)]
+        shares, lengths = copy_probabilities(known, wanted, passages)
+        slow = _slow_copy(known.tolist(), wanted.tolist(), [one.tolist() for one in passages])
+        assert lengths.tolist() == [length for _, length in slow]
+        np.testing.assert_allclose(shares, [share for share, _ in slow])
+    assert copy_probabilities(known, wanted, [])[1].tolist() == [0] * 6
+
+
+def test_a_copier_is_believed_as_far_as_it_helps(store: PassageStore) -> None:
+    windows = cut_windows(DOCUMENTS, TOKENIZER, known_tokens=6, wanted_tokens=8, most=8)
+    places = {name: place for place, (name, _) in enumerate(DOCUMENTS)}
+    own = np.array([[places[name], (places[name] + 1) % 12] for name in windows.sources])
+    found = Candidates.of_search(store, own, np.zeros(own.shape, np.float32))
+    copier = CopyingReader(PassageReader(_model().eval(), TOKENIZER, batch_size=3))
+    alone = copier.losses(windows)
+    # Nothing is believed before it was learned.
+    np.testing.assert_allclose(copier.losses(windows, found), alone, rtol=1e-6)
+    with pytest.raises(ConfigError, match="own documents"):
+        copier.fit(windows, found)
+    kept = found.exclude([f"file{(places[name] + 1) % 12}" for name in windows.sources])
+    copier.fit(windows, kept)
+    # These passages are the documents themselves: long runs are always right.
+    assert copier.weights[8] > 0.9 and copier.weights[0] == 0.0
+    assert (copier.losses(windows, kept) < alone).all()
+    with pytest.raises(ConfigError, match="weights"):
+        CopyingReader(copier.reader, np.ones(3))

@@ -33,7 +33,7 @@ _TIMED = ((1, 32), (1, 96), (2, 128))
 
 @cyclopts.Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class LoadOptions:
+class RetrieverLoadOptions:
     """What the retriever has to carry.
 
     Args:
@@ -74,7 +74,7 @@ def retriever(
     ladder: Path,
     *,
     vectors: Path,
-    load: LoadOptions,
+    load: RetrieverLoadOptions,
     sizes: str = "100k,300k,1M,3M,10M,30M,100M",
     query_tokens: int = 16,
     document_tokens: int = 128,
@@ -208,7 +208,12 @@ def _speed(tokens: int) -> "SpeedLine":
 
 def _indexes(path: Path, documents: int) -> list[IndexOption]:
     """Try an exact index and codes on a sample; every tenth vector asks."""
-    from steelyard.plan.retrieve.retriever_measured import flat_option, pq_option, scan_trial
+    from steelyard.plan.retrieve.retriever_measured import (
+        flat_option,
+        pq_option,
+        scan_trial,
+        trial_index,
+    )
     from steelyard.retrieve.reading import read_vectors
 
     rows = np.asarray(read_vectors(path), np.float32)
@@ -218,7 +223,8 @@ def _indexes(path: Path, documents: int) -> list[IndexOption]:
     nlist = max(4, round(len(kept) ** 0.5))
     probes = sorted({max(1, nlist // share) for share in (32, 8, 2)})
     found = [flat_option(kept, asked, documents)]
-    trial = scan_trial(kept, asked, nlist=nlist, parts=parts, probes=probes)
+    index = trial_index(kept, nlist=nlist, parts=parts)
+    trial = scan_trial(index, kept, asked, probes=probes)
     found += [pq_option(trial, nprobe, documents, dim=dim, parts=parts) for nprobe in probes]
     return found
 

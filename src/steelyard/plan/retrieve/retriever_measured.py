@@ -12,7 +12,14 @@ from steelyard.plan.retrieve.retriever_speed import LatencySample, SpeedLine, ti
 from steelyard.retrieve import IVF, IVFPQ, IVFFlat
 from steelyard.retrieve.tuning import recall_at
 
-__all__ = ["IndexTrial", "encoder_speed", "flat_option", "pq_option", "scan_trial"]
+__all__ = [
+    "IndexTrial",
+    "encoder_speed",
+    "flat_option",
+    "pq_option",
+    "scan_trial",
+    "trial_index",
+]
 
 Floats = NDArray[np.float32]
 _LEAST = 1024
@@ -40,6 +47,7 @@ def encoder_speed(
     texts: Sequence[str],
     *,
     clock: Callable[[], float] = time.perf_counter,
+    between: Callable[[], object] | None = None,
 ) -> SpeedLine:
     """Return seconds of encoding one text by its operations.
 
@@ -47,6 +55,7 @@ def encoder_speed(
         encoders: operations of a text, and what encodes one; two sizes or more.
         texts: texts like the queries.
         clock: seconds.
+        between: see `time_calls`.
 
     Returns:
         The line.
@@ -62,35 +71,25 @@ def encoder_speed(
         def call(number: int, encode: Callable[[str], object] = encode) -> object:
             return encode(texts[number % len(texts)])
 
-        samples.append(time_calls(call, max(50, len(texts)), flops, clock=clock))
+        timed = time_calls(call, max(50, len(texts)), flops, clock=clock, between=between)
+        samples.append(timed)
     return SpeedLine.through(samples)
 
 
-def scan_trial(
-    vectors: Floats,
-    queries: Floats,
-    *,
-    nlist: int,
-    parts: int,
-    probes: Sequence[int],
-    rerank: int = 10,
-    clock: Callable[[], float] = time.perf_counter,
-    seed: int = 0,
-) -> IndexTrial:
-    """Build an index of codes over a sample, and try numbers of cells.
+def trial_index(
+    vectors: Floats, *, nlist: int, parts: int, rerank: int = 10, seed: int = 0
+) -> IVFPQ:
+    """Build an index of codes over a sample.
 
     Args:
         vectors: unit vectors of documents [N, D].
-        queries: unit vectors of queries [Q, D].
         nlist: cells.
         parts: bytes of a code.
-        probes: numbers of cells to look into; two or more.
         rerank: candidates per neighbour that are compared again by whole vectors.
-        clock: seconds.
         seed: seed of the training.
 
     Returns:
-        What was measured.
+        The index.
 
     Raises:
         CalibrationError: fewer vectors than codes are trained on.
@@ -102,6 +101,31 @@ def scan_trial(
     index = IVFPQ(vectors.shape[1], nlist=nlist, parts=parts, metric="ip", rerank=rerank)
     index.train(vectors, seed=seed)
     index.add(vectors)
+    return index
+
+
+def scan_trial(
+    index: IVFPQ,
+    vectors: Floats,
+    queries: Floats,
+    *,
+    probes: Sequence[int],
+    clock: Callable[[], float] = time.perf_counter,
+    between: Callable[[], object] | None = None,
+) -> IndexTrial:
+    """Try an index of a sample with several numbers of cells.
+
+    Args:
+        index: of `trial_index`.
+        vectors: what is in it [N, D].
+        queries: unit vectors of queries [Q, D].
+        probes: numbers of cells to look into; two or more.
+        clock: seconds.
+        between: see `time_calls`.
+
+    Returns:
+        What was measured.
+    """
     exact = IVFFlat(vectors.shape[1], metric="ip")
     exact.add(vectors)
     truth = exact.search(queries, _K).ids
@@ -111,12 +135,17 @@ def scan_trial(
         recalls[nprobe] = float(recall_at(hits.ids, truth).mean())
         scanned = hits.stats.scanned / len(queries)
         shares[nprobe] = scanned / len(vectors)
-        samples.append(_timed(index, queries, nprobe, scanned, clock))
+        samples.append(_timed(index, queries, nprobe, scanned, clock, between))
     return IndexTrial(recalls, shares, SpeedLine.through(samples))
 
 
 def _timed(
-    index: IVF, queries: Floats, nprobe: int, work: float, clock: Callable[[], float]
+    index: IVF,
+    queries: Floats,
+    nprobe: int,
+    work: float,
+    clock: Callable[[], float],
+    between: Callable[[], object] | None = None,
 ) -> LatencySample:
     """Time searches of one query each."""
 
@@ -124,7 +153,7 @@ def _timed(
         row = number % len(queries)
         return index.search(queries[row : row + 1], _K, nprobe=nprobe)
 
-    return time_calls(call, max(50, len(queries)), work, clock=clock)
+    return time_calls(call, max(50, len(queries)), work, clock=clock, between=between)
 
 
 def pq_option(

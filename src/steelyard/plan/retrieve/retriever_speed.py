@@ -108,6 +108,7 @@ def time_calls(
     *,
     clock: Callable[[], float] = time.perf_counter,
     warm_up: int = 3,
+    between: Callable[[], object] | None = None,
 ) -> LatencySample:
     """Time a call many times.
 
@@ -117,6 +118,8 @@ def time_calls(
         work: what one of them does.
         clock: seconds; the processor's own where others share the machine.
         warm_up: calls before, not timed.
+        between: what is done before each call and not timed: in service other work runs between
+            two calls of a kind, and takes the caches.
 
     Returns:
         The sample.
@@ -125,6 +128,8 @@ def time_calls(
         call(number)
     seconds = np.empty(count)
     for number in range(count):
+        if between is not None:
+            between()
         begin_s = clock()
         call(number)
         seconds[number] = clock() - begin_s

@@ -44,6 +44,7 @@ class PassageReader:
         self.model, self.tokenizer = model, tokenizer
         self._batch_size = batch_size
         self._known: dict[tuple[bytes, bytes], float] = {}
+        self._tokens: dict[bytes, NDArray[np.float64]] = {}
 
     def losses(
         self, windows: ReadingWindows, found: "Candidates | None" = None
@@ -76,10 +77,40 @@ class PassageReader:
                 self._known[keys[row]] = value
         return np.array([self._known[key] for key in keys])
 
+    def token_losses(self, windows: ReadingWindows) -> NDArray[np.float64]:
+        """Return how surprising each predicted token is, without a passage.
+
+        Args:
+            windows: what is read.
+
+        Returns:
+            Nats [W, A]; those of a window are kept for the next call.
+
+        Raises:
+            ConfigError: windows longer than the model takes.
+        """
+        keys = [
+            windows.known[row].tobytes() + windows.wanted[row].tobytes()
+            for row in range(len(windows))
+        ]
+        fresh = [row for row, key in enumerate(keys) if key not in self._tokens]
+        for first in range(0, len(fresh), self._batch_size):
+            part = fresh[first : first + self._batch_size]
+            found = self._of_tokens(windows, part, [[] for _ in part])
+            for row, values in zip(part, found, strict=True):
+                self._tokens[keys[row]] = values
+        return np.stack([self._tokens[key] for key in keys])
+
     def _measured(
         self, windows: ReadingWindows, rows: Sequence[int], texts: Sequence[Sequence[str]]
     ) -> list[float]:
         """Return the losses of a batch."""
+        return [float(values.mean()) for values in self._of_tokens(windows, rows, texts)]
+
+    def _of_tokens(
+        self, windows: ReadingWindows, rows: Sequence[int], texts: Sequence[Sequence[str]]
+    ) -> list[NDArray[np.float64]]:
+        """Return the losses of each token of a batch [A]."""
         most = self.model.architecture.max_positions
         tokens, begins = prompts(windows, rows, texts, self.tokenizer, most)
         self.model.eval()
@@ -87,7 +118,7 @@ class PassageReader:
             losses = self.model(tokens[:, :-1], targets=tokens[:, 1:])
         wanted = windows.wanted.shape[1]
         return [
-            float(losses[place, begin - 1 : begin - 1 + wanted].mean())
+            losses[place, begin - 1 : begin - 1 + wanted].double().numpy()
             for place, begin in enumerate(begins)
         ]
 

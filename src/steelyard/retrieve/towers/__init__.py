@@ -1,6 +1,6 @@
 """Towers that turn texts into vectors: trained on pairs, distilled for queries, used to encode."""
 
-from steelyard.retrieve.towers.beginning import begin_with_texts
+from steelyard.retrieve.towers.beginning import begin_with_teacher, begin_with_texts
 from steelyard.retrieve.towers.distillation import distill_queries, distill_to_vectors
 from steelyard.retrieve.towers.encoder import QueryEncoder, TowerEncoder
 from steelyard.retrieve.towers.folder import load_encoder, save_encoder
@@ -16,6 +16,7 @@ __all__ = [
     "QueryEncoder",
     "TextPairs",
     "TowerEncoder",
+    "begin_with_teacher",
     "begin_with_texts",
     "cloze_pairs",
     "contrastive_entropy",

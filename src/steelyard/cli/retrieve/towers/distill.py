@@ -18,7 +18,7 @@ from steelyard.nn.transformer import build
 from steelyard.retrieve.towers import (
     QueryEncoder,
     TowerEncoder,
-    begin_with_texts,
+    begin_with_teacher,
     distill_queries,
     load_encoder,
     save_encoder,
@@ -63,8 +63,9 @@ def distill(
     if len(texts) < _HELD_OUT:
         raise DataError(f"{len(texts)} queries in {queries}", hint=f"give {_HELD_OUT} or more")
     held, kept = texts[::_HELD_OUT], [t for place, t in enumerate(texts) if place % _HELD_OUT]
-    options = run or RunOptions()
-    student = _student(large, kept, shape or StudentOptions(), options.seed)
+    options, own = run or RunOptions(), shape or StudentOptions()
+    chosen = ShapeOptions(layers=own.layers, width=own.width, dim=large.dim)
+    student = _student(large, chosen, options.seed)
     losses = distill_queries(large, student, kept, options.config(), out / "run")
     save_encoder(QueryEncoder(student, found.fingerprint), out)
     distances = np.linalg.norm(large.encode(held) - student.encode(held), axis=1)
@@ -92,13 +93,10 @@ def distill(
     print_report(page, json=json, values=values)
 
 
-def _student(
-    teacher: TowerEncoder, texts: list[str], shape: ShapeOptions, seed: int
-) -> TowerEncoder:
-    """Return a student that knows which tokens stand together."""
+def _student(teacher: TowerEncoder, shape: ShapeOptions, seed: int) -> TowerEncoder:
+    """Return a student that knows the teacher's vectors of single tokens."""
     tokenizer = teacher.tokenizer
     arch = shape.architecture(tokenizer.get_vocab_size(), teacher.max_tokens)
-    tower = Tower(build(arch, seed=seed), shape.dim or teacher.dim, pooling="mean", seed=seed)
-    rows = [item.ids for item in tokenizer.encode_batch(texts)]
-    begin_with_texts(tower.model, rows, seed=seed)
+    tower = Tower(build(arch, seed=seed), teacher.dim, pooling="mean", seed=seed)
+    begin_with_teacher(tower, teacher.tower)
     return TowerEncoder(tower, tokenizer, max_tokens=teacher.max_tokens)

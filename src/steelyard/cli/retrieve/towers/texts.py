@@ -65,18 +65,16 @@ class ShapeOptions:
 
 @cyclopts.Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class StudentOptions(ShapeOptions):
+class StudentOptions:
     """What a student is like; its vectors have the teacher's numbers.
 
     Args:
         layers: transformer layers.
         width: width of the tower.
-        dim: numbers of its own before a map to the teacher's; the teacher's when 0.
     """
 
     layers: int = 1
     width: int = 64
-    dim: int = 0
 
 
 @cyclopts.Parameter(name="*")

@@ -105,21 +105,34 @@ def train(
     save_encoder(found.documents, out / "documents")
     save_encoder(QueryEncoder(found.queries, found.documents.fingerprint), out / "queries")
     whole = [row for row in held if asked[row].strip() and texts[row].strip()]
+    measured = _measured(found, [asked[row] for row in whole], texts, np.array(whole), temperature)
+    _say(found, towers, made, measured | {"queries_kept_aside": len(whole)}, out, json=json)
+    if not json:
+        folder = out / "documents"
+        say_next("retrieve", "towers", "encode", folder, pairs, "--document", document)
+
+
+def _say(
+    found: TrainedTowers,
+    towers: TowerPair,
+    made: PairTexts,
+    measured: dict[str, float],
+    out: Path,
+    *,
+    json: bool,
+) -> None:
+    """Print what was trained and measured."""
     values = {
         "parameters": parameters_of(towers.queries),
         "pairs": len(made),
         "dropped": made.dropped,
         "duplicates": made.duplicates,
-        "queries_kept_aside": len(whole),
-        **_measured(found, [asked[row] for row in whole], texts, np.array(whole), temperature),
+        **measured,
         "first_loss": found.losses[0],
         "last_loss": found.losses[-1],
     }
     page = Report(f"Towers in {out}", "", [Section("Trained", [_facts(values, made)])])
     print_report(page, json=json, values=values)
-    if not json:
-        folder = out / "documents"
-        say_next("retrieve", "towers", "encode", folder, pairs, "--document", document)
 
 
 def _pairs(
