@@ -23,14 +23,15 @@ from steelyard.retrieve.whole import IVFFlat
 
 __all__ = [
     "FORECASTER",
+    "TEXT_FORECASTER",
     "BuildFigures",
     "forecast_vectors",
     "measure_vectors",
     "timed",
 ]
 
-FORECASTER = "retrieve.build"
-"""Name of these forecasts in the ledger."""
+FORECASTER, TEXT_FORECASTER = "retrieve.build", "retrieve.build.texts"
+"""Names of these forecasts in the ledger: of vectors, and of texts, which are off by other things."""
 _SPREADS = {
     "retrieve.build_time": 0.2,
     "retrieve.index_time": 0.2,
@@ -90,7 +91,7 @@ class BuildFigures:
         """Return figures as forecasts.
 
         Args:
-            past: checked forecasts of `FORECASTER` on this machine, oldest first.
+            past: checked forecasts of the same forecaster on this machine, oldest first.
 
         Returns:
             Forecasts with 80 % intervals.

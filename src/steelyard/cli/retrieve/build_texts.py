@@ -21,6 +21,7 @@ from steelyard.retrieve.corpus.building import (
     CorpusProgress,
     build_corpus,
 )
+from steelyard.retrieve.forecasts import TEXT_FORECASTER
 from steelyard.runs.progress import Advance, progress
 from steelyard.runs.report import Checks, Facts, Report, Section
 from steelyard.units import pretty
@@ -78,10 +79,10 @@ def build_texts(
     )
     with _bars(quiet=json) as note:
         built = build_corpus(folder, sources, options, progress=note)
-    said = built.forecast.forecasts(past_checks()) if built.forecast else []
+    said = built.forecast.forecasts(past_checks(TEXT_FORECASTER)) if built.forecast else []
     write_json(_latest_path(), {"index": str(folder)})
     checks = checked(said, built.measured)
-    keep_checks(checks)
+    keep_checks(checks, TEXT_FORECASTER)
     print_report(_page(built, checks), json=json, html=html, values=_values(built, checks))
     if not json:
         say_next("retrieve", "search", "what you look for")
