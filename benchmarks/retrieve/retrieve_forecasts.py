@@ -2,8 +2,8 @@
 
 Builds of drawn sizes, widths and kinds come one after the other, as a user makes them: each is
 forecast by a pilot, its intervals follow from the checks before it. 1 is how many measured values
-lie inside their 80 % intervals, 2 how wide these are beside the errors, 3 how far memory is off. The
-draws of the seeds that are reported were used for nothing else.
+lie inside their 80 % intervals, 2 how wide these are beside the errors, 3 how far memory is off.
+Draws of the seeds that are reported were used for nothing else.
 """
 
 import tempfile
@@ -60,7 +60,8 @@ def _group_checks(name: str, items: list[Checked]) -> list[Check]:
     covered = float(np.mean([item.covered for item in items]))
     error, half = float(np.median(errors)), float(np.median(halves))
     print(
-        f"{name}: {covered:.3f} of {len(items)} inside, median error {error:.1%}, half-width {half:.1%}"
+        f"{name}: {covered:.3f} of {len(items)} inside, median error {error:.1%}, "
+        f"half-width {half:.1%}"
     )
     if name.startswith(_EXACT):
         return [Check(f"3 {name}: median error", error, 0.05, "lower")]

@@ -100,8 +100,8 @@ def _builds(folder: Path, passages: int) -> list[Check]:
     second_s = time.perf_counter() - began_s
     total = len(second.index)
     print(
-        f"{total:,} passages of {count:,} files: first build {first_s:.1f} s, second {second_s:.1f} s "
-        f"({second.encoded} encoded); {first.why}"
+        f"{total:,} passages of {count:,} files: first build {first_s:.1f} s, second "
+        f"{second_s:.1f} s ({second.encoded} encoded); {first.why}"
     )
     assert second.index.search("quinces", 1)[0].path == str(changed.resolve())
     return [

@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 FORECASTER, TEXT_FORECASTER = "retrieve.build", "retrieve.build.texts"
-"""Names of these forecasts in the ledger: of vectors, and of texts, which are off by other things."""
+"""Names of these forecasts in the ledger: of vectors, and of texts, off by other things."""
 _SPREADS = {
     "retrieve.build_time": 0.2,
     "retrieve.index_time": 0.2,
@@ -214,7 +214,7 @@ def forecast_vectors(
 
 
 def _warm(index: IVF, rows: NDArray[np.float32]) -> None:
-    """Build and search a tiny index: kernels compile and libraries start before anything is timed."""
+    """Build and search a tiny index, so that nothing compiles or loads while it is timed."""
     few = rows[:_WARM]
     tiny = _pilot(index, len(few), max(len(rows), len(few)))
     tiny.train(few)

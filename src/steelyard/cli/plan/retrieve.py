@@ -155,7 +155,9 @@ def _page(plan: IndexPlan, rule: ProbeRule, is_calibrated: bool, budget: str) ->
         Section("Why the others lost", [_table(plan.others)]),
         Section("What this rests on", [Facts(told)]),
     ]
-    wanted = f"{goal.vectors:,} vectors of {goal.dim} numbers, {pretty(goal.latency_s, 's')} a query"
+    wanted = (
+        f"{goal.vectors:,} vectors of {goal.dim} numbers, {pretty(goal.latency_s, 's')} a query"
+    )
     return Report("Plan of an index", wanted, sections)
 
 

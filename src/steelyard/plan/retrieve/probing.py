@@ -125,7 +125,9 @@ def probes_for(
     found = rule.probes(shape.nlist, min(recall, 0.999))
     # Neighbours that pass a filter are further away: a sphere that holds `wide` times as many.
     more = wide**0.5
-    values = (min(value * more, float(shape.nlist)) for value in (found.value, found.low, found.high))
+    values = (
+        min(value * more, float(shape.nlist)) for value in (found.value, found.low, found.high)
+    )
     return Estimate(*values)
 
 
