@@ -137,14 +137,14 @@ def _search_check(index: CorpusIndex) -> Check:
     rng = np.random.default_rng(0)
     queries = [" ".join(rng.choice(text.split(), 6)) for text in rng.choice(texts, 100)]
     engine = bm25s.BM25(method="lucene", k1=1.2, b=0.75)
-    tokens = bm25s.tokenize(texts, stopwords=None, show_progress=False)
+    tokens = bm25s.tokenize(texts, stopwords=[], show_progress=False)
     engine.index(tokens, show_progress=False)
     ours = index.store.words
     assert isinstance(ours, BM25Index)
 
     def theirs() -> None:
         for query in queries:
-            asked = bm25s.tokenize([query], stopwords=None, show_progress=False)
+            asked = bm25s.tokenize([query], stopwords=[], show_progress=False)
             engine.retrieve(asked, k=10, show_progress=False)
 
     times = alternate(

@@ -144,7 +144,7 @@ def _of_misses(item: Check) -> Check:
     return Check(missed, Measurement(quantity=came.quantity, value=1 - came.value + _MISS))
 
 
-def timed(search: Search, queries: Sequence[Any]) -> tuple[float, float, float]:
+def timed(search: Search, queries: Sequence[Any] | NDArray[Any]) -> tuple[float, float, float]:
     """Time searches.
 
     Args:
@@ -282,7 +282,8 @@ def _pilot(index: IVF, part: int, count: int) -> IVF:
 def _shape(index: IVF, count: int) -> IndexShape:
     """Return the sizes of an index of so many vectors."""
     settings: Mapping[str, Any] = index.settings()
-    kind: IndexKind = {"ivf": "ivf", "ivfpq": "ivfpq", "fastscan": "fastscan"}[index.kind]
+    kinds: dict[str, IndexKind] = {"ivf": "ivf", "ivfpq": "ivfpq", "fastscan": "fastscan"}
+    kind = kinds[index.kind]
     return IndexShape(
         kind="flat" if kind == "ivf" and index.nlist == 1 else kind,
         num_vectors=count,

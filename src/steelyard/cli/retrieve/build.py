@@ -131,12 +131,13 @@ def build(
         return
     if recipe is not None:
         raise ConfigError("--recipe is for texts", hint="name the options of vectors themselves")
-    if len(sources) > 1 or out is None:
+    first, *others = sources
+    if others or out is None:
         raise ConfigError(
             f"{len(sources)} sources with vectors, --out {out}",
             hint="give one file of vectors and --out FILE",
         )
-    _build_vectors(sources[0], out, given, seed=seed, html=html, json=json)
+    _build_vectors(first, out, given, seed=seed, html=html, json=json)
 
 
 def _build_vectors(

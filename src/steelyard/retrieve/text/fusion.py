@@ -87,7 +87,9 @@ class Fusion:
             share = float(weight > 0) if self.kind == "ranks" else weight
             all_values.append(share * self._parts(values))
         numbers, places = np.unique(np.concatenate(all_numbers), return_inverse=True)
-        return numbers, np.bincount(places, np.concatenate(all_values), minlength=len(numbers))
+        sums = np.zeros(len(numbers))
+        np.add.at(sums, places, np.concatenate(all_values))
+        return numbers, sums
 
     def _parts(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return what each place of one ranking gives, the best first."""
