@@ -126,6 +126,9 @@ def build_texts(
 def latest_index() -> Path:
     """Return the folder of the index of texts that was built last.
 
+    Returns:
+        The folder.
+
     Raises:
         DataError: none was built, or it is no more.
     """
