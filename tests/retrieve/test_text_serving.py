@@ -37,9 +37,7 @@ def _ask(service: TextService, *asked: tuple[str, dict[str, object]], **options:
         async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
             found = []
             for route, body in asked:
-                found.append(
-                    await (client.post(route, json=body) if body else client.get(route))
-                )
+                found.append(await (client.post(route, json=body) if body else client.get(route)))
             return found
 
     return asyncio.run(run())

@@ -169,8 +169,7 @@ def _files_of(source: Path, suffixes: frozenset[str]) -> list[Path]:
     if not files:
         raise DataError(
             f"no text file in folder {source}",
-            hint=f"name the files themselves, or use an ending among "
-            f"{' '.join(sorted(suffixes))}",
+            hint=f"name the files themselves, or use an ending among {' '.join(sorted(suffixes))}",
         )
     return files
 

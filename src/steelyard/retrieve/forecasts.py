@@ -23,14 +23,15 @@ from steelyard.retrieve.whole import IVFFlat
 
 __all__ = [
     "FORECASTER",
+    "TEXT_FORECASTER",
     "BuildFigures",
     "forecast_vectors",
     "measure_vectors",
     "timed",
 ]
 
-FORECASTER = "retrieve.build"
-"""Name of these forecasts in the ledger."""
+FORECASTER, TEXT_FORECASTER = "retrieve.build", "retrieve.build.texts"
+"""Names of these forecasts in the ledger: of vectors, and of texts, off by other things."""
 _SPREADS = {
     "retrieve.build_time": 0.2,
     "retrieve.index_time": 0.2,
@@ -90,7 +91,7 @@ class BuildFigures:
         """Return figures as forecasts.
 
         Args:
-            past: checked forecasts of `FORECASTER` on this machine, oldest first.
+            past: checked forecasts of the same forecaster on this machine, oldest first.
 
         Returns:
             Forecasts with 80 % intervals.
@@ -143,7 +144,7 @@ def _of_misses(item: Check) -> Check:
     return Check(missed, Measurement(quantity=came.quantity, value=1 - came.value + _MISS))
 
 
-def timed(search: Search, queries: Sequence[Any]) -> tuple[float, float, float]:
+def timed(search: Search, queries: Sequence[Any] | NDArray[Any]) -> tuple[float, float, float]:
     """Time searches.
 
     Args:
@@ -213,7 +214,7 @@ def forecast_vectors(
 
 
 def _warm(index: IVF, rows: NDArray[np.float32]) -> None:
-    """Build and search a tiny index: kernels compile and libraries start before anything is timed."""
+    """Build and search a tiny index, so that nothing compiles or loads while it is timed."""
     few = rows[:_WARM]
     tiny = _pilot(index, len(few), max(len(rows), len(few)))
     tiny.train(few)
@@ -281,7 +282,8 @@ def _pilot(index: IVF, part: int, count: int) -> IVF:
 def _shape(index: IVF, count: int) -> IndexShape:
     """Return the sizes of an index of so many vectors."""
     settings: Mapping[str, Any] = index.settings()
-    kind: IndexKind = {"ivf": "ivf", "ivfpq": "ivfpq", "fastscan": "fastscan"}[index.kind]
+    kinds: dict[str, IndexKind] = {"ivf": "ivf", "ivfpq": "ivfpq", "fastscan": "fastscan"}
+    kind = kinds[index.kind]
     return IndexShape(
         kind="flat" if kind == "ivf" and index.nlist == 1 else kind,
         num_vectors=count,

@@ -66,6 +66,11 @@ for name, text, example in (
         "--count 150 --popularity 0.8 --rate '3 request/s'",
     ),
     (
+        "retrieve",
+        "Say which index a goal needs: bytes, build, latency, machines, money; why others lost.",
+        "'10 M x 768, 200 tenants, recall .95, 20 ms, 8 GB'",
+    ),
+    (
         "codesign",
         "Choose an index with codes and the FPGA design that serves it, from measured recalls.",
         "recalls.csv --vectors 100M --k 10 --recall 0.8 --device U55C",

@@ -2,7 +2,9 @@
 
 import cyclopts
 
-app = cyclopts.App(name="retrieve", help="Build indexes of texts or vectors, search, tune and serve them.")
+app = cyclopts.App(
+    name="retrieve", help="Build indexes of texts or vectors, search, tune and serve them."
+)
 VERBS: tuple[tuple[str, str, str], ...] = (
     (
         "build",
@@ -35,6 +37,12 @@ for name, text, example in VERBS:
     told = f"{text}\n\nExample: steelyard retrieve {name} {example}".rstrip()
     app.command(f"steelyard.cli.retrieve.{name}:{name}", name=name, help=told)
 
+app.command(
+    "steelyard.cli.retrieve.tenants.auditing:audit",
+    name="audit",
+    help="Say which vectors of an answer a tenant could see at a past moment.\n\n"
+    "Example: steelyard retrieve audit shared acme --ids 3,5 --at 2026-03-01T12:00:00Z",
+)
 app.command(
     "steelyard.cli.retrieve.tenants:app",
     name="tenants",

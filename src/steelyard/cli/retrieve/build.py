@@ -9,10 +9,10 @@ import cyclopts
 import numpy as np
 from numpy.typing import NDArray
 
+from steelyard.catalog.search_rates import load_search_rates
 from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, print_report
-from steelyard.catalog.search_rates import load_search_rates
-from steelyard.cli.retrieve.build_texts import TextOptions, build_texts
+from steelyard.cli.retrieve.build_texts import TextOptions, build_texts, read_recipe
 from steelyard.cli.retrieve.forecasting import check_values, checked, keep_checks, past_checks
 from steelyard.errors import ConfigError
 from steelyard.quantity import Check
@@ -97,6 +97,7 @@ def build(
     out: Path | None = None,
     options: IndexOptions | None = None,
     texts: TextOptions | None = None,
+    recipe: Path | None = None,
     seed: int = 0,
     html: Path | None = None,
     json: Switch = False,
@@ -114,6 +115,7 @@ def build(
             of vectors.
         options: what the index is like.
         texts: how texts are cut and encoded.
+        recipe: TOML file with kind, words, dim and text_field, in the place of those options.
         seed: seed of samples, first centers and made queries.
         html: file for a page with all that is printed.
         json: print JSON instead of a table.
@@ -124,15 +126,18 @@ def build(
     if not any(source.suffix in _VECTOR_FILES and not source.is_dir() for source in sources):
         if given.kind == "fastscan":
             raise ConfigError("--kind fastscan is for vectors", hint="texts: flat, ivf or ivfpq")
-        wanted = texts or TextOptions()
-        build_texts(sources, out, given.kind, wanted, seed=seed, html=html, json=json)
+        wanted = read_recipe(recipe, given.kind, texts or TextOptions())
+        build_texts(sources, out, wanted, seed=seed, html=html, json=json)
         return
-    if len(sources) > 1 or out is None:
+    if recipe is not None:
+        raise ConfigError("--recipe is for texts", hint="name the options of vectors themselves")
+    first, *others = sources
+    if others or out is None:
         raise ConfigError(
             f"{len(sources)} sources with vectors, --out {out}",
             hint="give one file of vectors and --out FILE",
         )
-    _build_vectors(sources[0], out, given, seed=seed, html=html, json=json)
+    _build_vectors(first, out, given, seed=seed, html=html, json=json)
 
 
 def _build_vectors(

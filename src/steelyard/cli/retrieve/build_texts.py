@@ -12,6 +12,7 @@ import cyclopts
 from steelyard.cli.following import say_next
 from steelyard.cli.output import print_report
 from steelyard.cli.retrieve.forecasting import check_values, checked, keep_checks, past_checks
+from steelyard.config import load
 from steelyard.errors import DataError
 from steelyard.files import read_json, user_dir, write_json
 from steelyard.quantity import Check
@@ -21,11 +22,12 @@ from steelyard.retrieve.corpus.building import (
     CorpusProgress,
     build_corpus,
 )
+from steelyard.retrieve.forecasts import TEXT_FORECASTER
 from steelyard.runs.progress import Advance, progress
 from steelyard.runs.report import Checks, Facts, Report, Section
 from steelyard.units import pretty
 
-__all__ = ["TextOptions", "build_texts", "latest_index"]
+__all__ = ["TextOptions", "build_texts", "latest_index", "read_recipe"]
 
 _STAGES = ("forecast", "read", "fit", "weigh", "index", "try")
 
@@ -47,11 +49,46 @@ class TextOptions:
     text_field: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class SearchRecipe:
+    """How texts are cut, encoded and indexed.
+
+    Attributes:
+        kind: auto, flat, ivf, ivfpq, bm25 or hybrid.
+        words: most words of a passage.
+        dim: numbers in a vector.
+        text_field: column or key with the text of tables.
+    """
+
+    kind: str = "auto"
+    words: int = 128
+    dim: int = 128
+    text_field: str = ""
+
+
+def read_recipe(path: Path | None, kind: str, texts: TextOptions) -> SearchRecipe:
+    """Return the recipe in a file, or that of the options.
+
+    Args:
+        path: TOML file, None for the options.
+        kind: kind of index.
+        texts: how texts are cut and encoded.
+
+    Returns:
+        The recipe.
+
+    Raises:
+        ConfigError: the file is missing, or a field is unknown or of another kind.
+    """
+    if path is not None:
+        return load(path, SearchRecipe)
+    return SearchRecipe(kind=kind, **asdict(texts))
+
+
 def build_texts(
     sources: Sequence[Path],
     out: Path | None,
-    kind: str,
-    texts: TextOptions,
+    recipe: SearchRecipe,
     *,
     seed: int,
     html: Path | None,
@@ -62,26 +99,25 @@ def build_texts(
     Args:
         sources: files and folders.
         out: folder for the index; one in the user's own folder when None.
-        kind: kind of index; auto for the usual one.
-        texts: how texts are cut and encoded.
+        recipe: how texts are cut, encoded and indexed.
         seed: seed of all draws.
         html: file for a page.
         json: print JSON instead of a table.
     """
     folder = (out or _default_folder(sources)).expanduser().resolve()
     options = CorpusOptions(
-        kind=kind,
-        words=texts.words,
-        dim=texts.dim,
-        text_field=texts.text_field,
+        kind=recipe.kind,
+        words=recipe.words,
+        dim=recipe.dim,
+        text_field=recipe.text_field,
         seed=seed,
     )
     with _bars(quiet=json) as note:
         built = build_corpus(folder, sources, options, progress=note)
-    said = built.forecast.forecasts(past_checks()) if built.forecast else []
+    said = built.forecast.forecasts(past_checks(TEXT_FORECASTER)) if built.forecast else []
     write_json(_latest_path(), {"index": str(folder)})
     checks = checked(said, built.measured)
-    keep_checks(checks)
+    keep_checks(checks, TEXT_FORECASTER)
     print_report(_page(built, checks), json=json, html=html, values=_values(built, checks))
     if not json:
         say_next("retrieve", "search", "what you look for")
@@ -89,6 +125,9 @@ def build_texts(
 
 def latest_index() -> Path:
     """Return the folder of the index of texts that was built last.
+
+    Returns:
+        The folder.
 
     Raises:
         DataError: none was built, or it is no more.

@@ -12,10 +12,17 @@ from steelyard.runs.store import RunStore
 __all__ = ["check_values", "checked", "keep_checks", "past_checks"]
 
 
-def past_checks() -> list[Check]:
-    """Return how earlier forecasts of builds came out on this machine, oldest first."""
+def past_checks(forecaster: str = FORECASTER) -> list[Check]:
+    """Return how earlier forecasts of builds came out on this machine, oldest first.
+
+    Args:
+        forecaster: name in the ledger.
+
+    Returns:
+        The checks; none where there is no ledger yet.
+    """
     try:
-        return [item for _, item in Ledger(RunStore.existing()).checks(FORECASTER)]
+        return [item for _, item in Ledger(RunStore.existing()).checks(forecaster)]
     except StoreError:
         return []
 
@@ -33,14 +40,15 @@ def checked(said: Sequence[Forecast], measured: BuildFigures | None) -> list[Che
     return check(list(said), measured.measurements()) if measured else []
 
 
-def keep_checks(checks: list[Check]) -> None:
+def keep_checks(checks: list[Check], forecaster: str = FORECASTER) -> None:
     """Write checks into the user's ledger.
 
     Args:
         checks: forecasts beside what was measured.
+        forecaster: name in the ledger.
     """
     if checks:
-        Ledger(RunStore()).record(FORECASTER, checks)
+        Ledger(RunStore()).record(forecaster, checks)
 
 
 def check_values(checks: Sequence[Check]) -> list[dict[str, Any]]:

@@ -20,9 +20,7 @@ def is_text_index(path: Path) -> bool:
     return (path / "corpus.json").is_file()
 
 
-def search_texts(
-    folder: Path, queries: Sequence[str], *, k: int, nprobe: int, json: bool
-) -> None:
+def search_texts(folder: Path, queries: Sequence[str], *, k: int, nprobe: int, json: bool) -> None:
     """Print the passages that answer queries.
 
     Args:

@@ -28,8 +28,8 @@ __all__ = ["serve"]
 _Indexes = Annotated[
     Path,
     cyclopts.Parameter(
-        help="Files that `steelyard retrieve build` wrote, one per shard; or the folder of one index "
-        "of texts."
+        help="Files that `steelyard retrieve build` wrote, one per shard; or the folder of one "
+        "index of texts."
     ),
 ]
 """The help of arguments that may be many stands here: it is not read from a docstring."""

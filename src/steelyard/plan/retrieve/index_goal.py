@@ -94,7 +94,7 @@ def _part(part: str) -> dict[str, float]:
         if words[-1].startswith("tenant"):
             return {"tenants": parse("".join(words[:-1]), "count", where=part)}
         if words[0] == "recall":
-            told = words[-1]
+            told = "".join(words[1:])
             return {"recall": float(told[:-1]) / 100 if told.endswith("%") else float(told)}
         if words[:2] == ["seen", "by"]:
             return {"seen_by": float(words[2])}

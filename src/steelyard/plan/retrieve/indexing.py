@@ -17,7 +17,7 @@ from steelyard.cost.vector_search import IndexKind, IndexShape, predict
 from steelyard.errors import ConfigError, InfeasibleError
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.plan.retrieve.index_goal import IndexGoal
-from steelyard.plan.retrieve.probing import ceiling_of, probes_for
+from steelyard.plan.retrieve.probing import USUAL, ProbeRule, ceiling_of, probes_for
 
 __all__ = ["IndexOption", "IndexPlan", "MachineOffer", "plan_index"]
 
@@ -28,6 +28,7 @@ _BUSY = 0.6
 """Share of a core's time that may be taken: beyond it queries wait as long as they take."""
 _GRANT_BYTES = 4.0
 _MOST_MACHINES = 1000
+_ALIKE = 1.01
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +143,12 @@ class IndexPlan:
 
 
 def plan_index(
-    goal: IndexGoal, rates: SearchRates, offer: MachineOffer, tier: StorageTier
+    goal: IndexGoal,
+    rates: SearchRates,
+    offer: MachineOffer,
+    tier: StorageTier,
+    *,
+    rule: ProbeRule = USUAL,
 ) -> IndexPlan:
     """Find the cheapest index for a goal.
 
@@ -151,6 +157,7 @@ def plan_index(
         rates: how fast machines search; the rented one is taken to be as fast a core.
         offer: machine that is rented.
         tier: storage that keeps a copy.
+        rule: how many cells a recall needs.
 
     Returns:
         The plan.
@@ -158,7 +165,8 @@ def plan_index(
     Raises:
         InfeasibleError: nothing reaches the goal; the nearest miss is named.
     """
-    options = [_judged(option, goal) for option in _options(goal, rates, offer, tier)]
+    places = _Places(goal, rates, offer, tier, rule)
+    options = [_judged(option, goal) for option in _options(places)]
     good = [option for option in options if not option.lost]
     if not good:
         nearest = min(options, key=lambda option: _miss(option, goal))
@@ -167,9 +175,14 @@ def plan_index(
             f"{nearest.lost}",
             hint="allow a longer time, a lower recall or more memory a machine",
         )
-    best = min(good, key=lambda option: (option.usd_per_month.value, option.query_s.value))
-    others = _losers(options, best)
-    binding = next((other.lost for other in others if _is_cheaper(other, best)), "")
+    least_usd = min(option.usd_per_month.value for option in good)
+    # Storage makes cents of difference: of options that cost the same, the fastest is taken.
+    alike = [option for option in good if option.usd_per_month.value <= _ALIKE * least_usd]
+    best = min(alike, key=lambda option: option.query_s.value)
+    others = _losers(options, best, goal)
+    cheaper = [option for option in options if _is_cheaper(option, best) and option.lost]
+    nearest = min(cheaper, key=lambda option: _miss(option, goal), default=None)
+    binding = f"{nearest.name} ({nearest.sharing}) {nearest.lost}" if nearest else ""
     return IndexPlan(
         goal=goal,
         offer=offer,
@@ -180,7 +193,7 @@ def plan_index(
 
 
 def _is_cheaper(option: IndexOption, best: IndexOption) -> bool:
-    return option.usd_per_month.value < best.usd_per_month.value
+    return _ALIKE * option.usd_per_month.value < best.usd_per_month.value
 
 
 def _miss(option: IndexOption, goal: IndexGoal) -> float:
@@ -190,7 +203,9 @@ def _miss(option: IndexOption, goal: IndexGoal) -> float:
     return slow * max(missed, 1) * max(option.machines.value / _MOST_MACHINES, 1)
 
 
-def _losers(options: Sequence[IndexOption], best: IndexOption) -> list[IndexOption]:
+def _losers(
+    options: Sequence[IndexOption], best: IndexOption, goal: IndexGoal
+) -> list[IndexOption]:
     """Return the best other option of each kind and sharing, with the reason it lost."""
     groups: dict[tuple[str, str], list[IndexOption]] = {}
     for option in options:
@@ -198,11 +213,13 @@ def _losers(options: Sequence[IndexOption], best: IndexOption) -> list[IndexOpti
             groups.setdefault((option.shape.kind, option.sharing), []).append(option)
     found = []
     for group in groups.values():
-        least = min(group, key=lambda option: (bool(option.lost), option.usd_per_month.value))
+        good = [option for option in group if not option.lost]
+        least = min(good, key=lambda option: option.usd_per_month.value, default=None)
+        least = least or min(group, key=lambda option: _miss(option, goal))
         if not least.lost:
             ratio = least.usd_per_month.value / best.usd_per_month.value
             dearer = f"costs {ratio:.2g} times as much"
-            if ratio < 1.005:
+            if ratio < _ALIKE:
                 dearer = f"costs as much, and a query takes {least.query_s.value * 1e3:.3g} ms"
             least = replace(least, lost=dearer)
         found.append(least)
@@ -225,10 +242,20 @@ def _judged(option: IndexOption, goal: IndexGoal) -> IndexOption:
     return replace(option, lost=lost)
 
 
-def _options(
-    goal: IndexGoal, rates: SearchRates, offer: MachineOffer, tier: StorageTier
-) -> Iterator[IndexOption]:
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """What every option is priced with."""
+
+    goal: IndexGoal
+    rates: SearchRates
+    offer: MachineOffer
+    tier: StorageTier
+    rule: ProbeRule
+
+
+def _options(places: _Places) -> Iterator[IndexOption]:
     """Yield every index that is tried."""
+    goal = places.goal
     sharings: tuple[Sharing, ...] = ("one index",)
     if goal.tenants > 1:
         sharings = ("one per tenant", "shared, each tenant listed", "shared, filtered")
@@ -237,8 +264,8 @@ def _options(
         if sharing == "shared, filtered":
             held = goal.vectors
         for shape in _shapes(held, goal.dim, sharing):
-            if shape.kind in rates.query_s:
-                yield _priced(shape, sharing, goal, rates, offer, tier)
+            if shape.kind in places.rates.query_s:
+                yield _priced(shape, sharing, places)
 
 
 def _shapes(count: int, dim: int, sharing: Sharing) -> Iterator[IndexShape]:
@@ -271,81 +298,58 @@ def _shapes(count: int, dim: int, sharing: Sharing) -> Iterator[IndexShape]:
                     )
 
 
-def _priced(
-    shape: IndexShape,
-    sharing: Sharing,
-    goal: IndexGoal,
-    rates: SearchRates,
-    offer: MachineOffer,
-    tier: StorageTier,
-) -> IndexOption:
+def _priced(shape: IndexShape, sharing: Sharing, places: _Places) -> IndexOption:
     """Return an option with what it takes and costs."""
+    goal, offer = places.goal, places.offer
     ceiling = ceiling_of(shape)
     # What codes lose must not be lost a second time by cells.
     needed = min(goal.recall / max(ceiling.value, goal.recall), 0.999)
     wide = goal.tenants / goal.seen_by if sharing == "shared, filtered" else 1.0
-    probes = probes_for(shape, needed, wide)
-    machines, query, forecast_s = _served(shape, probes, sharing, goal, rates, offer)
+    probes = probes_for(shape, needed, wide, places.rule)
     memory = _memory(shape, sharing, goal)
+    fitting = [max(1, math.ceil(value / offer.memory_bytes)) for value in _ends(memory)]
+    # Tenants lie on machines whole; one index is cut into shards that all answer every query.
+    shards = 1 if sharing == "one per tenant" else fitting[0]
+    part = _part_of(shape, shards)
+    query = _query(part, probes, places.rates)
+    busy = [goal.queries_per_s * shards * took / _BUSY / offer.cores for took in _ends(query)]
+    counts = [max(held, math.ceil(load)) for held, load in zip(fitting, busy, strict=True)]
+    machines = Estimate(*map(float, counts))
     usd = _scaled(machines, offer.usd_per_hour * _HOURS_PER_MONTH)
-    stored = tier.usd_per_gb_month * memory.value / 1e9
-    usd = Estimate(usd.value + stored, usd.low + stored, usd.high + stored)
+    stored = places.tier.usd_per_gb_month * memory.value / 1e9
+    build = predict(part, min(round(probes.value), part.nlist), places.rates).build
+    builds = goal.tenants if sharing == "one per tenant" else shards
     return IndexOption(
         shape=shape,
         nprobe=round(probes.value),
         sharing=sharing,
         memory_bytes=memory,
-        build_s=_scaled(forecast_s, goal.tenants if sharing == "one per tenant" else 1),
+        build_s=_scaled(Estimate(build.value, build.low, build.high), builds),
         query_s=query,
         recall=ceiling,
         machines=machines,
-        usd_per_month=usd,
+        usd_per_month=Estimate(usd.value + stored, usd.low + stored, usd.high + stored),
     )
 
 
-def _served(
-    shape: IndexShape,
-    probes: Estimate,
-    sharing: Sharing,
-    goal: IndexGoal,
-    rates: SearchRates,
-    offer: MachineOffer,
-) -> tuple[Estimate, Estimate, Estimate]:
-    """Return machines, seconds of a query and seconds of one build."""
-    memory = _memory(shape, sharing, goal)
-    fitting = [max(1, math.ceil(value / offer.memory_bytes)) for value in _ends(memory)]
-    # Tenants lie on machines whole; one index is cut into shards that all answer every query.
-    shards = 1 if sharing == "one per tenant" else fitting[1]
-    part = _part_of(shape, sharing, shards, goal)
+def _query(part: IndexShape, probes: Estimate, rates: SearchRates) -> Estimate:
+    """Return the seconds of a query of one machine."""
     seconds = []
-    forecast = predict(part, min(round(probes.value), part.nlist), rates)
     for nprobe in _ends(probes):
         found = predict(part, max(1, min(round(nprobe), part.nlist)), rates).query
         seconds.append((found.value, found.low, found.high))
-    query = _combined(seconds)
-    asks = 1 if sharing == "one per tenant" else shards
-    busy = [goal.queries_per_s * asks * value / _BUSY / offer.cores for value in _ends(query)]
-    counts = [max(held, math.ceil(load)) for held, load in zip(fitting, busy, strict=True)]
-    build = forecast.build
-    scale = shape.num_vectors / part.num_vectors
-    return (
-        Estimate(counts[1], counts[0], counts[2]),
-        query,
-        Estimate(build.value * scale, build.low * scale, build.high * scale),
-    )
+    return _combined(seconds)
 
 
-def _part_of(shape: IndexShape, sharing: Sharing, shards: int, goal: IndexGoal) -> IndexShape:
-    """Return what one machine holds of an index; of listed tenants, what one tenant sees there."""
+def _part_of(shape: IndexShape, shards: int) -> IndexShape:
+    """Return what one machine holds of an index: some of the vectors, in as many cells."""
     count = max(1, shape.num_vectors // shards)
-    cells = 1 if shape.nlist == 1 else max(1, min(shape.nlist // shards, count))
-    del sharing, goal
-    return replace(shape, num_vectors=count, nlist=cells)
+    return replace(shape, num_vectors=count, nlist=max(1, min(shape.nlist, count)))
 
 
 def _combined(seconds: Sequence[tuple[float, float, float]]) -> Estimate:
     """Join doubt about cells with doubt about times, which are independent."""
-    low, middle, high = seconds
+    middle, low, high = seconds
     down = math.hypot(math.log(middle[0] / low[0]), math.log(middle[0] / middle[1]))
     up = math.hypot(math.log(high[0] / middle[0]), math.log(middle[2] / middle[0]))
     return Estimate(middle[0], middle[0] * math.exp(-down), middle[0] * math.exp(up))
@@ -365,7 +369,8 @@ def _memory(shape: IndexShape, sharing: Sharing, goal: IndexGoal) -> Estimate:
 
 
 def _ends(found: Estimate) -> tuple[float, float, float]:
-    return found.low, found.value, found.high
+    """Return the value and the ends of its interval."""
+    return found.value, found.low, found.high
 
 
 def _scaled(found: Estimate, factor: float) -> Estimate:

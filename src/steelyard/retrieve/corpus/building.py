@@ -343,8 +343,8 @@ class _Build:
             self.progress("index", min(done[0] / count, 1.0))
 
         known = KnownVectors(encoder, self.work / "staging", note)
-        same = old is not None and old.store.encoder is not None
-        if same and old and old.store.encoder.fingerprint == encoder.fingerprint:
+        before = old.store.encoder if old else None
+        if old and before and before.fingerprint == encoder.fingerprint:
             known.learn(old.store)
         return known
 

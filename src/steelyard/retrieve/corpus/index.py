@@ -74,9 +74,7 @@ class CorpusIndex:
         """Return the bytes of its files."""
         return sum(path.stat().st_size for path in self.folder.iterdir() if path.is_file())
 
-    def search(
-        self, query: str, k: int = 5, *, nprobe: int | None = None
-    ) -> list[CorpusAnswer]:
+    def search(self, query: str, k: int = 5, *, nprobe: int | None = None) -> list[CorpusAnswer]:
         """Return the best passages.
 
         Args:

@@ -1,7 +1,7 @@
 """Vectors of texts that were encoded before: by an earlier build, or by one that was killed."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -70,7 +70,10 @@ class KnownVectors:
         for shard in store.shards:
             shard.rows.settle()
             vectors = shard.rows.columns.get("vectors")
-            for number, row in zip(shard.rows.ids.tolist(), _listed(vectors), strict=False):
+            if vectors is None:
+                continue
+            whole = np.asarray(vectors, np.float32)
+            for number, row in zip(shard.rows.ids.tolist(), whole, strict=True):
                 self._rows[passage_mark(store.passages.raw(number))] = row
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -110,8 +113,3 @@ class KnownVectors:
         write_pack(self._folder / f"{self._number:05d}.pack", {"marks": marks, "rows": rows})
         self._number += 1
         self._fresh = {}
-
-
-def _listed(vectors: NDArray[np.float32] | None) -> Iterable[NDArray[np.float32]]:
-    """Return rows, none where an index keeps codes alone."""
-    return () if vectors is None else vectors

@@ -15,8 +15,8 @@ from steelyard.retrieve.datastore.shape import StoreShape
 from steelyard.retrieve.forecasts import BuildFigures, timed
 from steelyard.retrieve.text.encoder import LatentEncoder
 from steelyard.retrieve.text.lexical import BM25Index
-from steelyard.retrieve.tuning import recall_at
 from steelyard.retrieve.text.weighing import POOL, made_queries, weigh
+from steelyard.retrieve.tuning import recall_at
 
 __all__ = ["PilotSample", "forecast_corpus", "measure_corpus", "sample_passages"]
 
@@ -75,9 +75,7 @@ def sample_passages(
     if len(texts) < _LEAST or not read_bytes:
         return None
     scale = max(total / read_bytes, 1.0)
-    return PilotSample(
-        texts=texts[:_MOST], read_s=read_s, passages=len(texts) * scale, scale=scale
-    )
+    return PilotSample(texts=texts[:_MOST], read_s=read_s, passages=len(texts) * scale, scale=scale)
 
 
 def forecast_corpus(

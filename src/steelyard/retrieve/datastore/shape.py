@@ -94,9 +94,7 @@ class StoreShape:
         if self.vectors == "ivf" or count < 256:
             return IVFFlat(dim, nlist=cells, nprobe=nprobe, metric="ip")
         parts = max(n for n in range(1, min(_CODE_BYTES, dim) + 1) if dim % n == 0)
-        return IVFPQ(
-            dim, nlist=cells, parts=parts, nprobe=nprobe, metric="ip", rerank=_RERANK
-        )
+        return IVFPQ(dim, nlist=cells, parts=parts, nprobe=nprobe, metric="ip", rerank=_RERANK)
 
     def vector_key(self) -> list[Any]:
         """Return what the files of vectors depend on."""

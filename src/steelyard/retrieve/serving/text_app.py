@@ -1,4 +1,4 @@
-"""The HTTP face of an index of texts: searches by text, and vectors as OpenAI's API returns them."""
+"""The HTTP face of an index of texts: searches by text, vectors in the form of OpenAI's API."""
 
 import asyncio
 import base64

@@ -84,10 +84,12 @@ class Fusion:
             all_numbers.append(hits.ids[row][is_there])
             values = hits.distances[row][is_there].astype(np.float64)
             # By ranks both count alike, unless one of them is not to count at all.
-            share = float(0 < weight) if self.kind == "ranks" else weight
+            share = float(weight > 0) if self.kind == "ranks" else weight
             all_values.append(share * self._parts(values))
         numbers, places = np.unique(np.concatenate(all_numbers), return_inverse=True)
-        return numbers, np.bincount(places, np.concatenate(all_values), minlength=len(numbers))
+        sums = np.zeros(len(numbers))
+        np.add.at(sums, places, np.concatenate(all_values))
+        return numbers, sums
 
     def _parts(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return what each place of one ranking gives, the best first."""

@@ -55,7 +55,8 @@ def made_queries(
     """
     found: list[tuple[int, str, str]] = []
     for place in rng.permutation(len(texts)).tolist():
-        parts = [part for part in _SENTENCES.split(texts[place]) if part and part.strip()]
+        parts = _SENTENCES.split(str(texts[place]))
+        parts = [part for part in parts if part and part.strip()]
         long = [n for n, part in enumerate(parts) if len(part.split()) >= _LEAST_WORDS]
         if len(parts) < 2 or not long:
             continue
