@@ -26,6 +26,7 @@ from steelyard.data.governance import (
     noisy_aggregate,
 )
 from steelyard.data.pipeline import (
+    PCA,
     Bin,
     DateParts,
     Drop,
@@ -40,7 +41,6 @@ from steelyard.data.pipeline import (
     YeoJohnson,
 )
 from steelyard.data.pipeline.planning import plan_fit
-from steelyard.data.reduction import PCA
 from steelyard.data.sketch import HyperLogLog, KllQuantiles
 from steelyard.data.sketch.hashing import hash_integers
 from steelyard.data.table import CovarianceFold, DataTable, RowCountFold, folds

@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from steelyard.data.learning import BoostConfig, FitOptions, fit_table
-from steelyard.data.pipeline import Impute, Outliers, Pipeline, Scale
-from steelyard.data.reduction import PCA
+from steelyard.data.pipeline import PCA, Impute, Outliers, Pipeline, Scale
 from steelyard.data.table import DataTable, ProfileFold
 
 

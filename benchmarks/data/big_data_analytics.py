@@ -1,9 +1,9 @@
 """Boosted trees on tables larger than memory beside learners in memory, and what they take.
 
 1 compares AUC and time with scikit-learn's histogram trees, the same rows, rounds, leaves and rate,
-in turn in one run; LightGBM and XGBoost, in memory and from files, stand beside. 2 profiles, cleans,
-scales, reduces to 16 components and fits a table of ten times the budget in a process of its own,
-and watches its memory. The other checks are those of `_analytics_learners` and
+in turn in one run; LightGBM and XGBoost, in memory and from files, stand beside. 2 profiles,
+cleans, scales, reduces to 16 components and fits a table of ten times the budget in a process of
+its own, and watches its memory. The other checks are those of `_analytics_learners` and
 `_analytics_preparing`.
 """
 

@@ -6,11 +6,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.serve.conftest import Shuffled
 
+from steelyard.data.tiers.transfers import Tiers, Transfer
 from steelyard.errors import CapacityError, TraceError
 from steelyard.serve import Scheduler, SchedulerConfig, TraceRequest, make_request
 from steelyard.serve.driver import Driver
 from steelyard.serve.kv.tiers import TieredKV, make_store
-from steelyard.data.tiers.transfers import Tiers, Transfer
 from steelyard.serve.replay import drive_replay
 from steelyard.serve.running.runner import TorchRunner
 from steelyard.serve.simulate import ModelRunner, ModelTiers, VirtualClock, simulate

@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from steelyard.data.pipeline import (
+    PCA,
     Duplicates,
     FittedPipeline,
     Impute,
@@ -23,7 +24,6 @@ from steelyard.data.pipeline import (
 )
 from steelyard.data.pipeline.fitting import PipelineFitting
 from steelyard.data.pipeline.planning import plan_fit
-from steelyard.data.reduction import PCA
 from steelyard.data.table import DataTable
 from steelyard.data.table.splitting import split_stratified, split_time
 from steelyard.errors import CapacityError, ConfigError, DataError
@@ -101,7 +101,7 @@ def test_workers_batches_and_order_of_files_change_nothing(folder):
     small = Pipeline(STEPS).fit(table, memory="40MB")
     whole = Pipeline(STEPS).fit(table)
     for mine, other in zip(small.steps, whole.steps, strict=True):
-        for name in ("shifts", "factors", "components", "values", "low", "high"):
+        for name in ("shifts", "factors", "directions", "values", "low", "high"):
             if hasattr(mine, name):
                 assert np.allclose(getattr(mine, name), getattr(other, name), rtol=1e-9)
     turned = DataTable.scan(*[str(folder / f"{place}.csv") for place in (3, 1, 0, 2)])

@@ -14,6 +14,7 @@ from scipy import stats
 from tests.data.table.check_fold import check_fold
 
 from steelyard.data.pipeline import (
+    PCA,
     Bin,
     DateParts,
     Drop,
@@ -38,7 +39,6 @@ from steelyard.data.pipeline.hashing import WordRowsFold
 from steelyard.data.pipeline.neighbours import RowSampleFold
 from steelyard.data.pipeline.reshaping import golden_section, yeo_johnson
 from steelyard.data.pipeline.target_encoding import GroupSumsFold
-from steelyard.data.reduction import PCA
 from steelyard.data.table import DataTable
 from steelyard.data.table.fitting import ROW
 from steelyard.data.table.splitting import StratumFold

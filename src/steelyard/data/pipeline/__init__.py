@@ -1,5 +1,6 @@
 """Steps that prepare tables: fitted in one pass where they can be, applied to any table."""
 
+from steelyard.data.pipeline.components import PCA
 from steelyard.data.pipeline.dates import DateParts
 from steelyard.data.pipeline.duplicates import Duplicates, NearDuplicates
 from steelyard.data.pipeline.encoding import OneHot, Ordinal
@@ -16,6 +17,7 @@ from steelyard.data.pipeline.step import FittedStep, PipelineStep
 from steelyard.data.pipeline.target_encoding import TargetEncode
 
 __all__ = [
+    "PCA",
     "STEPS",
     "Bin",
     "DateParts",

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from steelyard.config import convert
+from steelyard.data.pipeline.components import PCA, ComponentColumns
 from steelyard.data.pipeline.dates import DateParts, SplitDates
 from steelyard.data.pipeline.duplicates import Duplicates, NearDuplicates, RepeatedRows
 from steelyard.data.pipeline.encoding import OneHot, OneHotColumns, Ordinal, OrdinalColumns
@@ -35,7 +36,6 @@ from steelyard.data.pipeline.reshaping import (
 from steelyard.data.pipeline.scaling import AffineColumns, Scale
 from steelyard.data.pipeline.selecting import Drop, DroppedColumns
 from steelyard.data.pipeline.target_encoding import TargetColumns, TargetEncode
-from steelyard.data.reduction.pca import PCA, FittedPCA
 from steelyard.errors import ConfigError
 
 __all__ = ["FITTED", "STEPS", "pipeline_of"]
@@ -86,7 +86,7 @@ FITTED: dict[str, type] = {
         RequiredColumns,
         RepeatedRows,
         DroppedColumns,
-        FittedPCA,
+        ComponentColumns,
     )
 }
 """Fitted steps by their names in files."""

@@ -1,5 +1,0 @@
-"""Fewer columns that keep what many say."""
-
-from steelyard.data.reduction.pca import PCA, FittedPCA
-
-__all__ = ["PCA", "FittedPCA"]
