@@ -330,7 +330,7 @@ def test_components_are_those_of_all_rows(numbers):
     frame = pl.DataFrame(dict(zip("abcd", rows.T, strict=True)))
     found, _, fitted = made(frame, PCA(size=2))
     _, spreads, axes = np.linalg.svd(rows - rows.mean(axis=0), full_matrices=False)
-    cosines = np.linalg.svd(axes[:2] @ fitted.steps[0].components.T)[1]
+    cosines = np.linalg.svd(axes[:2] @ fitted.steps[0].directions.T)[1]
     assert np.arccos(np.clip(cosines, -1, 1)).max() < 1e-3
     assert np.allclose(fitted.steps[0].variances, spreads[:2] ** 2 / 499)
     assert np.allclose(found["pc1"].to_numpy().var(ddof=1), spreads[0] ** 2 / 499)
