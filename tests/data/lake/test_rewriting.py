@@ -230,6 +230,8 @@ def test_an_exchange_that_stops_half_way_is_completed(tmp_path, monkeypatch, mov
         apply_plan(plan, dry_run=False)
     monkeypatch.undo()
     assert (lake / ".steelyard" / "exchange.json").exists()
+    # A writer that is killed leaves files of its own, whose names tell nothing.
+    (lake / ".steelyard" / "waiting" / "..half.tmp").write_bytes(b"half")
     apply_plan(plan, dry_run=False)
     (entry,) = rewritten_tables(lake)
     assert hashed(lake / entry.path) == before

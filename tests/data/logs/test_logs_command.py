@@ -1,6 +1,7 @@
 """`steelyard data logs`: what its verbs print and write."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -97,3 +98,15 @@ def test_bad_input_is_refused(jobs, capsys, words, message):
     given = [word.replace("{log}", str(jobs)) for word in words]
     assert code_of("logs", *given) == 2
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_recipe_says_how_logs_are_read_and_the_line_counts_before_it(jobs, tmp_path, capsys):
+    shipped = Path(__file__).parents[3] / "recipes" / "data-logs.toml"
+    usual = json.loads(told(capsys, "parse", jobs, "--json"))
+    assert json.loads(told(capsys, "parse", jobs, "--recipe", shipped, "--json")) == usual
+    recipe = tmp_path / "plain.toml"
+    recipe.write_text('format = ""\nseeds = ["a template that <*> knows"]\n')
+    plain = json.loads(told(capsys, "parse", jobs, "--recipe", recipe, "--json"))
+    assert plain != usual
+    recipe.write_text("workers = 0\n")
+    assert code_of("logs", "parse", jobs, "--recipe", recipe) == 2

@@ -99,3 +99,27 @@ def fails(item):
 def test_an_error_of_a_call_is_raised_as_it_is(address):
     with pytest.raises(ValueError, match="no 0"):
         list(stream_map(fails, range(3), workers=2, cluster=address))
+
+
+def test_templates_and_itemsets_of_a_cluster_are_those_of_one_process(address, tmp_path):
+    from steelyard.data.logs import LogTable, find_templates
+    from steelyard.data.mining import mine_table
+
+    for name in range(3):
+        lines = [f"job {place * name} ended after {place % 7} s" for place in range(200)]
+        (tmp_path / f"{name}.log").write_text("\n".join([*lines, "disk full"]) + "\n")
+    logs = LogTable.scan(str(tmp_path / "*.log"), format="")
+    here, there = (find_templates(logs, cluster=where)[0] for where in ("", address))
+    assert here.templates.texts == there.templates.texts
+    rng = np.random.default_rng(0)
+    baskets = [" ".join(map(str, np.unique(rng.zipf(1.5, 6) % 40))) for _ in range(900)]
+    for name in range(3):
+        path = tmp_path / "baskets" / f"{name}.dat"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("\n".join(baskets[300 * name : 300 * name + 300]) + "\n")
+    shopping = DataTable.scan(tmp_path / "baskets")
+    for how in ("son", "pfp"):
+        one, other = (
+            mine_table(shopping, 0.05, how=how, cluster=where)[0] for where in ("", address)
+        )
+        assert one.to_arrow().equals(other.to_arrow())

@@ -103,6 +103,8 @@ class MiningOptions:
             items.
         memory: bound on the memory of the result.
         workers: processes.
+        cluster: Ray address that parts are mined on, such as auto, with --partition; files and the
+            journal's folder must be found there too.
         journal: folder that keeps finished parts; after a kill the same line goes on there.
     """
 
@@ -112,6 +114,7 @@ class MiningOptions:
     partition: str = ""
     memory: str = "4 GB"
     workers: int = 1
+    cluster: str = ""
     journal: Path | None = None
 
     def check(self, columns: BasketOptions, support: float, top: int) -> None:
@@ -123,6 +126,8 @@ class MiningOptions:
             )
         if self.workers < 1:
             raise ConfigError(f"--workers is {self.workers}, but must be 1 or more")
+        if self.cluster and not self.partition:
+            raise ConfigError("--cluster mines parts", hint="give --partition son or pfp too")
         is_long = columns.transaction or columns.item
         if self.partition and (top or self.target != "frequent" or self.max_length or is_long):
             raise ConfigError(
@@ -144,6 +149,7 @@ class MiningOptions:
                 how=self.partition,
                 items=columns.items,
                 workers=self.workers,
+                cluster=self.cluster,
                 journal=self.journal,
                 done=lambda share: advance(share, ""),
             )

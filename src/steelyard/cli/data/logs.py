@@ -1,11 +1,13 @@
 """`steelyard data logs`: templates of log files, archives that are searched, sessions apart."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import cyclopts
 
 from steelyard.cli.output import Switch, print_json, print_report
+from steelyard.config import load
 from steelyard.errors import BackendError, ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -26,7 +28,9 @@ def parse(
     seeds: Path | None = None,
     templates: Path | None = None,
     out: Path | None = None,
-    workers: int = 1,
+    recipe: Path | None = None,
+    workers: int | None = None,
+    cluster: str | None = None,
     journal: Path | None = None,
     json: Switch = False,
     report: Path | None = None,
@@ -42,21 +46,31 @@ def parse(
         seeds: file of templates that are known, one a line, <*> where a variable stands.
         templates: file that keeps the templates; those that are in it already are grown.
         out: Parquet file for the lines: fields of the header, template and its parameters.
+        recipe: TOML file of format, known templates, processes and cluster, such as
+            recipes/data-logs.toml; what is given on the line counts before it.
         workers: processes that read parts of the logs; templates do not depend on it.
+        cluster: Ray address that the logs are read on, such as auto; files must be found there too.
         journal: folder that keeps finished parts; after a kill the same line goes on there.
         json: print JSON instead of tables.
         report: HTML file for the page, with the templates over time.
     """
     from steelyard.cli.data.log_pages import parse_page, parse_values
-    from steelyard.data.logs import TemplateSet, find_templates, write_parsed
+    from steelyard.data.logs import ParseSettings, TemplateSet, find_templates, write_parsed
 
-    if workers < 1:
+    if workers is not None and workers < 1:
         raise ConfigError(f"--workers is {workers}, but must be 1 or more")
+    asked = load(recipe, ParseSettings) if recipe else ParseSettings()
+    given = {"format": format, "workers": workers, "cluster": cluster}
+    asked = replace(asked, **{name: value for name, value in given.items() if value is not None})
     known = TemplateSet.load(templates) if templates and templates.exists() else None
-    texts = [*_lines_of(seeds), *(known.seeds if known else ())]
-    table = _scanned(sources, format)
+    table = _scanned(sources, asked.format)
     found, lines = find_templates(
-        table, seeds=texts, known=known.state if known else None, workers=workers, journal=journal
+        table,
+        seeds=[*asked.seeds, *_lines_of(seeds), *(known.seeds if known else ())],
+        known=known.state if known else None,
+        workers=asked.workers,
+        cluster=asked.cluster,
+        journal=journal,
     )
     parsed = write_parsed(table, found, lines, out)
     if templates:

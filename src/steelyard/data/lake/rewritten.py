@@ -136,6 +136,8 @@ def rewrite_tables(
         CapacityError: the disk is full; the table that was written then stays as it is.
     """
     done, refused, known = [], {}, _entries(folder)
+    if not dry_run:
+        _clear_waiting(folder)
     for count, item in enumerate(rewrites, 1):
         advance(count, item.table)
         if item.table in known and known[item.table].option == item.option:
@@ -145,6 +147,13 @@ def rewrite_tables(
         except DataError as error:
             refused[item.table] = str(error)
     return done, refused
+
+
+def _clear_waiting(folder: LakeFolder) -> None:
+    """Remove files that a killed process was writing; nothing of a lake lies among them."""
+    waiting = folder.folder / "waiting"
+    for path in waiting.iterdir() if waiting.is_dir() else ():
+        path.unlink()
 
 
 def _rewrite(

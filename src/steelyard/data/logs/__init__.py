@@ -12,7 +12,7 @@ from steelyard.data.logs.detectors import (
 from steelyard.data.logs.fold import FoldedTemplates, TemplateFold
 from steelyard.data.logs.formats import KNOWN_FORMATS, LogFormat, guess_format
 from steelyard.data.logs.mining import MinerOptions
-from steelyard.data.logs.parsing import ParsedLog, find_templates, write_parsed
+from steelyard.data.logs.parsing import ParsedLog, ParseSettings, find_templates, write_parsed
 from steelyard.data.logs.reading import LogTable
 from steelyard.data.logs.scoring import ParseScore, score_parse
 from steelyard.data.logs.sequences import NextEvent, NgramModel, SequenceDetector
@@ -38,6 +38,7 @@ __all__ = [
     "NextEvent",
     "NgramModel",
     "ParseScore",
+    "ParseSettings",
     "ParsedLog",
     "PcaDetector",
     "SequenceDetector",

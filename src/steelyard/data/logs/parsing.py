@@ -12,6 +12,7 @@ from steelyard.data.logs.counting import ShapeCounts
 from steelyard.data.logs.fold import FoldedTemplates, TemplateFold, with_content
 from steelyard.data.logs.reading import LogTable
 from steelyard.data.logs.templates import TemplateSet
+from steelyard.errors import require
 from steelyard.files import atomic_path
 
 if TYPE_CHECKING:
@@ -19,9 +20,30 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-__all__ = ["ParsedLog", "find_templates", "parsed_batches", "write_parsed"]
+__all__ = ["ParseSettings", "ParsedLog", "find_templates", "parsed_batches", "write_parsed"]
 
 _SLICES = 60
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParseSettings:
+    """How logs are read: what a recipe holds.
+
+    Attributes:
+        format: header of the lines, or the name of a known one; "" for none, None to look for it.
+        seeds: texts of templates that are known, <*> where a variable stands.
+        workers: processes that read parts of the logs.
+        cluster: address of a Ray cluster; empty for this machine.
+    """
+
+    format: str | None = None
+    seeds: tuple[str, ...] = ()
+    workers: int = 1
+    cluster: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse a number of processes below one."""
+        require(self, workers=(self.workers >= 1, "1 or more"))
 
 
 @dataclass(frozen=True)
@@ -52,6 +74,7 @@ def find_templates(
     seeds: "Sequence[str]" = (),
     known: ShapeCounts | None = None,
     workers: int = 1,
+    cluster: str = "",
     journal: Path | None = None,
 ) -> tuple[FoldedTemplates, int]:
     """Return the templates of a log, and its lines.
@@ -61,13 +84,14 @@ def find_templates(
         seeds: texts of templates that are known.
         known: an earlier state that the lines are added to.
         workers: processes; templates do not depend on their number.
+        cluster: address of a Ray cluster that the lines are read on; empty for this machine.
         journal: folder that keeps finished parts; a run that was killed goes on there.
 
     Returns:
         Templates with the lines that have something wrong, and all lines.
     """
     fold = TemplateFold(seeds=tuple(seeds), known=known)
-    folded = table.fold(fold, workers=workers, journal=journal)
+    folded = table.fold(fold, workers=workers, cluster=cluster, journal=journal)
     return folded.results[fold.name], folded.rows
 
 

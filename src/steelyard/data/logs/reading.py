@@ -213,12 +213,20 @@ class LogTable:
             for batch in self.read(partition, Quarantine()):
                 yield partition.path, batch
 
-    def fold(self, *folds: "Fold[Any]", workers: int = 1, journal: Path | None = None) -> "Folded":
+    def fold(
+        self,
+        *folds: "Fold[Any]",
+        workers: int = 1,
+        cluster: str = "",
+        journal: Path | None = None,
+    ) -> "Folded":
         """Compute several things in one pass; see `DataTable.fold`.
 
         Args:
             *folds: what to compute; names differ.
             workers: processes; 1 stays in this one.
+            cluster: address of a Ray cluster, whose nodes find the files under the same names;
+                empty for processes of this machine.
             journal: folder that keeps finished parts until all are.
 
         Returns:
@@ -226,7 +234,7 @@ class LogTable:
         """
         from steelyard.data.table.folding import run_folds
 
-        return run_folds(self, folds, workers=workers, journal=journal)
+        return run_folds(self, folds, workers=workers, cluster=cluster, journal=journal)
 
     @property
     def num_bytes(self) -> int:

@@ -112,7 +112,9 @@ def mine_table(
     with tempfile.TemporaryDirectory() if journal is None else nullcontext(str(journal)) as name:
         folder = Path(name)
         with exclusive(folder, wait_s=0.0):
-            counted = chosen.fold(ItemCounts(column), workers=workers, journal=folder / "items")
+            counted = chosen.fold(
+                ItemCounts(column), workers=workers, cluster=cluster, journal=folder / "items"
+            )
             job = _job(chosen, column, counted.results, min_support, folder)
             done(0.1)
             mined = _son if how == "son" else _pfp
