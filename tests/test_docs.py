@@ -55,6 +55,7 @@ def test_the_pages_build_strictly(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # a minute alone; many on a machine that works for others too
 def test_the_site_with_its_reference_builds_strictly(tmp_path):
     build_strictly(tmp_path, ROOT / "mkdocs.yml")
 
