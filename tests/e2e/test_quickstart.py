@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
+from steelyard.cli.main import main
 from steelyard.cli.models import find_model, model_folder
 from steelyard.runs.report import Checks, Report
 from steelyard.runs.store import RunStore
@@ -215,13 +216,16 @@ def test_a_full_disk_ends_with_one_line_and_no_half_written_file(tmp_path):
         (b" ".join(b"word%d" % number for number in range(900)), "too little"),
     ],
 )
-def test_unusable_text_is_refused(tmp_path, content, words):
+def test_unusable_text_is_refused(tmp_path, monkeypatch, capsys, content, words):
     text = tmp_path / "text.txt"
     text.write_bytes(content)
-    done = run(calibrated_home(tmp_path), tmp_path / "out", "--text", str(text))
-    assert done.returncode == 2, done.stderr
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
+    monkeypatch.setenv("STEELYARD_HOME", str(calibrated_home(tmp_path)))
+    with pytest.raises(SystemExit) as caught:
+        main(["quickstart", "--text", str(text), "--out", str(tmp_path / "out")])
+    said = capsys.readouterr().err
+    assert caught.value.code == 2, said
+    assert words in said
+    assert "Traceback" not in said
 
 
 def calibrated_home(folder: Path) -> Path:

@@ -90,14 +90,14 @@ def test_products_equal_those_of_the_dequantized_weights(library, options):
 @pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
 def test_products_of_a_row_are_the_same_bits_in_any_batch(library, options):
     generator = torch.Generator().manual_seed(0)
+    teams = Team(library, 1), Team(library, 2)
     for outputs, inputs in SHAPES:
         weight = torch.randn(outputs, inputs, generator=generator)
         packed = PackedWeight(library, weight, torch.ones(outputs), **options)
         rows = torch.randn(200, inputs, generator=generator)
-        whole = multiply(library, Team(library, 2), packed, rows)[:, :outputs]
+        whole = multiply(library, teams[1], packed, rows)[:, :outputs]
         for count in (1, 2, 3, 4, 5, 7, 9, 13, 17, 21, 25, 50):
-            team = Team(library, 1 + count % 2)
-            found = multiply(library, team, packed, rows[:count])[:, :outputs]
+            found = multiply(library, teams[count % 2], packed, rows[:count])[:, :outputs]
             assert torch.equal(found, whole[:count])
 
 

@@ -114,7 +114,7 @@ def run_both(groups, trace, ids=(), priority=None, windows=()):
     return compiled, jobs, [replica for group in fleet for replica in group]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(FLEETS, st.integers(0, 10_000), st.sampled_from([3.0, 30.0, 300.0]), st.booleans())
 def test_compiled_loop_equals_schedulers_step_for_step(groups, seed, rate, comes_and_goes):
     trace = made_trace(seed, rate)
