@@ -40,7 +40,7 @@ def tenant_steps(
     nprobe: int,
     nodes: int,
     is_l2: bool,
-    searched: tuple[Any, ...],
+    searched: tuple[Any, Any, Any, Any, Any, Any, Any, Any],
 ) -> Iterator[Hits]:
     """Yield the nearest so far after some numbers of compared vectors, and at the end.
 

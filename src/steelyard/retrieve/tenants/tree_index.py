@@ -91,7 +91,7 @@ class ClusterTreeIndex:
         self._tenants: dict[str, int] = {}
         self._found = ConditionLists()
         self._lock = threading.RLock()
-        self._room = np.empty(0, np.float32), np.empty((0, 5), np.int64)
+        self._room: tuple[Any, Any] = np.empty(0, np.float32), np.empty((0, 5), np.int64)
         self._spread = np.empty(0, np.float32)
 
     def __len__(self) -> int:
@@ -296,14 +296,14 @@ class ClusterTreeIndex:
             stats=SearchStats(scanned=int(scanned), probed=int(expanded)),
         )
 
-    def _scanned(self, probes: int) -> tuple[Any, ...]:
+    def _scanned(self, probes: int) -> tuple[Any, Any, Any, Any]:
         """Return what a scan takes before the lists."""
         tree = self.tree
         assert tree is not None
         parts = (tree.centers, tree.first_child, tree.num_children, tree.last_leaf, self._spread)
         return min(self.shortlist, probes), np.float32(_BOOST), self.metric == "l2", parts
 
-    def _rows_of_scan(self) -> tuple[Any, ...]:
+    def _rows_of_scan(self) -> tuple[Any, Any, Any]:
         """Return what a scan takes behind the lists."""
         return self.rows.vectors, self.rows.leaves, self.rows.numbers
 
