@@ -15,7 +15,6 @@ from benchmarks.common import Check
 from benchmarks.retrieve._rerank_latency import PLAYED, cold_checks, latency_checks, planner_checks
 from benchmarks.retrieve._rerank_memory import memory_checks
 from benchmarks.retrieve._rerank_quality import quality_checks
-from benchmarks.retrieve._token_peer import peer_checks
 from benchmarks.retrieve._token_world import TokenWorld, kept_folder, token_world
 
 from steelyard.retrieve.multivector import PrefetchedReranker, ThrottledReader
@@ -48,7 +47,7 @@ def run(quick: bool) -> list[Check]:
         checks += cold_checks(world, quick)
         checks += quality_checks(folder, quick)
         checks.append(Check("6 memory of the build over 256 MiB", peak, 1.0, "lower"))
-        return checks if quick else [*checks, *peer_checks(folder)]
+        return checks
 
 
 def equality_checks(world: TokenWorld, count: int) -> list[Check]:

@@ -129,7 +129,7 @@ def _opened_direct(path: Path, align: int) -> tuple[int, str]:
         return -1, f"O_DIRECT is refused ({error.strerror})"
     try:
         # Some file systems open the file and refuse the first read, or reads of small blocks.
-        os.preadv(handle, [memoryview(aligned_bytes(align))], 0)
+        os.preadv(handle, [mmap.mmap(-1, align)], 0)
     except OSError as error:
         os.close(handle)
         return -1, f"direct reads of {align} bytes are refused ({error.strerror})"

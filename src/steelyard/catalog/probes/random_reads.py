@@ -23,7 +23,7 @@ def random_read_rates(
 ) -> tuple[RandomReads, ...]:
     """Read random blocks of a temporary file in `folder`, which is removed again.
 
-    The file is 64 MiB when quick, else 256 MiB, and at most a twentieth of the free space. Threads
+    The file is 32 MiB when quick, else 256 MiB, and at most a twentieth of the free space. Threads
     without Python's lock keep as many reads under way as the depth says.
 
     Args:
@@ -35,7 +35,7 @@ def random_read_rates(
         A rate for each depth; none where the folder cannot be written, or only through the page
         cache, whose rates say nothing of the disk.
     """
-    wanted = (64 if quick else 256) * 2**20
+    wanted = (32 if quick else 256) * 2**20
     chunks = min(wanted, shutil.disk_usage(folder).free // 20) // _CHUNK_BYTES
     if not chunks or not os.access(folder, os.W_OK):
         return ()
@@ -63,7 +63,7 @@ def _rate(source: DirectFile, blocks: int, depth: int, quick: bool, clock: Clock
     buffers = [aligned_bytes(PAGE_BYTES) for _ in range(depth)]
     seconds: list[float] = []
     with ThreadPoolExecutor(depth, thread_name_prefix="probe") as threads:
-        for turn in range(4):
+        for turn in range(3 if quick else 4):
             offsets = rng.integers(0, blocks, count) * PAGE_BYTES
 
             def work(offsets: np.ndarray = offsets) -> None:

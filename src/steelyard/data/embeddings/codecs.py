@@ -1,6 +1,6 @@
 """What is kept of a vector: single or half precision, or bytes with a scale."""
 
-from typing import ClassVar, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,10 @@ RowKind = Literal["fp32", "fp16", "int8"]
 class RowCodec(Protocol):
     """Vectors into bytes of one length and back."""
 
-    number: ClassVar[int]
-    """Which of the kernels' ways to decode it takes."""
+    @property
+    def number(self) -> int:
+        """Which of the kernels' ways to decode it takes."""
+        ...
 
     @property
     def row_bytes(self) -> int:

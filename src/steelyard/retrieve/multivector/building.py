@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.append_log import AppendLog
-from steelyard.data.pack import write_pack
+from steelyard.data.pack import Pack, write_pack
 from steelyard.errors import ConfigError, DataError
 from steelyard.files import disk_full_told, exclusive, read_json, replace_folder, write_json
 from steelyard.retrieve.multivector.codecs import (
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 MANIFEST, TABLE, RECORDS = "manifest.json", "table.pack", "records.bin"
-_SETTINGS, _PROGRESS, _CODEC = "settings.json", "progress.log", "codec.npz"
+_SETTINGS, _PROGRESS, _CODEC = "settings.json", "progress.log", "codec.pack"
 _VERSION = 1
 _SAMPLE_TOKENS, _SAMPLE_DOCUMENTS = 32_768, 4096
 
@@ -123,8 +123,7 @@ def _begin(
     if options.dtype == "pq":
         sample = np.concatenate([np.asarray(item[2], np.float32) for item in head])
         codec: TokenCodec = ResidualTokens.trained(sample[:_SAMPLE_TOKENS], seed=options.seed)
-        with (folder / _CODEC).open("wb") as file:
-            np.savez(file, **learned_of(codec))
+        write_pack(folder / _CODEC, learned_of(codec))
     else:
         codec = token_codec(options.dtype, dim)
     layout = RecordLayout(
@@ -147,8 +146,9 @@ def _begun(folder: Path, options: BuildOptions) -> tuple[RecordLayout, TokenCode
         return None
     layout, learned = RecordLayout(**kept["layout"]), None
     if options.dtype == "pq":
-        with np.load(folder / _CODEC, allow_pickle=False) as arrays:
-            learned = {name: arrays[name] for name in arrays.files}
+        learned = {
+            name: np.array(values) for name, values in Pack.open(folder / _CODEC).sections().items()
+        }
     return layout, token_codec(options.dtype, layout.token_dim, learned)
 
 

@@ -86,13 +86,13 @@ class ResidualTokens:
         """Bytes of a token."""
         return 2 + self.quantizer.parts
 
-    def encode(self, tokens: Floats) -> Codes:
+    def encode(self, rows: Floats) -> Codes:
         """Return numbers of centers and codes of what is left."""
-        found = np.empty((len(tokens), self.row_bytes), np.uint8)
-        if len(tokens):
-            labels = nearest(tokens, self.coarse)[0]
+        found = np.empty((len(rows), self.row_bytes), np.uint8)
+        if len(rows):
+            labels = nearest(rows, self.coarse)[0]
             found[:, :2] = labels.astype("<u2")[:, None].view(np.uint8)
-            found[:, 2:] = self.quantizer.encode(tokens - self.coarse[labels])
+            found[:, 2:] = self.quantizer.encode(rows - self.coarse[labels])
         return found
 
     def decode(self, codes: Codes) -> Floats:

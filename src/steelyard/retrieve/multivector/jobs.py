@@ -1,5 +1,6 @@
 """What is to be scored: queries, the documents they want, and where the scores go."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -34,7 +35,7 @@ class AskedTexts:
 
     @classmethod
     def of(
-        cls, texts: NDArray[np.generic], tokens: list[NDArray[np.generic]], store: MultiVectorStore
+        cls, texts: NDArray[Any], tokens: Sequence[NDArray[Any]], store: MultiVectorStore
     ) -> Self:
         """Arrange queries.
 
@@ -162,7 +163,7 @@ class ScoreJob:
         """Documents whose bytes are not whole, or could not be read."""
         return int(((self.states == DAMAGED) | (self.states == UNREAD)).sum())
 
-    def arrays(self) -> tuple[tuple[Any, ...], ...]:
+    def arrays(self) -> tuple[Any, Any, Any, Any]:
         """Return documents, layout, queries and pairs as kernels take them."""
         return (
             (self.offsets, self.sizes, self.numbers, self.states),

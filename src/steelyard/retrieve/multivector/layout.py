@@ -126,7 +126,9 @@ class RecordLayout:
         place, flags, number = 0, GOES_ON, -1
         text = np.empty(0, np.float16)
         while flags & GOES_ON:
-            checksum, tokens, flags, number = _HEAD.unpack(raw[place : place + HEAD_BYTES])
+            checksum, tokens, flags, number = _HEAD.unpack(
+                raw[place : place + HEAD_BYTES].tobytes()
+            )
             size = self.blocks_for(tokens) * self.block_bytes
             part = raw[place : place + size]
             words = part.view("<u8")

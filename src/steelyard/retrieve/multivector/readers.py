@@ -231,7 +231,7 @@ class ThreadedReader:
         step: int,
         store: MultiVectorStore,
         columns: int,
-        arrays: tuple[tuple[Any, ...], ...],
+        arrays: tuple[Any, Any, Any, Any],
         first: int,
     ) -> None:
         """Read and score every `step`-th document; buffers belong to places, not threads."""

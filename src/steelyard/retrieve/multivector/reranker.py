@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Self
@@ -115,8 +116,8 @@ class PrefetchedReranker:
 
     def search(
         self,
-        texts: NDArray[np.generic],
-        tokens: list[NDArray[np.generic]],
+        texts: NDArray[Any],
+        tokens: Sequence[NDArray[Any]],
         k: int = 10,
         *,
         tenant: str = "",

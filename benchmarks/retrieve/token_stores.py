@@ -1,0 +1,19 @@
+"""Stores of token vectors beside fast-plaid: memory to build and search, on the same documents.
+
+The largest of a few made collections that fast-plaid completes with 8 GiB is compared; fast-plaid
+runs from an environment of its own.
+"""
+
+import tempfile
+from pathlib import Path
+
+from benchmarks.common import Check
+from benchmarks.retrieve._token_peer import peer_checks
+
+PAPER = ["48-espn"]
+
+
+def run(quick: bool) -> list[Check]:
+    """Build both and search."""
+    with tempfile.TemporaryDirectory() as name:
+        return peer_checks(Path(name), (2000,) if quick else (10_000, 25_000, 50_000, 100_000))
