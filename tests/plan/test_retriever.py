@@ -35,7 +35,7 @@ GAP = StudentGap(scale=0.01, exponent=0.3, factor=1.5)
 
 
 def _load(**fields: float) -> RetrieverLoad:
-    return RetrieverLoad(**({"documents": 10**6, "queries_per_s": 50.0, "p95_s": 0.02} | fields))
+    return RetrieverLoad(documents=10**6, **({"queries_per_s": 50.0, "p95_s": 0.02} | fields))
 
 
 def _plan(load: RetrieverLoad, gap: StudentGap | None = GAP):

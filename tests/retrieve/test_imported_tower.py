@@ -16,7 +16,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
 from steelyard.errors import ConfigError, DataError
-from steelyard.retrieve.towers import import_sentence_transformer, load_encoder
+from steelyard.retrieve.towers import TowerEncoder, import_sentence_transformer, load_encoder
 
 WIDTH, HEADS, INNER, LAYERS = 16, 4, 24, 2
 TEXTS = ["alpha beta gamma", "beta", "gamma gamma delta alpha beta unknown"]
@@ -140,6 +140,7 @@ def test_vectors_are_those_of_the_formulas(folder: Path, pooling: str) -> None:
         config = {"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}
         (folder / "1_Pooling" / "config.json").write_text(json.dumps(config))
     encoder = load_encoder(folder)
+    assert isinstance(encoder, TowerEncoder)
     # Six tokens at most, the end of the text among them.
     ids = [[2, 4, 5, 6, 3], [2, 5, 3], [2, 6, 6, 7, 4, 3]]
     assert encoder.tokens(TEXTS) == ids

@@ -1,6 +1,7 @@
 """Stages around the training of towers: pairs, students, refinement, folders, files of vectors."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -227,11 +228,11 @@ def test_files_of_vectors_go_on_after_a_kill_and_name_their_encoder(
     class Dying:
         dim, fingerprint, calls = encoder.dim, encoder.fingerprint, 0
 
-        def encode(self, asked: list[str]) -> np.ndarray:
+        def encode(self, texts: Sequence[str]) -> np.ndarray:
             self.calls += 1
             if self.calls == 3:
                 raise KeyboardInterrupt
-            return encoder.encode(asked)
+            return encoder.encode(texts)
 
     with pytest.raises(KeyboardInterrupt):
         encode_file(Dying(), texts, path)
