@@ -1,7 +1,7 @@
 """An index that tenants share over HTTP: a key sees its tenant's vectors and nothing else."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import httpx
@@ -29,7 +29,7 @@ def store(tmp_path: Path) -> Iterator[TenantStore]:
 
 
 def _ask(
-    store: TenantStore, *asked: tuple[str, str, dict[str, object]], keys: object = KEYS
+    store: TenantStore, *asked: tuple[str, str, Mapping[str, object]], keys: object = KEYS
 ) -> list[httpx.Response]:
     async def run() -> list[httpx.Response]:
         app = make_tenant_app(store, keys=keys)  # pyright: ignore[reportArgumentType]
