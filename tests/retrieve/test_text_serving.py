@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+from collections.abc import Mapping
 from pathlib import Path
 
 import httpx
@@ -30,7 +31,7 @@ def places(tmp_path: Path) -> tuple[Path, Path]:
     return folder, tmp_path / "index"
 
 
-def _ask(service: TextService, *asked: tuple[str, dict[str, object]], **options: object) -> list:
+def _ask(service: TextService, *asked: tuple[str, Mapping[str, object]], **options: object) -> list:
     async def run() -> list[httpx.Response]:
         app = make_text_app(service, **options)  # pyright: ignore[reportArgumentType]
         transport = httpx.ASGITransport(app=app)

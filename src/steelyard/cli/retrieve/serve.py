@@ -29,7 +29,7 @@ _Indexes = Annotated[
     Path,
     cyclopts.Parameter(
         help="Files that `steelyard retrieve build` wrote, one per shard; or the folder of one "
-        "index of texts."
+        "index of texts, or of one that tenants share."
     ),
 ]
 """The help of arguments that may be many stands here: it is not read from a docstring."""
@@ -54,7 +54,8 @@ def serve(
 
     Args:
         *indexes: files that `steelyard retrieve build` wrote, one per shard; or the folder of one
-            index of texts, which is opened anew when it is built anew.
+            index of texts, which is opened anew when it is built anew; or the folder of an index
+            that tenants share, where the name of a key in --api-key-file is a tenant, or admin.
         host: address to listen on; other machines reach it only where it is not this machine's own.
         port: port to listen on; 0 for a free one.
         api_key_env: environment variable with keys, separated by commas, one of which is asked for.
@@ -76,8 +77,10 @@ def serve(
         import uvicorn  # noqa: F401
 
         from steelyard.retrieve.serving.app import make_app
+        from steelyard.retrieve.serving.tenant_app import make_tenant_app
         from steelyard.retrieve.serving.text_app import make_text_app
         from steelyard.retrieve.serving.text_service import TextService
+        from steelyard.retrieve.tenants.store import is_tenant_store, writing_store
     except ImportError as error:
         raise BackendError(
             f"serving needs {error.name}", hint="pip install 'steelyard[retrieve]'"
@@ -93,6 +96,12 @@ def serve(
         app = make_text_app(found, keys=keys)
         told = f"{len(found):,} passages"
         _run(app, host, port, told, "/search /v1/embeddings /v1/models /health /metrics")
+        return
+    if is_tenant_store(indexes[0]) and len(indexes) == 1:
+        with writing_store(indexes[0]) as store:
+            app = make_tenant_app(store, keys=keys)
+            told = f"{len(store.index):,} vectors of {store.index.dim} numbers to tenants"
+            _run(app, host, port, told, "/search /add /grant /revoke /audit /health /metrics")
         return
     with _service(indexes, read_only=read_only) as service:
         app = make_app(service, keys=keys, is_watched=not no_watch)

@@ -20,7 +20,7 @@ from steelyard.retrieve.serving.service import SearchService
 from steelyard.retrieve.serving.shards import ShardDownError
 from steelyard.retrieve.serving.watch import RecallWatch
 
-__all__ = ["guard_app", "make_app"]
+__all__ = ["Row", "VectorId", "guard_app", "make_app", "rows_of"]
 
 _MOST_QUERIES, _MOST_NEIGHBOURS, _MOST_ADDED = 256, 10_000, 16_384
 _OPEN = ("/health", "/metrics", "/docs", "/openapi.json")
@@ -95,7 +95,7 @@ def _add_work(app: FastAPI, service: SearchService, made: Mapping[str, SearchQue
     @app.post("/search")
     async def search(body: SearchBody) -> dict[str, Any]:
         """Return the nearest vectors of each query."""
-        queries = checked_vectors(_rows(body.queries), service.dim, what="queries")
+        queries = checked_vectors(rows_of(body.queries), service.dim, what="queries")
         found = await made["queue"].search(queries, body.k, nprobe=body.nprobe, strict=body.strict)
         return {
             "ids": found.hits.ids.tolist(),
@@ -111,7 +111,7 @@ def _add_work(app: FastAPI, service: SearchService, made: Mapping[str, SearchQue
     async def add(body: AddBody) -> dict[str, Any]:
         """Add vectors; they are found and kept when this is answered."""
         ids = None if body.ids is None else np.array(body.ids, np.int64)
-        rows = _rows(body.vectors)
+        rows = rows_of(body.vectors)
         numbers = await made["queue"].change(lambda: service.add(rows, ids))
         assert isinstance(numbers, np.ndarray)
         return {"ids": numbers.tolist()}
@@ -211,8 +211,18 @@ def _error(status: int, message: str, hint: str) -> Response:
     return JSONResponse({"error": {"message": message, "hint": hint}}, status, headers=headers)
 
 
-def _rows(values: list[Row]) -> np.ndarray:
-    """Return rows of numbers."""
+def rows_of(values: list[Row]) -> np.ndarray:
+    """Return rows of numbers.
+
+    Args:
+        values: rows of one length.
+
+    Returns:
+        float32 [N, D].
+
+    Raises:
+        DataError: the rows differ in length.
+    """
     widths = {len(row) for row in values}
     if len(widths) > 1:
         raise DataError(f"rows have {min(widths)} to {max(widths)} numbers, all need as many")

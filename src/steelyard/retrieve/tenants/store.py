@@ -16,7 +16,13 @@ from steelyard.retrieve.tenants.files import read_tree_index, write_tree_index
 from steelyard.retrieve.tenants.records import Kind, TenantChange, encode_change, read_changes
 from steelyard.retrieve.tenants.tree_index import ClusterTreeIndex
 
-__all__ = ["TenantStore", "create_store", "open_tenant_index", "writing_store"]
+__all__ = [
+    "TenantStore",
+    "create_store",
+    "is_tenant_store",
+    "open_tenant_index",
+    "writing_store",
+]
 
 SNAPSHOT, LOG = "snapshot.index", "changes.log"
 _SNAPSHOT_BYTES = 64 << 20
@@ -179,6 +185,11 @@ def writing_store(
             yield store
         finally:
             store.close()
+
+
+def is_tenant_store(folder: Path) -> bool:
+    """Whether a folder holds an index that tenants share."""
+    return (folder / SNAPSHOT).is_file()
 
 
 def open_tenant_index(folder: Path) -> ClusterTreeIndex:
