@@ -40,7 +40,7 @@ def sets(path):
     x, y = datasets.load_breast_cancer(return_X_y=True)
     found["breast cancer"] = mixed(x[y == 1], x[y == 0], 20, 0)
     x, y = datasets.load_wine(return_X_y=True)
-    found["wine"] = mixed(x[y != 0], x[y == 0], 8, 1)
+    found["wine"] = mixed(x[y != 0], x[y == 0], 20, 1)
     x, y = datasets.load_digits(return_X_y=True)
     found["digits 4 among 0"] = mixed(x[y == 0], x[y == 4], 10, 2)
     found["digits 1 among 7"] = mixed(x[y == 7], x[y == 1], 10, 3)

@@ -20,6 +20,7 @@ from steelyard.data.learning import (
     auc,
     fit_table,
 )
+from steelyard.data.learning.bins import FeatureBins
 from steelyard.data.learning.kernels import best_splits, fill_histograms, part_rows
 from steelyard.data.learning.packing import BLOCK, PackScale, pack_rows, pack_slopes
 from steelyard.data.learning.trees import Grower
@@ -135,6 +136,21 @@ def test_trees_do_not_depend_on_threads() -> None:
     for name in ("features", "splits", "children", "values"):
         assert np.array_equal(getattr(found[0], name), getattr(found[1], name))
     assert found[0].features[0] == 3
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 1000), st.integers(0, 253))
+def test_codes_are_those_of_a_plain_search(seed: int, count: int) -> None:
+    rng = np.random.default_rng(seed)
+    cuts = np.unique(rng.integers(-50, 50, count) / 4)
+    values = np.concatenate([rng.normal(size=50) * 9, cuts, [np.nan, np.inf, -np.inf, 1e308]])
+    none = np.empty(0, np.uint64), np.empty(0, np.uint8)
+    bins = FeatureBins(name="x", cuts=cuts, hashes=none[0], codes=none[1])
+    import pyarrow as pa
+
+    found = bins.encode(pa.record_batch({"x": values}))
+    slow = np.searchsorted(cuts, values, side="left") + 1
+    assert np.array_equal(found, np.where(np.isnan(values), 0, slow))
 
 
 @settings(max_examples=30, deadline=None)

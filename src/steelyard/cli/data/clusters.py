@@ -161,14 +161,19 @@ def _values(found: "ClusteredTable") -> dict[str, Any]:
     return {
         "rows": len(found.labels),
         "sizes": found.sizes.tolist(),
-        "silhouette": found.silhouette,
-        "davies_bouldin": found.davies_bouldin,
+        "silhouette": _known(found.silhouette),
+        "davies_bouldin": _known(found.davies_bouldin),
         "facts": found.facts,
         "columns": found.columns,
-        "middles": [[None if np.isnan(v) else v for v in row] for row in found.middles.tolist()],
+        "middles": [[_known(value) for value in row] for row in found.middles.tolist()],
         "spreads": found.spreads.tolist(),
         "warnings": found.warnings,
     }
+
+
+def _known(value: float) -> float | None:
+    """Return a number, None where there is none."""
+    return None if np.isnan(value) else value
 
 
 def reduce(

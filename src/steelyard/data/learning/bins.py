@@ -28,20 +28,26 @@ _LEVELS = 1021
 def _place(values: np.ndarray, cuts: np.ndarray, out: np.ndarray) -> None:
     """Write one more than the number of cuts below each value, 0 for NaN.
 
-    Halves are chosen without a branch, which could not be foreseen: half a dozen times as fast as a
+    Eight halvings without a loop or a branch, which could not be foreseen: six times as fast as a
     search that branches.
+
+    Args:
+        values: [N].
+        cuts: ascending, with infinity behind them up to 256.
+        out: uint8 [N].
     """
+    one = np.uint64(1)
     for row in range(len(values)):
         value = values[row]
-        first, size = 0, len(cuts)
-        while size > 1:
-            half = size >> 1
-            first += half * (cuts[first + half - 1] < value)
-            size -= half
-        found = 1 + first
-        if len(cuts):
-            found += cuts[first] < value
-        out[row] = MISSING if np.isnan(value) else found
+        at = np.uint64(128) * np.uint64(cuts[np.uint64(127)] < value)
+        at += np.uint64(64) * np.uint64(cuts[at + np.uint64(63)] < value)
+        at += np.uint64(32) * np.uint64(cuts[at + np.uint64(31)] < value)
+        at += np.uint64(16) * np.uint64(cuts[at + np.uint64(15)] < value)
+        at += np.uint64(8) * np.uint64(cuts[at + np.uint64(7)] < value)
+        at += np.uint64(4) * np.uint64(cuts[at + np.uint64(3)] < value)
+        at += np.uint64(2) * np.uint64(cuts[at + one] < value)
+        at += np.uint64(cuts[at] < value)
+        out[row] = 0 if np.isnan(value) else at + one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +82,9 @@ class FeatureBins:
         if not self.is_text:
             values = columns.numbers(place)
             found = np.empty(len(values), np.uint8)
-            _place(np.ascontiguousarray(values), self.cuts, found)
+            cuts = np.full(256, np.inf)
+            cuts[: len(self.cuts)] = self.cuts
+            _place(np.ascontiguousarray(values), cuts, found)
             return found
         hashes = columns.hashes(place)
         other = np.uint8(len(self.hashes) + 1)

@@ -144,8 +144,8 @@ def boost(
         target: what is predicted.
         config: how.
         begun: what an earlier call had when it ended; its rounds are not fitted again.
-        folder: where what is kept for each row lies in mapped files, 24 bytes a row; in memory when
-            None.
+        folder: where what is kept for each row lies in mapped files, 24 bytes a row; in memory,
+            with a copy of the codes, when None.
         done: is told the trees after each round.
 
     Returns:
@@ -157,7 +157,7 @@ def boost(
     Source: Friedman 2001; Ke et al. 2017 (LightGBM), algorithm 1; Chen and Guestrin 2016
         (arXiv 1603.02754).
     """
-    run = _Boosting(store, num_codes, target, config, begun, RowRoom(folder))
+    run = _Boosting(store, num_codes, target, config, begun, folder)
     try:
         while not run.is_over:
             run.round()
@@ -177,10 +177,10 @@ class _Boosting:
         target: TargetColumn,
         config: BoostConfig,
         begun: Boosted | None,
-        room: RowRoom,
+        folder: Path | None,
     ) -> None:
         self.store, self.target, self.config = store, target, config
-        width, count = target.width, len(store.targets)
+        width, count, room = target.width, len(store.targets), RowRoom(folder)
         self.held = np.flatnonzero(store.is_held).astype(np.int32)
         num_rows = count - len(self.held)
         start = start_scores(store.targets, store.is_held, target)
@@ -190,8 +190,9 @@ class _Boosting:
         self._spare = room.array("spare", np.uint32, num_rows)
         threads = config.threads
         self.pool = ThreadPoolExecutor(threads) if threads > 1 else None
-        # A plain array keeps the file mapped, and its parts are cheaper to cut.
-        self.codes = np.asarray(store.codes)
+        # A copy lies in large pages, and codes of rows that are far apart come much sooner; a plain
+        # array of a file keeps that mapped, and its parts are cheaper to cut.
+        self.codes = np.array(store.codes) if folder is None else np.asarray(store.codes)
         self.grower = Grower(self.codes, num_codes, config.limits, self.pool, threads)
         packed = room.array("packed", np.int64, count)
         self.gradients = PackedGradients(target, store.targets, packed, self.pool)

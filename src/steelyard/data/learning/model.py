@@ -149,6 +149,11 @@ class TableModel:
             own = {short: sections[name] for short, name in parts if short != name}
         else:
             raise DataError(f"{path} is of version {about['version']}, this reads 1 to {_VERSION}")
+        if about["learner"] not in _FITTED or about["needs"] not in INPUTS:
+            raise DataError(
+                f"{path} holds the learner {about['learner']!r} on {about['needs']!r}",
+                hint=f"this reads {', '.join(_FITTED)}",
+            )
         return cls(
             inputs=INPUTS[about["needs"]].restored(about, sections),
             target=TargetColumn.of(about["target"]),
