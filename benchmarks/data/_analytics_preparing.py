@@ -12,6 +12,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -40,10 +41,10 @@ from steelyard.data.pipeline import (
     YeoJohnson,
 )
 from steelyard.data.pipeline.planning import plan_fit
-from steelyard.data.reduction import PCA
+from steelyard.data.reduction import PCA, FittedPCA
 from steelyard.data.sketch import HyperLogLog, KllQuantiles
 from steelyard.data.sketch.hashing import hash_integers
-from steelyard.data.table import CovarianceFold, DataTable, RowCountFold, folds
+from steelyard.data.table import CovarianceFold, DataTable, Fold, RowCountFold, folds
 from steelyard.data.table.reading import ReadLimits
 from steelyard.errors import CapacityError
 
@@ -101,7 +102,8 @@ def _exact(folder: Path) -> list[Check]:
     moments, distinct = folds.moments(*_NUMBERS), folds.distinct()
     counts, covariance = folds.count_min("shop", "id"), CovarianceFold(tuple(_NUMBERS))
     merged = table.fold(moments, distinct, counts, covariance).results
-    for fold in (moments, distinct, counts, covariance):
+    every: list[Fold[Any]] = [moments, distinct, counts, covariance]
+    for fold in every:
         state = fold.init(table.schema)
         for batch in batches:
             fold.update(state, batch)
@@ -136,7 +138,9 @@ def _angle() -> float:
     rows = rng.normal(size=(60_000, 4)) * [4.0, 3.0, 2.0, 1.5] @ rng.normal(size=(4, 24))
     rows += 0.3 * rng.normal(size=rows.shape) + 1000.0
     table = DataTable.scan(pl.DataFrame(rows, schema=[f"c{place}" for place in range(24)]))
-    found = Pipeline((PCA(size=4),)).fit(table.repartition(1 << 20)).steps[0].components
+    step = Pipeline((PCA(size=4),)).fit(table.repartition(1 << 20)).steps[0]
+    assert isinstance(step, FittedPCA)
+    found = step.components
     axes = np.linalg.svd(rows - rows.mean(axis=0), full_matrices=False)[2][:4]
     cosines = np.linalg.svd(axes @ found.T)[1]
     return float(np.arccos(np.clip(cosines, -1, 1)).max())

@@ -32,11 +32,10 @@ def make_features(folder: Path, out: Path, workers: int, memory: str = "") -> in
     fitted = Pipeline(_STEPS).fit(table, memory=memory or None, workers=workers)
     made = fitted.transform(table)
     if memory:
-        from steelyard.data.table import RowCountFold
         from steelyard.data.table.budget import FoldBudget
         from steelyard.units import parse
 
-        made = made.with_limits(FoldBudget.of(made, [RowCountFold()], parse(memory, "byte")).limits)
+        made = made.with_limits(FoldBudget.to_write(made, parse(memory, "byte")))
     rows, _ = made.write(out, parts=".parquet", workers=workers)
     return rows
 

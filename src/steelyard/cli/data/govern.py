@@ -12,7 +12,7 @@ from steelyard.errors import ConfigError
 from steelyard.runs.report import Cell, Column, Facts, Report, Section, Table, Text
 
 if TYPE_CHECKING:
-    from steelyard.data.governance import Rate
+    from steelyard.data.governance.bias import Rate
     from steelyard.data.table import DataTable
 
 __all__ = ["app"]
@@ -280,9 +280,10 @@ def erase(
         return
     log = AuditLog(lineage / "audit.jsonl")
     found = erased(known, column, _listed(keys), audit=log, reason=reason)
-    shown: list[list[Cell]] = [[path, f"{count:,} rows went"] for path, count in found.rows.items()]
-    shown += [[path, "made again"] for path in found.rebuilt]
-    shown += [[path, "removed"] for path in found.removed]
+    told = [(path, f"{count:,} rows went") for path, count in found.rows.items()]
+    told += [(path, "made again") for path in found.rebuilt]
+    told += [(path, "removed") for path in found.removed]
+    shown: list[list[Cell]] = [[path, what] for path, what in told]
     lines = [Text(f"{path} has learned from these rows: fit it again") for path in found.learned]
     block = Table([Column("file"), Column("what")], shown)
     page = Report("Erased", column, [Section("Tables", [block, *lines])])

@@ -158,7 +158,6 @@ class _Job:
     ) -> None:
         """Write what the pipeline makes of each share."""
         from steelyard.data.table.budget import FoldBudget
-        from steelyard.data.table.row_folds import RowCountFold
         from steelyard.units import parse
 
         with progress("write", quiet=quiet):
@@ -167,7 +166,7 @@ class _Job:
                 made = pipeline.transform(share, training=training)
                 if self.memory:
                     room = parse(self.memory, "byte")
-                    made = made.with_limits(FoldBudget.of(made, [RowCountFold()], room).limits)
+                    made = made.with_limits(FoldBudget.to_write(made, room))
                 path = _named(self.out, name)
                 rows, quarantine = self._write_one(made, path)
                 self.written[name or "all"] = path, rows, quarantine

@@ -5,10 +5,11 @@ from steelyard.data.pipeline.duplicates import Duplicates, NearDuplicates
 from steelyard.data.pipeline.encoding import OneHot, Ordinal
 from steelyard.data.pipeline.hashing import HashFeatures, TfIdf
 from steelyard.data.pipeline.imputing import Impute
-from steelyard.data.pipeline.kinds import STEPS, pipeline_of
+from steelyard.data.pipeline.kinds import STEPS
 from steelyard.data.pipeline.neighbours import KnnImpute, RidgeImpute
 from steelyard.data.pipeline.outliers import Outliers, RejectMissing
 from steelyard.data.pipeline.pipeline import FittedPipeline, Pipeline
+from steelyard.data.pipeline.recipe import pipeline_of, read_recipe
 from steelyard.data.pipeline.reshaping import Bin, Log, QuantileMap, YeoJohnson
 from steelyard.data.pipeline.scaling import Scale
 from steelyard.data.pipeline.selecting import Drop
@@ -41,4 +42,5 @@ __all__ = [
     "TfIdf",
     "YeoJohnson",
     "pipeline_of",
+    "read_recipe",
 ]
