@@ -36,7 +36,7 @@ from steelyard.data.pipeline import (
     Outliers,
     Pipeline,
     QuantileMap,
-    Scale,
+    Rescale,
     TargetEncode,
     YeoJohnson,
 )
@@ -115,7 +115,7 @@ def _exact(folder: Path) -> list[Check]:
                 worst = max(worst, float((np.abs(values - whole[name]) / scale).max()))
             else:
                 unequal += int(not np.array_equal(values, whole[name]))
-    steps = (Impute(columns=("v0",), method="mean"), Scale(columns=("v1", "v2")), PCA(size=4))
+    steps = (Impute(columns=("v0",), method="mean"), Rescale(columns=("v1", "v2")), PCA(size=4))
     full = DataTable.scan(folder).select(_NUMBERS)
     usual = Pipeline(steps).fit(full)
     small = Pipeline(steps).fit(full.with_limits(ReadLimits(batch_rows=999, block_bytes=1 << 16)))
@@ -188,7 +188,7 @@ _STEPS = (
     Outliers(columns=("v0", "v1"), action="clip"),
     Impute(columns=("v2",), method="mean"),
     Impute(columns=("v3",), method="median"),
-    Scale(columns=("v4", "v5")),
+    Rescale(columns=("v4", "v5")),
     YeoJohnson(columns=("v6",)),
     QuantileMap(columns=("v7",)),
     Bin(columns=("v8",)),
@@ -270,8 +270,8 @@ def _erased(folder: Path, source: Path, kills: int) -> tuple[int, float]:
     lineage, table = Lineage(folder / "lineage"), DataTable.scan(str(source))
     outputs = []
     for name, steps in (
-        ("scaled", (Scale(columns=("v",)),)),
-        ("bare", (Scale(columns=("v",)), Drop(columns=("who",)))),
+        ("scaled", (Rescale(columns=("v",)),)),
+        ("bare", (Rescale(columns=("v",)), Drop(columns=("who",)))),
     ):
         fitted = Pipeline(steps).fit(table)
         fitted.save(folder / f"{name}.pipeline")

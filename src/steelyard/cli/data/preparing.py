@@ -73,16 +73,12 @@ def transform(
     if out is None and not dry_run:
         raise ConfigError("--out is missing", hint="such as --out features.parquet")
     table = scanned(sources, kinds_of(types))
-    given = None
-    if recipe is not None:
-        from steelyard.data.pipeline.recipe import read_recipe
-
-        given = read_recipe(recipe)
+    given = _read(recipe)
     if dry_run:
         _print_plan(table, given, memory, json=json, report=report)
         return
     assert out is not None
-    job = _Job(table, out, parts, memory, workers, lineage)
+    job = _TransformJob(table, out, parts, memory, workers, lineage)
     pipeline = job.fitted(given, fitted, save, journal, quiet=json)
     job.write(given, pipeline, quiet=json)
     page = Report(f"Features in {out}", f"by {len(pipeline.steps)} steps", job.sections(pipeline))
@@ -91,7 +87,14 @@ def transform(
         say_next("data", "table", "transform", "NEW.csv", "--fitted", job.saved, "--out", "new.csv")
 
 
-class _Job:
+def _read(recipe: Path | None) -> "PipelineRecipe | None":
+    """Read a recipe, where there is one."""
+    from steelyard.data.pipeline.recipe import read_recipe
+
+    return read_recipe(recipe) if recipe is not None else None
+
+
+class _TransformJob:
     """One call of `transform`."""
 
     def __init__(
@@ -284,7 +287,13 @@ def _print_plan(
         f"{len(recipe.step)} steps on {pretty(table.num_bytes, 'byte')}",
         [Section("Fit", [facts, Table(columns, rows)])],
     )
-    values = {
+    values = _plan_values(plan, names)
+    print_report(page, json=json, html=report, values=values)
+
+
+def _plan_values(plan: "PipelinePlan", names: list[str]) -> dict[str, Any]:
+    """Return all figures of a plan, for programs."""
+    return {
         "passes": [
             {
                 "steps": [names[at] for at in item.steps],
@@ -300,7 +309,6 @@ def _print_plan(
         "memory_bytes": plan.memory_bytes,
         "duration_s": plan.duration_s,
     }
-    print_report(page, json=json, html=report, values=values)
 
 
 def split(

@@ -11,7 +11,7 @@ from steelyard.data.pipeline.outliers import Outliers, RejectMissing
 from steelyard.data.pipeline.pipeline import FittedPipeline, Pipeline
 from steelyard.data.pipeline.recipe import pipeline_of, read_recipe
 from steelyard.data.pipeline.reshaping import Bin, Log, QuantileMap, YeoJohnson
-from steelyard.data.pipeline.scaling import Scale
+from steelyard.data.pipeline.scaling import Rescale
 from steelyard.data.pipeline.selecting import Drop
 from steelyard.data.pipeline.step import FittedStep, PipelineStep
 from steelyard.data.pipeline.target_encoding import TargetEncode
@@ -36,8 +36,8 @@ __all__ = [
     "PipelineStep",
     "QuantileMap",
     "RejectMissing",
+    "Rescale",
     "RidgeImpute",
-    "Scale",
     "TargetEncode",
     "TfIdf",
     "YeoJohnson",

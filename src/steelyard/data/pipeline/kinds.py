@@ -27,15 +27,15 @@ from steelyard.data.pipeline.reshaping import (
     QuantileMap,
     YeoJohnson,
 )
-from steelyard.data.pipeline.scaling import AffineColumns, Scale
+from steelyard.data.pipeline.scaling import AffineColumns, Rescale
 from steelyard.data.pipeline.selecting import Drop, DroppedColumns
 from steelyard.data.pipeline.target_encoding import TargetColumns, TargetEncode
-from steelyard.data.reduction.pca import PCA, FittedPCA
+from steelyard.data.reduction import PCA, FittedPCA
 
 __all__ = ["FITTED", "STEPS"]
 
 STEPS: dict[str, type] = {
-    "scale": Scale,
+    "scale": Rescale,
     "log": Log,
     "yeo-johnson": YeoJohnson,
     "quantile-map": QuantileMap,
