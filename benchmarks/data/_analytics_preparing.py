@@ -12,6 +12,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -36,14 +37,15 @@ from steelyard.data.pipeline import (
     Outliers,
     Pipeline,
     QuantileMap,
-    Scale,
+    Rescale,
     TargetEncode,
     YeoJohnson,
 )
+from steelyard.data.pipeline.components import ComponentColumns
 from steelyard.data.pipeline.planning import plan_fit
 from steelyard.data.sketch import HyperLogLog, KllQuantiles
 from steelyard.data.sketch.hashing import hash_integers
-from steelyard.data.table import CovarianceFold, DataTable, RowCountFold, folds
+from steelyard.data.table import CovarianceFold, DataTable, Fold, RowCountFold, folds
 from steelyard.data.table.reading import ReadLimits
 from steelyard.errors import CapacityError
 
@@ -101,7 +103,8 @@ def _exact(folder: Path) -> list[Check]:
     moments, distinct = folds.moments(*_NUMBERS), folds.distinct()
     counts, covariance = folds.count_min("shop", "id"), CovarianceFold(tuple(_NUMBERS))
     merged = table.fold(moments, distinct, counts, covariance).results
-    for fold in (moments, distinct, counts, covariance):
+    every: list[Fold[Any]] = [moments, distinct, counts, covariance]
+    for fold in every:
         state = fold.init(table.schema)
         for batch in batches:
             fold.update(state, batch)
@@ -113,7 +116,7 @@ def _exact(folder: Path) -> list[Check]:
                 worst = max(worst, float((np.abs(values - whole[name]) / scale).max()))
             else:
                 unequal += int(not np.array_equal(values, whole[name]))
-    steps = (Impute(columns=("v0",), method="mean"), Scale(columns=("v1", "v2")), PCA(size=4))
+    steps = (Impute(columns=("v0",), method="mean"), Rescale(columns=("v1", "v2")), PCA(size=4))
     full = DataTable.scan(folder).select(_NUMBERS)
     usual = Pipeline(steps).fit(full)
     small = Pipeline(steps).fit(full.with_limits(ReadLimits(batch_rows=999, block_bytes=1 << 16)))
@@ -136,7 +139,9 @@ def _angle() -> float:
     rows = rng.normal(size=(60_000, 4)) * [4.0, 3.0, 2.0, 1.5] @ rng.normal(size=(4, 24))
     rows += 0.3 * rng.normal(size=rows.shape) + 1000.0
     table = DataTable.scan(pl.DataFrame(rows, schema=[f"c{place}" for place in range(24)]))
-    found = Pipeline((PCA(size=4),)).fit(table.repartition(1 << 20)).steps[0].components
+    step = Pipeline((PCA(size=4),)).fit(table.repartition(1 << 20)).steps[0]
+    assert isinstance(step, ComponentColumns)
+    found = step.directions
     axes = np.linalg.svd(rows - rows.mean(axis=0), full_matrices=False)[2][:4]
     cosines = np.linalg.svd(axes @ found.T)[1]
     return float(np.arccos(np.clip(cosines, -1, 1)).max())
@@ -144,7 +149,7 @@ def _angle() -> float:
 
 def _steps_apart(one: FittedPipeline, other: FittedPipeline) -> float:
     """Return the largest relative difference of arrays of fitted steps."""
-    names = ("values", "shifts", "factors", "mean", "components", "variances")
+    names = ("values", "shifts", "factors", "mean", "directions", "variances")
     pairs = [
         (getattr(mine, name), getattr(theirs, name))
         for mine, theirs in zip(one.steps, other.steps, strict=True)
@@ -184,7 +189,7 @@ _STEPS = (
     Outliers(columns=("v0", "v1"), action="clip"),
     Impute(columns=("v2",), method="mean"),
     Impute(columns=("v3",), method="median"),
-    Scale(columns=("v4", "v5")),
+    Rescale(columns=("v4", "v5")),
     YeoJohnson(columns=("v6",)),
     QuantileMap(columns=("v7",)),
     Bin(columns=("v8",)),
@@ -266,8 +271,8 @@ def _erased(folder: Path, source: Path, kills: int) -> tuple[int, float]:
     lineage, table = Lineage(folder / "lineage"), DataTable.scan(str(source))
     outputs = []
     for name, steps in (
-        ("scaled", (Scale(columns=("v",)),)),
-        ("bare", (Scale(columns=("v",)), Drop(columns=("who",)))),
+        ("scaled", (Rescale(columns=("v",)),)),
+        ("bare", (Rescale(columns=("v",)), Drop(columns=("who",)))),
     ):
         fitted = Pipeline(steps).fit(table)
         fitted.save(folder / f"{name}.pipeline")

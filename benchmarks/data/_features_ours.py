@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from steelyard.data.pipeline import DateParts, Impute, Log, OneHot, Pipeline, Scale
+from steelyard.data.pipeline import DateParts, Impute, Log, OneHot, Pipeline, Rescale
 from steelyard.data.table import DataTable
 
 __all__ = ["make_features"]
@@ -20,7 +20,7 @@ __all__ = ["make_features"]
 _STEPS = (
     Impute(columns=("quantity",), method="mean"),
     Log(columns=("price",)),
-    Scale(columns=("price", "v0", "v1", "v2", "v3")),
+    Rescale(columns=("price", "v0", "v1", "v2", "v3")),
     OneHot(columns=("shop",)),
     DateParts(columns=("day",), parts=("month", "weekday")),
 )
@@ -32,11 +32,13 @@ def make_features(folder: Path, out: Path, workers: int, memory: str = "") -> in
     fitted = Pipeline(_STEPS).fit(table, memory=memory or None, workers=workers)
     made = fitted.transform(table)
     if memory:
-        from steelyard.data.table import RowCountFold
         from steelyard.data.table.budget import FoldBudget
         from steelyard.units import parse
 
-        made = made.with_limits(FoldBudget.of(made, [RowCountFold()], parse(memory, "byte")).limits)
+        made = made.with_limits(FoldBudget.to_write(made, parse(memory, "byte")))
+    import sys
+
+    print("fit", _anonymous() / 1e6, file=sys.stderr)
     rows, _ = made.write(out, parts=".parquet", workers=workers)
     return rows
 

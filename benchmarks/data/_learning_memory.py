@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from steelyard.data.learning import BoostConfig, FitOptions, fit_table
-from steelyard.data.pipeline import PCA, Impute, Outliers, Pipeline, Scale
+from steelyard.data.pipeline import PCA, Impute, Outliers, Pipeline, Rescale
 from steelyard.data.table import DataTable, ProfileFold
 
 
@@ -44,7 +44,7 @@ def _fit(
     steps = (
         Outliers(columns=names, rule="zscore", factor=8.0, action="clip"),
         Impute(columns=names, method="mean"),
-        Scale(columns=names),
+        Rescale(columns=names),
         PCA(size=size, columns=names),
     )
     table = Pipeline(steps).fit(table, memory=memory).transform(table)

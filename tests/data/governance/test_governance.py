@@ -31,7 +31,7 @@ from steelyard.data.governance import (
     suggest_tags,
 )
 from steelyard.data.governance.bias import SliceFold
-from steelyard.data.pipeline import Drop, Pipeline, Scale
+from steelyard.data.pipeline import Drop, Pipeline, Rescale
 from steelyard.data.table import DataTable, ProfileFold
 from steelyard.errors import CapacityError, ConfigError, DataError
 
@@ -158,8 +158,8 @@ def made(tmp_path):
     lineage = Lineage(tmp_path / "lineage")
     table = DataTable.scan(str(source))
     for name, steps in (
-        ("keyed", (Scale(columns=("v",)),)),
-        ("bare", (Scale(columns=("v",)), Drop(columns=("user_id",)))),
+        ("keyed", (Rescale(columns=("v",)),)),
+        ("bare", (Rescale(columns=("v",)), Drop(columns=("user_id",)))),
     ):
         fitted = Pipeline(steps).fit(table)
         fitted.save(tmp_path / f"{name}.pipeline")

@@ -18,7 +18,7 @@ from steelyard.data.pipeline import (
     OneHot,
     Outliers,
     Pipeline,
-    Scale,
+    Rescale,
     TargetEncode,
     pipeline_of,
 )
@@ -58,7 +58,7 @@ STEPS = (
     Impute(columns=("a",)),
     OneHot(columns=("c",)),
     Outliers(columns=("b",), action="clip"),
-    Scale(columns=("a", "b")),
+    Rescale(columns=("a", "b")),
     PCA(size=2, columns=("a", "b")),
 )
 
@@ -71,8 +71,8 @@ def test_steps_that_do_not_wait_for_one_another_share_a_pass(folder):
     assert Pipeline((Outliers(columns=("b",)), OneHot(columns=("c",)))).fit(table).scans == 2
     assert Pipeline((OneHot(columns=("c",)), Outliers(columns=("b",)))).fit(table).scans == 1
     # All numbers, after a step that brings numbers, are not known before.
-    assert Pipeline((OneHot(columns=("c",)), Scale())).fit(table).scans == 2
-    assert Pipeline((Scale(), OneHot())).fit(table).scans == 1
+    assert Pipeline((OneHot(columns=("c",)), Rescale())).fit(table).scans == 2
+    assert Pipeline((Rescale(), OneHot())).fit(table).scans == 1
 
 
 def test_a_pass_learns_what_one_step_after_the_other_would(folder):
@@ -155,7 +155,7 @@ def test_a_killed_fit_goes_on_where_it_was(folder, tmp_path, monkeypatch):
 def test_the_training_split_alone_is_learned_from(folder):
     table = DataTable.scan(folder)
     parts = table.split({"train": 0.7, "test": 0.3}, by="id")
-    fitted = Pipeline((Scale(columns=("b",)),)).fit(parts["train"])
+    fitted = Pipeline((Rescale(columns=("b",)),)).fit(parts["train"])
     train, _ = parts["train"].collect()
     assert fitted.rows == len(train)
     assert fitted.steps[0].shifts[0] == pytest.approx(np.mean(train["b"]))
@@ -220,7 +220,7 @@ def test_recipes_name_steps():
     given = [{"kind": "impute", "columns": ["a"]}, {"kind": "scale", "method": "robust"}]
     assert Pipeline(pipeline_of(given).steps).steps == [
         Impute(columns=("a",)),
-        Scale(method="robust"),
+        Rescale(method="robust"),
     ]
     with pytest.raises(ConfigError, match=r"step\[0\]: no kind 'eval'"):
         pipeline_of([{"kind": "eval"}])
@@ -281,9 +281,9 @@ def test_times_cut_a_table_and_rows_without_one_are_told_of():
 
 def test_infinite_and_empty_tables_pass(tmp_path):
     empty = DataTable.scan(pl.DataFrame({"a": pl.Series([], dtype=pl.Float64)}))
-    fitted = Pipeline((Impute(), Scale())).fit(empty)
+    fitted = Pipeline((Impute(), Rescale())).fit(empty)
     assert len(fitted.transform(empty).collect()[0]) == 0
     assert "no values" in fitted.warnings[0]
     endless = DataTable.scan(pl.DataFrame({"a": [math.inf, 1.0, 2.0]}))
-    rows, _ = Pipeline((Scale(),)).fit(endless).transform(endless).collect()
+    rows, _ = Pipeline((Rescale(),)).fit(endless).transform(endless).collect()
     assert math.isinf(rows["a"][0].as_py())

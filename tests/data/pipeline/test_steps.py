@@ -28,8 +28,8 @@ from steelyard.data.pipeline import (
     Pipeline,
     QuantileMap,
     RejectMissing,
+    Rescale,
     RidgeImpute,
-    Scale,
     TargetEncode,
     TfIdf,
     YeoJohnson,
@@ -65,13 +65,13 @@ def numbers():
 
 def test_scales_are_those_of_all_rows_at_once(numbers):
     a, b = numbers["a"].drop_nulls().to_numpy(), numbers["b"].to_numpy()
-    z = made(numbers, Scale())[0]
+    z = made(numbers, Rescale())[0]
     assert np.allclose(z["b"], (b - b.mean()) / b.std(ddof=1), atol=1e-9)
     assert np.allclose(z["a"].drop_nulls(), (a - a.mean()) / a.std(ddof=1), atol=1e-9)
     assert z["a"].null_count() == numbers["a"].null_count()
-    unit = made(numbers, Scale(method="minmax"))[0]
+    unit = made(numbers, Rescale(method="minmax"))[0]
     assert (unit["a"].min(), unit["a"].max()) == (0.0, 1.0)
-    robust = made(numbers, Scale(method="robust", columns=("b",)))[0]
+    robust = made(numbers, Rescale(method="robust", columns=("b",)))[0]
     low, middle, high = np.quantile(b, [0.25, 0.5, 0.75])
     assert np.allclose(robust["b"], (b - middle) / (high - low), atol=0.05)
     assert robust["a"].equals(numbers["a"])
@@ -85,7 +85,7 @@ def test_odd_columns_are_warned_of_and_kept():
             "endless": [1.0, math.inf, 3.0, -math.inf, 5.0] * 10,
         }
     )
-    found, quarantine, fitted = made(frame, Scale(method="minmax"))
+    found, quarantine, fitted = made(frame, Rescale(method="minmax"))
     assert len(found) == 50 and not quarantine.total
     assert found["same"].to_list() == [0.0] * 50
     assert found["none"].null_count() == 50
@@ -342,19 +342,19 @@ def test_components_are_those_of_all_rows(numbers):
 
 def test_what_does_not_fit_is_refused():
     frame = pl.DataFrame({"a": [1.0], "c": ["x"]})
-    with pytest.raises(ConfigError, match="step 1: Scale: no column 'q'"):
-        made(frame, Scale(columns=("q",)))
+    with pytest.raises(ConfigError, match="step 1: Rescale: no column 'q'"):
+        made(frame, Rescale(columns=("q",)))
     with pytest.raises(ConfigError, match="'c' is string"):
-        made(frame, Scale(columns=("c",)))
+        made(frame, Rescale(columns=("c",)))
     with pytest.raises(ConfigError, match="no columns of"):
-        made(frame.select("c"), Scale())
+        made(frame.select("c"), Rescale())
     with pytest.raises(ConfigError, match="needs a step"):
         made(frame)
     with pytest.raises(ConfigError, match="no column 'y'"):
         made(frame, TargetEncode(target="y"))
     assert made(frame, Drop(columns=("a",)))[0].columns == ["c"]
     for wrong in (
-        lambda: Scale(method="odd"),
+        lambda: Rescale(method="odd"),
         lambda: Bin(bins=1),
         lambda: Outliers(rule="odd"),
         lambda: Outliers(rule="range", low=2, high=1),

@@ -13,7 +13,7 @@ from steelyard.runs.report import Block, Cell, Column, Report, Section, Table, T
 if TYPE_CHECKING:
     import numpy as np
 
-    from steelyard.data.matching import ColumnMatch, EntityPairs
+    from steelyard.data.matching import ColumnMatch, EntityPairs, JoinCandidate
     from steelyard.data.table import DataTable
 
 __all__ = ["match"]
@@ -65,6 +65,23 @@ def match(
             table.fold(fold, memory=memory or None).results[fold.name] for table in tables
         )
     matches, joins = match_schemas(one, other), find_joins(one, other)
+    sections = _sections(matches, joins)
+    values: dict[str, Any] = {
+        "columns": [asdict(item) for item in matches],
+        "joins": [asdict(item) | {"kind": item.kind} for item in joins],
+    }
+    if rows:
+        pairs = _pairs(columns) or _comparable(matches, tables)
+        section, told = _rows(tables, pairs, labels, least, many=many, out=out, quiet=json)
+        sections.append(section)
+        values["rows"] = told
+    print_report(
+        Report("Match", f"{left} and {right}", sections), json=json, html=None, values=values
+    )
+
+
+def _sections(matches: "list[ColumnMatch]", joins: "list[JoinCandidate]") -> list[Section]:
+    """Return the tables of columns and of joins."""
     shown: list[list[Cell]] = [
         [item.left, item.right, f"{item.score:.2f}", f"{item.names:.2f}", f"{item.values:.2f}"]
         for item in matches
@@ -83,22 +100,10 @@ def match(
     ]
     join_heads = [Column("left"), Column("right"), Column("rows meet")]
     join_heads += _right("left in right", "right in left", "told of")
-    sections = [
+    return [
         Section("Columns that say the same", [_table(heads, shown)]),
         Section("Joins", [_table(join_heads, joined)]),
     ]
-    values: dict[str, Any] = {
-        "columns": [asdict(item) for item in matches],
-        "joins": [asdict(item) | {"kind": item.kind} for item in joins],
-    }
-    if rows:
-        pairs = _pairs(columns) or _comparable(matches, tables)
-        section, told = _rows(tables, pairs, labels, least, many=many, out=out, quiet=json)
-        sections.append(section)
-        values["rows"] = told
-    print_report(
-        Report("Match", f"{left} and {right}", sections), json=json, html=None, values=values
-    )
 
 
 def _right(*names: str) -> list[Column]:

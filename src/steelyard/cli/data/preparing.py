@@ -73,16 +73,12 @@ def transform(
     if out is None and not dry_run:
         raise ConfigError("--out is missing", hint="such as --out features.parquet")
     table = scanned(sources, kinds_of(types))
-    given = None
-    if recipe is not None:
-        from steelyard.data.pipeline.recipe import read_recipe
-
-        given = read_recipe(recipe)
+    given = _read(recipe)
     if dry_run:
         _print_plan(table, given, memory, json=json, report=report)
         return
     assert out is not None
-    job = _Job(table, out, parts, memory, workers, lineage)
+    job = _TransformJob(table, out, parts, memory, workers, lineage)
     pipeline = job.fitted(given, fitted, save, journal, quiet=json)
     job.write(given, pipeline, quiet=json)
     page = Report(f"Features in {out}", f"by {len(pipeline.steps)} steps", job.sections(pipeline))
@@ -91,7 +87,14 @@ def transform(
         say_next("data", "table", "transform", "NEW.csv", "--fitted", job.saved, "--out", "new.csv")
 
 
-class _Job:
+def _read(recipe: Path | None) -> "PipelineRecipe | None":
+    """Read a recipe, where there is one."""
+    from steelyard.data.pipeline.recipe import read_recipe
+
+    return read_recipe(recipe) if recipe is not None else None
+
+
+class _TransformJob:
     """One call of `transform`."""
 
     def __init__(
@@ -158,7 +161,6 @@ class _Job:
     ) -> None:
         """Write what the pipeline makes of each share."""
         from steelyard.data.table.budget import FoldBudget
-        from steelyard.data.table.row_folds import RowCountFold
         from steelyard.units import parse
 
         with progress("write", quiet=quiet):
@@ -167,7 +169,7 @@ class _Job:
                 made = pipeline.transform(share, training=training)
                 if self.memory:
                     room = parse(self.memory, "byte")
-                    made = made.with_limits(FoldBudget.of(made, [RowCountFold()], room).limits)
+                    made = made.with_limits(FoldBudget.to_write(made, room))
                 path = _named(self.out, name)
                 rows, quarantine = self._write_one(made, path)
                 self.written[name or "all"] = path, rows, quarantine
@@ -285,7 +287,13 @@ def _print_plan(
         f"{len(recipe.step)} steps on {pretty(table.num_bytes, 'byte')}",
         [Section("Fit", [facts, Table(columns, rows)])],
     )
-    values = {
+    values = _plan_values(plan, names)
+    print_report(page, json=json, html=report, values=values)
+
+
+def _plan_values(plan: "PipelinePlan", names: list[str]) -> dict[str, Any]:
+    """Return all figures of a plan, for programs."""
+    return {
         "passes": [
             {
                 "steps": [names[at] for at in item.steps],
@@ -301,7 +309,6 @@ def _print_plan(
         "memory_bytes": plan.memory_bytes,
         "duration_s": plan.duration_s,
     }
-    print_report(page, json=json, html=report, values=values)
 
 
 def split(

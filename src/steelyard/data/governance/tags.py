@@ -52,6 +52,12 @@ class ColumnTags:
     def open(cls, path: Path) -> "ColumnTags":
         """Read tags.
 
+        Args:
+            path: file of `save`.
+
+        Returns:
+            The tags.
+
         Raises:
             ConfigError: the file cannot be read, or a tag is unknown.
         """

@@ -6,12 +6,13 @@ from steelyard.data.pipeline.duplicates import Duplicates, NearDuplicates
 from steelyard.data.pipeline.encoding import OneHot, Ordinal
 from steelyard.data.pipeline.hashing import HashFeatures, TfIdf
 from steelyard.data.pipeline.imputing import Impute
-from steelyard.data.pipeline.kinds import STEPS, pipeline_of
+from steelyard.data.pipeline.kinds import STEPS
 from steelyard.data.pipeline.neighbours import KnnImpute, RidgeImpute
 from steelyard.data.pipeline.outliers import Outliers, RejectMissing
 from steelyard.data.pipeline.pipeline import FittedPipeline, Pipeline
+from steelyard.data.pipeline.recipe import pipeline_of, read_recipe
 from steelyard.data.pipeline.reshaping import Bin, Log, QuantileMap, YeoJohnson
-from steelyard.data.pipeline.scaling import Scale
+from steelyard.data.pipeline.scaling import Rescale
 from steelyard.data.pipeline.selecting import Drop
 from steelyard.data.pipeline.step import FittedStep, PipelineStep
 from steelyard.data.pipeline.target_encoding import TargetEncode
@@ -37,10 +38,11 @@ __all__ = [
     "PipelineStep",
     "QuantileMap",
     "RejectMissing",
+    "Rescale",
     "RidgeImpute",
-    "Scale",
     "TargetEncode",
     "TfIdf",
     "YeoJohnson",
     "pipeline_of",
+    "read_recipe",
 ]

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,9 +91,6 @@ class PCA:
     size: int
     columns: tuple[str, ...] = ()
     prefix: str = "pc"
-    adds: ClassVar[bool] = True
-    rejects: ClassVar[bool] = False
-    needs_rows: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Refuse no components.
@@ -103,6 +100,21 @@ class PCA:
         """
         if self.size < 1:
             raise ConfigError(f"{self.size} components, but it must be 1 or more")
+
+    @property
+    def adds(self) -> bool:
+        """Whether columns come or go: they do."""
+        return True
+
+    @property
+    def rejects(self) -> bool:
+        """Whether rows are set aside: none are."""
+        return False
+
+    @property
+    def needs_rows(self) -> bool:
+        """Whether it reads the numbers of rows: it does not."""
+        return False
 
     def resolved(self, schema: "pa.Schema") -> tuple[str, ...]:
         """Return the columns that it reads.

@@ -91,7 +91,7 @@ class DateParts(ColumnStep):
     parts: tuple[str, ...] = ("year", "month", "day", "weekday", "hour")
     timezone: str = "UTC"
     keep: bool = False
-    adds: ClassVar[bool] = True
+    _adds: ClassVar[bool] = True
     wants: ClassVar[str] = "days and times"
 
     def __post_init__(self) -> None:

@@ -163,8 +163,8 @@ class Duplicates(ColumnStep):
         columns: names of a key; empty for all columns.
     """
 
-    rejects: ClassVar[bool] = True
-    needs_rows: ClassVar[bool] = True
+    _rejects: ClassVar[bool] = True
+    _needs_rows: ClassVar[bool] = True
     wants: ClassVar[str] = "any kind"
 
     def fits(self, kind: "pa.DataType") -> bool:
@@ -204,8 +204,8 @@ class NearDuplicates(ColumnStep):
     """
 
     threshold: float = 0.8
-    rejects: ClassVar[bool] = True
-    needs_rows: ClassVar[bool] = True
+    _rejects: ClassVar[bool] = True
+    _needs_rows: ClassVar[bool] = True
     wants: ClassVar[str] = "text"
 
     def __post_init__(self) -> None:

@@ -48,7 +48,7 @@ class _CategoryStep(ColumnStep):
     """
 
     most: int = 64
-    adds: ClassVar[bool] = True
+    _adds: ClassVar[bool] = True
     wants: ClassVar[str] = "categories: texts, whole numbers, yes and no"
 
     def __post_init__(self) -> None:

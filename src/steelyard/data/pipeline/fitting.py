@@ -10,6 +10,7 @@ import numpy as np
 
 from steelyard.data.pack import Pack, write_pack
 from steelyard.data.pipeline.codec import packed_steps, unpacked_steps
+from steelyard.data.pipeline.kinds import FITTED
 from steelyard.data.pipeline.staging import Learning, Stage, StageFold, next_stage
 from steelyard.data.pipeline.step import FittedStep, PipelineStep
 from steelyard.data.stages import hash_of
@@ -164,8 +165,6 @@ class PipelineFitting:
 
     def _take_kept(self, path: Path, stage: Stage) -> None:
         """Take in what a pass learned before a kill."""
-        from steelyard.data.pipeline.kinds import FITTED
-
         pack = Pack.open(path)
         about = json.loads(pack["about"].tobytes())
         steps = unpacked_steps(about["steps"], pack.sections(), FITTED, str(path))

@@ -108,7 +108,7 @@ class HashFeatures(ColumnStep):
 
     width: int = 1 << 18
     name: str = "hashed"
-    adds: ClassVar[bool] = True
+    _adds: ClassVar[bool] = True
     wants: ClassVar[str] = "texts and numbers"
 
     def __post_init__(self) -> None:
@@ -235,7 +235,7 @@ class TfIdf(ColumnStep):
     """
 
     width: int = 1 << 18
-    adds: ClassVar[bool] = True
+    _adds: ClassVar[bool] = True
     wants: ClassVar[str] = "text"
 
     def __post_init__(self) -> None:

@@ -134,7 +134,7 @@ class Impute(ColumnStep):
             raise ConfigError(f"no filling {self.method!r}: mean, median, mode or constant")
 
     @property
-    def adds(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def adds(self) -> bool:
         """Whether columns come."""
         return self.mark
 

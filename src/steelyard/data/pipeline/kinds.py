@@ -1,9 +1,5 @@
 """Names of steps in recipes, and of fitted steps in files."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-from steelyard.config import convert
 from steelyard.data.pipeline.components import PCA, ComponentColumns
 from steelyard.data.pipeline.dates import DateParts, SplitDates
 from steelyard.data.pipeline.duplicates import Duplicates, NearDuplicates, RepeatedRows
@@ -22,7 +18,6 @@ from steelyard.data.pipeline.outliers import (
     RejectMissing,
     RequiredColumns,
 )
-from steelyard.data.pipeline.pipeline import Pipeline
 from steelyard.data.pipeline.reshaping import (
     Bin,
     BinnedColumns,
@@ -33,15 +28,14 @@ from steelyard.data.pipeline.reshaping import (
     QuantileMap,
     YeoJohnson,
 )
-from steelyard.data.pipeline.scaling import AffineColumns, Scale
+from steelyard.data.pipeline.scaling import AffineColumns, Rescale
 from steelyard.data.pipeline.selecting import Drop, DroppedColumns
 from steelyard.data.pipeline.target_encoding import TargetColumns, TargetEncode
-from steelyard.errors import ConfigError
 
-__all__ = ["FITTED", "STEPS", "pipeline_of"]
+__all__ = ["FITTED", "STEPS"]
 
 STEPS: dict[str, type] = {
-    "scale": Scale,
+    "scale": Rescale,
     "log": Log,
     "yeo-johnson": YeoJohnson,
     "quantile-map": QuantileMap,
@@ -90,26 +84,3 @@ FITTED: dict[str, type] = {
     )
 }
 """Fitted steps by their names in files."""
-
-
-def pipeline_of(given: Sequence[Mapping[str, Any]]) -> Pipeline:
-    """Return the pipeline of plain values, as a recipe has them.
-
-    Args:
-        given: for each step its `kind`, one of `STEPS`, and its settings.
-
-    Returns:
-        The pipeline.
-
-    Raises:
-        ConfigError: a kind or a setting is unknown, or a value cannot be.
-    """
-    steps = []
-    for place, item in enumerate(given):
-        where = f"step[{place}]"
-        if not isinstance(item, Mapping) or item.get("kind") not in STEPS:
-            kind = item.get("kind") if isinstance(item, Mapping) else item
-            raise ConfigError(f"{where}: no kind {kind!r}", hint=f"kinds are {', '.join(STEPS)}")
-        settings = {name: value for name, value in item.items() if name != "kind"}
-        steps.append(convert(settings, STEPS[item["kind"]], where=where))
-    return Pipeline(steps)

@@ -186,7 +186,7 @@ class KnnImpute(ColumnStep):
 
     neighbours: int = 5
     sample: int = 1024
-    needs_rows: ClassVar[bool] = True
+    _needs_rows: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Refuse what cannot be.
@@ -283,6 +283,14 @@ class RidgeImpute(ColumnStep):
         self, columns: Sequence[str], schema: "pa.Schema", results: Mapping[str, Any]
     ) -> RegressedColumns:
         """Return the regressions.
+
+        Args:
+            columns: the columns.
+            schema: columns of the table.
+            results: covariances.
+
+        Returns:
+            The step.
 
         Raises:
             DataError: fewer than two rows have no gaps.

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,7 +132,7 @@ class Outliers(ColumnStep):
             raise ConfigError("infinite values cannot be cut: no bound is known")
 
     @property
-    def rejects(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def rejects(self) -> bool:
         """Whether rows are set aside."""
         return self.action == "quarantine"
 
@@ -233,8 +233,8 @@ class RejectMissing(ColumnStep):
         columns: names; empty for all.
     """
 
-    rejects = True
-    wants = "any kind"
+    _rejects: ClassVar[bool] = True
+    wants: ClassVar[str] = "any kind"
 
     def fits(self, kind: "pa.DataType") -> bool:
         """Return true: every column can have gaps."""

@@ -11,6 +11,7 @@ import numpy as np
 from steelyard.data.pack import Pack, write_pack
 from steelyard.data.pipeline.codec import key_of, packed_steps, unpacked_steps
 from steelyard.data.pipeline.fitting import Passing, PipelineFitting
+from steelyard.data.pipeline.kinds import FITTED
 from steelyard.data.pipeline.staging import applied
 from steelyard.data.pipeline.step import FittedStep, PipelineStep
 from steelyard.data.stages import hash_of
@@ -158,8 +159,6 @@ class FittedPipeline:
         Raises:
             DataError: the file is no pipeline, of another version, or damaged.
         """
-        from steelyard.data.pipeline.kinds import FITTED
-
         pack = Pack.open(path)
         about = json.loads(pack["about"].tobytes()) if pack.find("about") is not None else {}
         if about.get("kind") != "pipeline":

@@ -1,12 +1,12 @@
 """A pipeline in a TOML file: the split that it is fitted on, and its steps."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from steelyard.config import load
-from steelyard.data.pipeline.kinds import pipeline_of
+from steelyard.config import convert, load
+from steelyard.data.pipeline.kinds import STEPS
 from steelyard.data.pipeline.pipeline import Pipeline
 from steelyard.data.table.splitting import TableSplit, split_stratified, split_time
 from steelyard.errors import ConfigError
@@ -14,7 +14,7 @@ from steelyard.errors import ConfigError
 if TYPE_CHECKING:
     from steelyard.data.table import DataTable
 
-__all__ = ["PipelineRecipe", "SplitRule", "read_recipe"]
+__all__ = ["PipelineRecipe", "SplitRule", "pipeline_of", "read_recipe"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +64,29 @@ class SplitRule:
             return split_stratified(table, self.shares, stratify=self.stratify, **given)
         key = self.by or tuple(table.schema.names)
         return TableSplit(tables=table.split(self.shares, by=key, seed=self.seed))
+
+
+def pipeline_of(given: Sequence[Mapping[str, Any]]) -> Pipeline:
+    """Return the pipeline of plain values, as a recipe has them.
+
+    Args:
+        given: for each step its `kind`, one of `STEPS`, and its settings.
+
+    Returns:
+        The pipeline.
+
+    Raises:
+        ConfigError: a kind or a setting is unknown, or a value cannot be.
+    """
+    steps = []
+    for place, item in enumerate(given):
+        where = f"step[{place}]"
+        if not isinstance(item, Mapping) or item.get("kind") not in STEPS:
+            kind = item.get("kind") if isinstance(item, Mapping) else item
+            raise ConfigError(f"{where}: no kind {kind!r}", hint=f"kinds are {', '.join(STEPS)}")
+        settings = {name: value for name, value in item.items() if name != "kind"}
+        steps.append(convert(settings, STEPS[item["kind"]], where=where))
+    return Pipeline(steps)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from steelyard.data.table.fold import Fold
 
-__all__ = ["AffineColumns", "Scale"]
+__all__ = ["AffineColumns", "Rescale"]
 
 SKETCH_SIZE, SKETCH_WHOLE = 1024, 1 << 15
 """Sketches of quantiles that steps learn from: ranks within about .5 %."""
@@ -69,7 +69,7 @@ class AffineColumns:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scale(ColumnStep):
+class Rescale(ColumnStep):
     """Puts columns of numbers on one scale.
 
     A constant column becomes 0 throughout, and is warned of. Infinite values stay infinite; they

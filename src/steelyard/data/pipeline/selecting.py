@@ -40,7 +40,7 @@ class Drop(ColumnStep):
         columns: names.
     """
 
-    adds: ClassVar[bool] = True
+    _adds: ClassVar[bool] = True
     wants: ClassVar[str] = "any kind"
 
     def __post_init__(self) -> None:

@@ -69,23 +69,27 @@ class FittedStep(Protocol):
 
 
 class PipelineStep(Protocol):
-    """A step before it has seen rows.
-
-    Attributes:
-        columns: names; empty for all that it can be applied to.
-        adds: whether columns come or go, or become columns of another kind.
-        rejects: whether rows are set aside.
-        needs_rows: whether it reads the column of row numbers, `ROW`.
-    """
+    """A step before it has seen rows."""
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Names; empty for all that it can be applied to."""
         ...
 
-    adds: ClassVar[bool]
-    rejects: ClassVar[bool]
-    needs_rows: ClassVar[bool]
+    @property
+    def adds(self) -> bool:
+        """Whether columns come or go, or become columns of another kind."""
+        ...
+
+    @property
+    def rejects(self) -> bool:
+        """Whether rows are set aside."""
+        ...
+
+    @property
+    def needs_rows(self) -> bool:
+        """Whether it reads the column of row numbers, `ROW`."""
+        ...
 
     def resolved(self, schema: "pa.Schema") -> tuple[str, ...]:
         """Return the columns that it changes, in a table of these columns."""
@@ -115,10 +119,25 @@ class ColumnStep:
     """
 
     columns: tuple[str, ...] = ()
-    adds: ClassVar[bool] = False
-    rejects: ClassVar[bool] = False
-    needs_rows: ClassVar[bool] = False
+    _adds: ClassVar[bool] = False
+    _rejects: ClassVar[bool] = False
+    _needs_rows: ClassVar[bool] = False
     wants: ClassVar[str] = "numbers"
+
+    @property
+    def adds(self) -> bool:
+        """Whether columns come or go, or become columns of another kind."""
+        return self._adds
+
+    @property
+    def rejects(self) -> bool:
+        """Whether rows are set aside."""
+        return self._rejects
+
+    @property
+    def needs_rows(self) -> bool:
+        """Whether it reads the column of row numbers, `ROW`."""
+        return self._needs_rows
 
     def fits(self, kind: "pa.DataType") -> bool:
         """Return whether columns of a type are of the kind."""

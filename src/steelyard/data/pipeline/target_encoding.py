@@ -245,7 +245,7 @@ class TargetEncode(ColumnStep):
     by: tuple[str, ...] = ()
     num_folds: int = 5
     weight: float = 20.0
-    adds: ClassVar[bool] = True
+    _adds: ClassVar[bool] = True
     wants: ClassVar[str] = "categories"
 
     def __post_init__(self) -> None:
@@ -275,7 +275,7 @@ class TargetEncode(ColumnStep):
         return tuple(name for name in found if name != self.target)
 
     @property
-    def needs_rows(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def needs_rows(self) -> bool:
         """Whether rows are told apart by their numbers."""
         return not self.by
 

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,24 @@ class FoldBudget:
     workers: int
     state_bytes: int
     read_bytes: int
+
+    @classmethod
+    def to_write(cls, table: FoldableTable, memory_bytes: float) -> ReadLimits:
+        """Choose how much is read at once where rows are written as they come.
+
+        Args:
+            table: what is written.
+            memory_bytes: the budget, without what the libraries take.
+
+        Returns:
+            Limits: half of the budget is for reading, an eighth for a row group that is gathered,
+            which is there again joined and once more as it is written.
+
+        Raises:
+            CapacityError: the smallest batches do not fit.
+        """
+        limits = cls.of(table, [], memory_bytes / 2).limits
+        return replace(limits, group_bytes=int(memory_bytes / 8))
 
     @classmethod
     def of(

@@ -103,7 +103,7 @@ def cast_to(
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def row_ids(batches: "Iterator[pa.RecordBatch]", place: int) -> "Iterator[pa.RecordBatch]":
+def row_ids(batches: Iterator["pa.RecordBatch"], place: int) -> Iterator["pa.RecordBatch"]:
     """Add the place of a file to the column of row numbers, so that it tells all rows apart.
 
     Args:

@@ -78,7 +78,7 @@ def frame_parts(frame: "pa.Table", part_rows: int = _PART_ROWS) -> list[TablePar
 
 def frame_batches(
     frame: "pa.Table", schema: "pa.Schema", part: TablePart, batch_rows: int
-) -> "Iterator[pa.RecordBatch]":
+) -> Iterator["pa.RecordBatch"]:
     """Return the rows of a part of a frame.
 
     Args:

@@ -58,7 +58,8 @@ def _write_part(
     place, part = item
     quarantine = Quarantine()
     path = folder / f"part-{place:05d}{end}"
-    return write_file(path, table.schema, table.read(part, quarantine)), quarantine
+    rows = table.read(part, quarantine)
+    return write_file(path, table.schema, rows, table.limits.group_bytes), quarantine
 
 
 def write_with_quarantine(table: FoldableTable, out: Path, beside: Path) -> tuple[int, Quarantine]:
@@ -83,5 +84,5 @@ def write_with_quarantine(table: FoldableTable, out: Path, beside: Path) -> tupl
         writer.writerow(BadRow._fields)
         quarantine = Quarantine(sink=writer.writerow)
         each = (table.read(part, quarantine) for part in table.partitions)
-        rows = write_file(out, table.schema, chain.from_iterable(each))
+        rows = write_file(out, table.schema, chain.from_iterable(each), table.limits.group_bytes)
     return rows, quarantine

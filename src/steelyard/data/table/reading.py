@@ -48,11 +48,13 @@ class ReadLimits:
         batch_rows: most rows of a batch of columns or of JSON lines.
         block_bytes: bytes of text that are split into rows at once.
         buffer_bytes: what is read ahead of each column of a row group.
+        group_bytes: rows that are gathered for a row group of Parquet that is written.
     """
 
     batch_rows: int = BATCH_ROWS
     block_bytes: int = BLOCK_BYTES
     buffer_bytes: int = 1 << 20
+    group_bytes: int = 64 << 20
 
     def divided(self, times: float) -> "ReadLimits":
         """Return limits of batches that become some times as wide.
@@ -67,6 +69,7 @@ class ReadLimits:
             batch_rows=max(int(self.batch_rows / times), 64),
             block_bytes=max(int(self.block_bytes / times), 1 << 16),
             buffer_bytes=self.buffer_bytes,
+            group_bytes=self.group_bytes,
         )
 
 

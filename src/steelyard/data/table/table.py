@@ -149,21 +149,20 @@ class DataTable:
         return replace(self, steps=(*self.steps, step))
 
     def remade(self, remake: "Remake", schema: "pa.Schema") -> "DataTable":
-        """Return a table whose batches are made of those of this one, with columns of their own.
+        """Return a table of what is made of each batch of this one.
 
         Args:
             remake: is given a batch, its file, and what takes the rows that it sets aside.
             schema: columns of what it makes; their metadata tell apart how they are made.
+
+        Returns:
+            The table.
         """
         own = replace(self, steps=(), schema=schema, beside=None, source=self, remake=remake)
         return own.with_limits(self.limits)
 
     def with_row_numbers(self) -> "DataTable":
-        """Return the table with the column `ROW`: 2^40 times the place of the file, plus the row.
-
-        Raises:
-            ConfigError: the table is made of another, or has its columns beside its own.
-        """
+        """Return the table with the column `ROW`: 2^40 times the place of the file, and the row."""
         import pyarrow as pa
 
         if self.beside is not None or self.source is not None:

@@ -11,6 +11,7 @@ import msgspec
 
 from steelyard.data.formats.writer import write_steelpack
 from steelyard.data.table.partitions import FORMATS, format_of, is_gzip
+from steelyard.data.table.reading import ReadLimits
 from steelyard.errors import ConfigError
 from steelyard.files import atomic_path, replace_folder
 
@@ -42,7 +43,12 @@ def checked_format(path: Path) -> str:
     return format
 
 
-def write_file(path: Path, schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]") -> int:
+def write_file(
+    path: Path,
+    schema: "pa.Schema",
+    batches: "Iterable[pa.RecordBatch]",
+    group_bytes: int = ReadLimits().group_bytes,
+) -> int:
     """Write batches beside a file's place and put them there whole.
 
     Missing values are empty in CSV and null in JSON; nested values are JSON in CSV. Text formats
@@ -52,6 +58,7 @@ def write_file(path: Path, schema: "pa.Schema", batches: "Iterable[pa.RecordBatc
         path: the file; the end of its name says the format.
         schema: columns of the batches.
         batches: rows, which are taken in one after the other.
+        group_bytes: most bytes of rows that are gathered for a row group of Parquet.
 
     Returns:
         Rows that were written.
@@ -64,7 +71,7 @@ def write_file(path: Path, schema: "pa.Schema", batches: "Iterable[pa.RecordBatc
     if format == "steelpack":
         return write_steelpack(batches, path, schema=schema)
     with atomic_path(path) as beside, _writer(beside, path, format, schema) as write:
-        for batch in _in_groups(batches) if format == "parquet" else batches:
+        for batch in _in_groups(batches, group_bytes) if format == "parquet" else batches:
             write(batch)
             rows += len(batch)
     return rows
@@ -130,12 +137,13 @@ def _writer(
             yield lambda batch: file.write_batch(_flattened(batch))
 
 
-def _in_groups(batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+def _in_groups(batches: "Iterable[pa.RecordBatch]", group_bytes: int) -> "Iterator[pa.RecordBatch]":
     """Join batches: a file of many small row groups reads slowly."""
     held: list[pa.RecordBatch] = []
     for batch in batches:
         held.append(batch)
-        if sum(map(len, held)) >= _GROUP_ROWS:
+        size = sum(item.nbytes for item in held)
+        if sum(map(len, held)) >= _GROUP_ROWS or size >= group_bytes:
             yield _joined(held)
             held = []
     if held:
