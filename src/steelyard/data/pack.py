@@ -2,6 +2,7 @@
 
 import mmap
 import zlib
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -43,17 +44,24 @@ class Pack:
         checked_bytes: bytes of sections that were read and checked so far.
     """
 
-    def __init__(self, payload: Any, where: str = "a pack in memory") -> None:
+    def __init__(
+        self,
+        payload: Any,
+        where: str = "a pack in memory",
+        fetch: Callable[[int, int], None] = lambda first, last: None,
+    ) -> None:
         """Read the tail.
 
         Args:
             payload: bytes, or a map of a file.
             where: what messages call it.
+            fetch: is told the first byte, and one past the last, of what is looked at next, where
+                the payload is filled only then.
 
         Raises:
             DataError: it is no pack, is cut short, or its directory is damaged.
         """
-        self.where, self._payload = where, memoryview(payload)
+        self.where, self._payload, self.fetch = where, memoryview(payload), fetch
         self.checked_bytes = 0
         self._checked_pages: set[int] = set()
         self._checked: set[int] = set()
@@ -83,6 +91,7 @@ class Pack:
     def _read_tail(self) -> None:
         """Take in where the parts of the directory are."""
         size = len(self._payload)
+        self.fetch(size - TAIL.size, size)
         if size < ALIGN + TAIL.size or bytes(self._payload[-len(MAGIC) :]) != MAGIC:
             raise DataError(f"{self.where} is no pack, or is cut short", hint="write it again")
         tail = TAIL.unpack(self._payload[-TAIL.size :])
@@ -92,6 +101,7 @@ class Pack:
                 f"{self.where} is a pack of version {version}, and {VERSION} is read",
                 hint="write it again, or read it with the Steelyard that wrote it",
             )
+        self.fetch(size - TAIL.size - 4 * pages, size)
         raw = self._payload[max(size - TAIL.size - 4 * pages, 0) : size - 12]
         entries = ENTRY.size * self.count
         self._slots = entries
@@ -110,6 +120,7 @@ class Pack:
                 continue
             begins = self._place + page * PAGE_BYTES
             ends = min(begins + PAGE_BYTES, self._place + self._end)
+            self.fetch(begins, ends)
             if zlib.crc32(self._payload[begins:ends]) != int(self._page_sums[page]):
                 raise DataError(f"the directory of {self.where} is damaged", hint="write it again")
             self._checked_pages.add(page)
@@ -173,8 +184,10 @@ class Pack:
         raw = np.frombuffer(self._payload, np.uint8, size, place)
         if last > first and size > BLOCK_BYTES:
             blocks = (first // BLOCK_BYTES, (last - 1) // BLOCK_BYTES + 1)
+            self.fetch(place + blocks[0] * BLOCK_BYTES, place + min(blocks[1] * BLOCK_BYTES, size))
             self._check_blocks(number, raw, checksum, blocks)
         elif last > first and number not in self._checked:
+            self.fetch(place, place + size)
             if zlib.crc32(self._payload[place : place + size]) != checksum:
                 raise self._damaged(number)
             self._checked.add(number)
@@ -237,6 +250,7 @@ class Pack:
 
     def damaged(self) -> list[str]:
         """Return the names of all sections with damaged bytes, and of fillings between them."""
+        self.fetch(0, len(self._payload))
         found, expected = [], ALIGN
         head = HEAD.ljust(ALIGN, b"\0")
         if bytes(self._payload[:ALIGN]) != head:

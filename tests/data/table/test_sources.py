@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from steelyard.data.formats import write_steelpack
 from steelyard.data.table import DataTable
 from steelyard.data.table.counts import ReadCounts
 from steelyard.data.table.sources import _is_inside, _matches, is_remote, list_found, open_source
@@ -71,7 +72,9 @@ def rows_of(count):
     return pa.table({"id": np.arange(count), "price": np.arange(count) / 8, "note": ["n"] * count})
 
 
-@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.jsonl", "a.parquet", "a.arrow"])
+@pytest.mark.parametrize(
+    "name", ["a.csv", "a.csv.gz", "a.jsonl", "a.parquet", "a.arrow", "a.steelpack"]
+)
 def test_a_file_behind_http_holds_the_same_rows(served, name):
     DataTable.scan(rows_of(3000)).write(served.folder / name)
     here, _ = DataTable.scan(served.folder / name).collect()
@@ -93,6 +96,32 @@ def test_a_column_and_a_row_group_are_read_alone(served):
     rows, quarantine = few.collect()
     assert len(rows) == 10_000
     assert quarantine.reads.num_bytes < path.stat().st_size / 4
+
+
+def test_a_column_of_a_remote_steelpack_is_read_alone_and_damage_is_named(served):
+    rng = np.random.default_rng(0)
+    rows = pa.table({f"c{place}": rng.normal(size=140_000) for place in range(20)})
+    path = served.folder / "a.steelpack"
+    write_steelpack(rows.to_batches(), path, group_rows=1 << 16)
+    table = DataTable.scan(f"{served.address}/a.steelpack")
+    assert len(table.partitions) == 3
+    few, quarantine = table.select(["c7"]).collect()
+    assert few.equals(rows.select(["c7"]))
+    assert quarantine.reads.num_bytes < path.stat().st_size / 5
+    asked = len(served.asked)
+    whole, quarantine = table.collect()
+    assert whole.equals(rows)
+    assert quarantine.reads.num_bytes < 1.2 * path.stat().st_size
+    # Row groups come whole: their end, and themselves.
+    assert len(served.asked) - asked < 20
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 4
+    path.write_bytes(raw)
+    with pytest.raises(DataError, match=r"row group 1.*damaged.*0 to 0 are whole"):
+        table.collect()
+    path.write_bytes(raw[: len(raw) // 2])
+    with pytest.raises(DataError, match="cut short"):
+        DataTable.scan(f"{served.address}/a.steelpack").collect()
 
 
 def test_a_server_that_cannot_is_tried_again_and_one_that_will_not_is_not(served):

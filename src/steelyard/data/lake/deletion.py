@@ -302,14 +302,7 @@ def _option(
 
 
 class KeepReasons:
-    """Says why tables stay.
-
-    Args:
-        graph: which table lies in which.
-        safe: tables with the parents that they could be rebuilt from.
-        deletions: what was chosen.
-        locked: tables that have to stay, with the reason.
-    """
+    """Says why tables stay."""
 
     def __init__(
         self,
@@ -318,7 +311,14 @@ class KeepReasons:
         deletions: Sequence[Deletion],
         locked: Mapping[str, str],
     ) -> None:
-        """Take a plan's parts."""
+        """Take a plan's parts.
+
+        Args:
+            graph: which table lies in which.
+            safe: tables with the parents that they could be rebuilt from.
+            deletions: what was chosen.
+            locked: tables that have to stay, with the reason.
+        """
         self._locked = locked
         self._contained = {edge.child for edge in graph.edges}
         self._safe = {child for child, _ in safe}

@@ -92,9 +92,9 @@ def _densify(least: np.ndarray, salt: np.uint64, filled: np.ndarray) -> None:
 
 
 @njit_inner()
-def equal_places(one: np.ndarray, other: np.ndarray) -> int:
+def equal_places(one: np.ndarray, other: np.ndarray) -> np.int64:
     """Count the places in which two signatures of one width agree."""
-    total = 0
+    total = np.int64(0)
     for first in range(0, len(one), _COUNTED):
         # Slices are counted from 0: places that could be negative keep the loop out of registers,
         # which hold twice as many counts of 16 bits as of 32.

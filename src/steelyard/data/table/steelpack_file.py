@@ -8,8 +8,8 @@ from steelyard.data.formats.steelpack import Steelpack
 from steelyard.data.formats.zones import ZONE_ROWS
 from steelyard.data.table.counts import ReadCounts
 from steelyard.data.table.partitions import TablePart
-from steelyard.data.table.sources import is_remote
-from steelyard.errors import DataError
+from steelyard.data.table.remote_pack import open_remote_pack
+from steelyard.data.table.sources import is_remote, open_source
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -17,13 +17,11 @@ if TYPE_CHECKING:
 __all__ = ["steelpack_batches", "steelpack_parts"]
 
 
-def _opened(path: str) -> Steelpack:
-    if is_remote(path):
-        raise DataError(
-            f"{path} is a steelpack file, which is mapped into memory",
-            hint="copy it to a local disk first",
-        )
-    return Steelpack.open(Path(path))
+def _opened(path: str, counts: ReadCounts) -> Steelpack:
+    """Map a file, or read the end of a remote one."""
+    if not is_remote(path):
+        return Steelpack.open(Path(path))
+    return Steelpack(open_remote_pack(open_source(path, counts), path))
 
 
 def steelpack_parts(path: str) -> "tuple[pa.Schema, list[TablePart]]":
@@ -36,9 +34,9 @@ def steelpack_parts(path: str) -> "tuple[pa.Schema, list[TablePart]]":
         Schema and parts.
 
     Raises:
-        DataError: the file cannot be read or is not local.
+        DataError: the file cannot be read.
     """
-    table = _opened(path)
+    table = _opened(path, ReadCounts())
     parts, row = [], 1
     for group, rows in enumerate(table.group_rows):
         size = table.group_bytes(group)
@@ -64,9 +62,15 @@ def steelpack_batches(
     Raises:
         DataError: a byte is damaged; the last whole row group is named.
     """
-    table = _opened(partition.path)
+    table = _opened(partition.path, counts)
     own = [name for name in names if table.pack.find(f"0/{name}") is not None]
     at_once = max(batch_rows // ZONE_ROWS, 1) * ZONE_ROWS
     groups = range(partition.first, partition.last)
+    if is_remote(partition.path) and len(own) == table.width:
+        # All columns of a row group lie together: one request in place of one for each.
+        for group in groups:
+            first = table.pack.place(group * (table.width + 1))
+            table.pack.fetch(first, first + table.group_bytes(group))
     yield from table.batches(own, groups=groups, batch_rows=at_once)
-    counts.add(ReadCounts(table.pack.checked_bytes, len(groups) * max(len(own), 1)))
+    if not is_remote(partition.path):
+        counts.add(ReadCounts(table.pack.checked_bytes, len(groups) * max(len(own), 1)))
