@@ -17,7 +17,7 @@ PAGES += [
 ]
 PAGES += [
     ROOT / "docs" / "rooms" / f"{room}.md"
-    for room in ("serve", "catalog", "cost", "plan", "operate")
+    for room in ("serve", "catalog", "cost", "plan", "operate", "sim")
 ]
 LONG = {
     "running.md",

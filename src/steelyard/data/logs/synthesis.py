@@ -59,8 +59,8 @@ def synthesize_lines(
     are such ones with other digits.
 
     Args:
-        frames: texts around the variables of observed lines, [observed][variables + 1].
-        variables: variables of the same lines, [observed][variables].
+        frames: texts around the variables of observed lines, [observed, variables + 1].
+        variables: variables of the same lines, [observed, variables].
         lines: how many to yield.
         seed: seed of the draws.
         header: variables at the beginning of each line that are its header.

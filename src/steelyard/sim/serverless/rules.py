@@ -91,7 +91,9 @@ def _utility(plans: Plans, rows: Records, function: int) -> float:
 
 
 @njit_borrowing()
-def prewarm_times(order: Records, rows: Records, function: int, target: int, now_s: float):
+def prewarm_times(
+    order: Records, rows: Records, function: int, target: int, now_s: float
+) -> tuple[float, float]:
     """Return start and end of an order for `target` at an arrival; the start is < 0 for none.
 
     Args:
