@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,30 +120,17 @@ def profile_rerank(
     search = CandidateSearch(index=candidates, nprobe=nprobe, tenant=tenant, where=where)
     reader = MappedReader(store)
     reader.fill()
+    options: dict[str, Any] = {"reader": reader, "weight": weight, "nprobe": nprobe}
     rerankers = {
         share: PrefetchedReranker(
-            candidates,
-            store,
-            reader=reader,
-            prefetch_step=share,
-            rerank=reranks[-1],
-            weight=weight,
-            nprobe=nprobe,
+            candidates, store, prefetch_step=share, rerank=reranks[-1], **options
         )
         for share in shares
     }
     words = {"tenant": tenant, "where": where}
     traces = _traces(rerankers, texts, tokens, k, rounds, words)
-    early_s, beside_s = (
-        np.array([[np.median(row) for row in _by_query(traces[share], name)] for share in shares])
-        for name in ("early_s", "beside_s")
-    )
-    totals = [
-        float(np.median([trace.total_s for traces_ in traces.values() for trace in traces_[turn]]))
-        for turn in range(rounds)
-    ]
+    early_s, beside_s, merge_s, noise = _summed(traces)
     document_s, job_s, start_s = _costs(reader, store, search, texts, tokens, reranks)
-    merges = [trace.merge_s for turns in traces.values() for turn in turns for trace in turn]
     some = traces[shares[-1]][0]
     profile = RerankProfile(
         documents=len(store),
@@ -161,8 +149,8 @@ def profile_rerank(
         document_s=document_s,
         job_s=job_s,
         start_s=start_s,
-        merge_s=float(np.median(merges)),
-        noise=float(np.std(totals) / np.mean(totals)),
+        merge_s=merge_s,
+        noise=noise,
     )
     reader.close()
     return profile
@@ -187,6 +175,23 @@ def _traces(
             if turn:
                 found[share].append(traces)
     return found
+
+
+def _summed(
+    traces: dict[float, list[list[RerankTrace]]],
+) -> tuple[Floats, Floats, float, float]:
+    """Return medians over rounds of both parts of the search [S, Q], of merging, and the noise."""
+    early_s, beside_s = (
+        np.array([np.median(_by_query(turns, name), axis=1) for turns in traces.values()])
+        for name in ("early_s", "beside_s")
+    )
+    merges = [trace.merge_s for turns in traces.values() for turn in turns for trace in turn]
+    rounds = len(next(iter(traces.values())))
+    totals = [
+        float(np.median([trace.total_s for turns in traces.values() for trace in turns[turn]]))
+        for turn in range(rounds)
+    ]
+    return early_s, beside_s, float(np.median(merges)), float(np.std(totals) / np.mean(totals))
 
 
 def _by_query(turns: list[list[RerankTrace]], name: str) -> Floats:
