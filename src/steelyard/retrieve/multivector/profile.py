@@ -86,8 +86,7 @@ def profile_rerank(
     nprobe: int = 0,
     weight: float = 1.0,
     rounds: int = 3,
-    tenant: str = "",
-    where: str = "",
+    **words: str,
 ) -> RerankProfile:
     """Measure an index and a store with sample queries; records come from the page cache.
 
@@ -102,8 +101,7 @@ def profile_rerank(
         nprobe: cells, or vectors of a tree, that a query looks into; the index's own when 0.
         weight: of the texts' vectors in a score.
         rounds: times that all is measured; medians are taken.
-        tenant: whose documents are searched, of an index that tenants share.
-        where: a condition on tenants in its place.
+        **words: `tenant` or `where` of an index that tenants share.
 
     Returns:
         The profile.
@@ -111,13 +109,9 @@ def profile_rerank(
     Raises:
         ConfigError: too few queries, or numbers out of range.
     """
-    if len(texts) < _LEAST_QUERIES or rounds < 1 or min(reranks, default=0) < k:
-        raise ConfigError(
-            f"{len(texts)} sample queries, {rounds} rounds, {list(reranks)} documents for {k}",
-            hint=f"give {_LEAST_QUERIES} queries and 1 round or more, and rank k or more again",
-        )
+    _check(len(texts), rounds, reranks, k)
     reranks, shares = tuple(sorted(set(reranks))), tuple(sorted(set(shares)))
-    search = CandidateSearch(index=candidates, nprobe=nprobe, tenant=tenant, where=where)
+    search = CandidateSearch(index=candidates, nprobe=nprobe, **words)
     reader = MappedReader(store)
     reader.fill()
     options: dict[str, Any] = {"reader": reader, "weight": weight, "nprobe": nprobe}
@@ -127,11 +121,10 @@ def profile_rerank(
         )
         for share in shares
     }
-    words = {"tenant": tenant, "where": where}
     traces = _traces(rerankers, texts, tokens, k, rounds, words)
     early_s, beside_s, merge_s, noise = _summed(traces)
     document_s, job_s, start_s = _costs(reader, store, search, texts, tokens, reranks)
-    some = traces[shares[-1]][0]
+    some, every = traces[shares[-1]][0], _hits(search, texts, shares, reranks)
     profile = RerankProfile(
         documents=len(store),
         index_bytes=sum(candidates.memory_bytes().values()),
@@ -144,7 +137,7 @@ def profile_rerank(
         reranks=reranks,
         early_s=early_s,
         beside_s=beside_s,
-        hits=_hits(search, texts, shares, reranks),
+        hits=every,
         kept=_kept(search, rerankers[shares[-1]], texts, tokens, reranks, k, words),
         document_s=document_s,
         job_s=job_s,
@@ -154,6 +147,15 @@ def profile_rerank(
     )
     reader.close()
     return profile
+
+
+def _check(queries: int, rounds: int, reranks: Sequence[int], k: int) -> None:
+    """Refuse numbers out of range."""
+    if queries < _LEAST_QUERIES or rounds < 1 or min(reranks, default=0) < k:
+        raise ConfigError(
+            f"{queries} sample queries, {rounds} rounds, {list(reranks)} documents for {k}",
+            hint=f"give {_LEAST_QUERIES} queries and 1 round or more, and rank k or more again",
+        )
 
 
 def _traces(
