@@ -123,9 +123,11 @@ def profile_rerank(
     }
     traces = _traces(rerankers, texts, tokens, k, rounds, words)
     early_s, beside_s, merge_s, noise = _summed(traces)
-    document_s, job_s, start_s = _costs(reader, store, search, texts, tokens, reranks)
-    some, every = traces[shares[-1]][0], _hits(search, texts, shares, reranks)
-    profile = RerankProfile(
+    costs = _costs(reader, store, search, texts, tokens, reranks)
+    some = traces[shares[-1]][0]
+    kept = _kept(search, rerankers[shares[-1]], texts, tokens, reranks, k, words)
+    reader.close()
+    return RerankProfile(
         documents=len(store),
         index_bytes=sum(candidates.memory_bytes().values()),
         table_bytes=sum(store.memory_bytes().values()),
@@ -137,16 +139,12 @@ def profile_rerank(
         reranks=reranks,
         early_s=early_s,
         beside_s=beside_s,
-        hits=every,
-        kept=_kept(search, rerankers[shares[-1]], texts, tokens, reranks, k, words),
-        document_s=document_s,
-        job_s=job_s,
-        start_s=start_s,
+        hits=_hits(search, texts, shares, reranks),
+        kept=kept,
+        **costs,
         merge_s=merge_s,
         noise=noise,
     )
-    reader.close()
-    return profile
 
 
 def _check(queries: int, rounds: int, reranks: Sequence[int], k: int) -> None:
@@ -249,7 +247,7 @@ def _costs(
     texts: NDArray[np.float32],
     tokens: list[NDArray[np.float32]],
     reranks: tuple[int, ...],
-) -> tuple[float, float, float]:
+) -> dict[str, float]:
     """Return seconds per document, per job of late reads, and to hand a job to a thread."""
     points: list[tuple[int, float]] = []
     handed: list[float] = []
@@ -273,7 +271,11 @@ def _costs(
         float(np.median(seconds[sizes == count])) for count in (sizes.min(), sizes.max())
     )
     slope_s = max((all_s - one_s) / max(int(sizes.max() - sizes.min()), 1), 0.0)
-    return slope_s, max(one_s - slope_s, 0.0), max(float(np.median(handed)), 0.0)
+    return {
+        "document_s": slope_s,
+        "job_s": max(one_s - slope_s, 0.0),
+        "start_s": max(float(np.median(handed)), 0.0),
+    }
 
 
 def _kept(
