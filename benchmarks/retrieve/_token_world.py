@@ -50,7 +50,7 @@ class TokenWorld:
 
 
 def kept_folder() -> Path:
-    """Return the folder of large stores, named after what makes documents; without it all is new."""
+    """Return the folder of large stores, named after what makes documents."""
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     found = hashlib.sha256()
     # The format has a version that a store is refused by; what documents are made of has none.

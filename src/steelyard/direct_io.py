@@ -156,13 +156,16 @@ def device_read_bytes() -> int:
 
 @njit()
 def read_at(handle: int, address: Any, size: int, offset: int) -> Any:
-    """Read bytes of a file into memory; return how many came, fewer at the end or after an error.
+    """Read bytes of a file into memory.
 
     Args:
         handle: descriptor.
         address: where they go.
         size: bytes that are wanted.
         offset: the first byte in the file.
+
+    Returns:
+        How many came, fewer at the end or after an error.
     """
     done = 0
     while done < size:
@@ -175,7 +178,7 @@ def read_at(handle: int, address: Any, size: int, offset: int) -> Any:
 
 @njit()
 def read_blocks(handle: int, buffer: np.ndarray, offsets: np.ndarray, first: int, step: int) -> Any:
-    """Read every `step`-th of some blocks into one buffer, one after the other; return the bytes.
+    """Read every `step`-th of some blocks into one buffer, one after the other.
 
     Args:
         handle: descriptor.
@@ -183,6 +186,9 @@ def read_blocks(handle: int, buffer: np.ndarray, offsets: np.ndarray, first: int
         offsets: first byte of each block.
         first: the first of the blocks that are read.
         step: from one to the next.
+
+    Returns:
+        Bytes that were read.
     """
     total = 0
     for place in range(first, len(offsets), step):
@@ -196,6 +202,9 @@ def monotonic_ns(room: np.ndarray) -> Any:
 
     Args:
         room: int64 [2], written over.
+
+    Returns:
+        Nanoseconds.
     """
     _clock_gettime(_MONOTONIC, room.ctypes.data)
     return room[0] * _NS + room[1]

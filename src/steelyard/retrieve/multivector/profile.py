@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,8 +86,7 @@ def profile_rerank(
     nprobe: int = 0,
     weight: float = 1.0,
     rounds: int = 3,
-    tenant: str = "",
-    where: str = "",
+    **words: str,
 ) -> RerankProfile:
     """Measure an index and a store with sample queries; records come from the page cache.
 
@@ -101,8 +101,7 @@ def profile_rerank(
         nprobe: cells, or vectors of a tree, that a query looks into; the index's own when 0.
         weight: of the texts' vectors in a score.
         rounds: times that all is measured; medians are taken.
-        tenant: whose documents are searched, of an index that tenants share.
-        where: a condition on tenants in its place.
+        **words: `tenant` or `where` of an index that tenants share.
 
     Returns:
         The profile.
@@ -110,41 +109,25 @@ def profile_rerank(
     Raises:
         ConfigError: too few queries, or numbers out of range.
     """
-    if len(texts) < _LEAST_QUERIES or rounds < 1 or min(reranks, default=0) < k:
-        raise ConfigError(
-            f"{len(texts)} sample queries, {rounds} rounds, {list(reranks)} documents for {k}",
-            hint=f"give {_LEAST_QUERIES} queries and 1 round or more, and rank k or more again",
-        )
+    _check(len(texts), rounds, reranks, k)
     reranks, shares = tuple(sorted(set(reranks))), tuple(sorted(set(shares)))
-    search = CandidateSearch(index=candidates, nprobe=nprobe, tenant=tenant, where=where)
+    search = CandidateSearch(index=candidates, nprobe=nprobe, **words)
     reader = MappedReader(store)
     reader.fill()
+    options: dict[str, Any] = {"reader": reader, "weight": weight, "nprobe": nprobe}
     rerankers = {
         share: PrefetchedReranker(
-            candidates,
-            store,
-            reader=reader,
-            prefetch_step=share,
-            rerank=reranks[-1],
-            weight=weight,
-            nprobe=nprobe,
+            candidates, store, prefetch_step=share, rerank=reranks[-1], **options
         )
         for share in shares
     }
-    words = {"tenant": tenant, "where": where}
     traces = _traces(rerankers, texts, tokens, k, rounds, words)
-    early_s, beside_s = (
-        np.array([[np.median(row) for row in _by_query(traces[share], name)] for share in shares])
-        for name in ("early_s", "beside_s")
-    )
-    totals = [
-        float(np.median([trace.total_s for traces_ in traces.values() for trace in traces_[turn]]))
-        for turn in range(rounds)
-    ]
-    document_s, job_s, start_s = _costs(reader, store, search, texts, tokens, reranks)
-    merges = [trace.merge_s for turns in traces.values() for turn in turns for trace in turn]
+    early_s, beside_s, merge_s, noise = _summed(traces)
+    costs = _costs(reader, store, search, texts, tokens, reranks)
     some = traces[shares[-1]][0]
-    profile = RerankProfile(
+    kept = _kept(search, rerankers[shares[-1]], texts, tokens, reranks, k, words)
+    reader.close()
+    return RerankProfile(
         documents=len(store),
         index_bytes=sum(candidates.memory_bytes().values()),
         table_bytes=sum(store.memory_bytes().values()),
@@ -157,15 +140,20 @@ def profile_rerank(
         early_s=early_s,
         beside_s=beside_s,
         hits=_hits(search, texts, shares, reranks),
-        kept=_kept(search, rerankers[shares[-1]], texts, tokens, reranks, k, words),
-        document_s=document_s,
-        job_s=job_s,
-        start_s=start_s,
-        merge_s=float(np.median(merges)),
-        noise=float(np.std(totals) / np.mean(totals)),
+        kept=kept,
+        **costs,
+        merge_s=merge_s,
+        noise=noise,
     )
-    reader.close()
-    return profile
+
+
+def _check(queries: int, rounds: int, reranks: Sequence[int], k: int) -> None:
+    """Refuse numbers out of range."""
+    if queries < _LEAST_QUERIES or rounds < 1 or min(reranks, default=0) < k:
+        raise ConfigError(
+            f"{queries} sample queries, {rounds} rounds, {list(reranks)} documents for {k}",
+            hint=f"give {_LEAST_QUERIES} queries and 1 round or more, and rank k or more again",
+        )
 
 
 def _traces(
@@ -187,6 +175,23 @@ def _traces(
             if turn:
                 found[share].append(traces)
     return found
+
+
+def _summed(
+    traces: dict[float, list[list[RerankTrace]]],
+) -> tuple[Floats, Floats, float, float]:
+    """Return medians over rounds of both parts of the search [S, Q], of merging, and the noise."""
+    early_s, beside_s = (
+        np.array([np.median(_by_query(turns, name), axis=1) for turns in traces.values()])
+        for name in ("early_s", "beside_s")
+    )
+    merges = [trace.merge_s for turns in traces.values() for turn in turns for trace in turn]
+    rounds = len(next(iter(traces.values())))
+    totals = [
+        float(np.median([trace.total_s for turns in traces.values() for trace in turns[turn]]))
+        for turn in range(rounds)
+    ]
+    return early_s, beside_s, float(np.median(merges)), float(np.std(totals) / np.mean(totals))
 
 
 def _by_query(turns: list[list[RerankTrace]], name: str) -> Floats:
@@ -242,7 +247,7 @@ def _costs(
     texts: NDArray[np.float32],
     tokens: list[NDArray[np.float32]],
     reranks: tuple[int, ...],
-) -> tuple[float, float, float]:
+) -> dict[str, float]:
     """Return seconds per document, per job of late reads, and to hand a job to a thread."""
     points: list[tuple[int, float]] = []
     handed: list[float] = []
@@ -266,7 +271,11 @@ def _costs(
         float(np.median(seconds[sizes == count])) for count in (sizes.min(), sizes.max())
     )
     slope_s = max((all_s - one_s) / max(int(sizes.max() - sizes.min()), 1), 0.0)
-    return slope_s, max(one_s - slope_s, 0.0), max(float(np.median(handed)), 0.0)
+    return {
+        "document_s": slope_s,
+        "job_s": max(one_s - slope_s, 0.0),
+        "start_s": max(float(np.median(handed)), 0.0),
+    }
 
 
 def _kept(

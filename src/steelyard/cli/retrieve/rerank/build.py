@@ -9,7 +9,7 @@ from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, print_report
 from steelyard.cli.retrieve.rerank.texts import read_texts
 from steelyard.errors import ConfigError
-from steelyard.retrieve.multivector.folder import build_folder
+from steelyard.retrieve.multivector.folder import RerankFolder, build_folder
 from steelyard.runs.progress import progress
 from steelyard.runs.report import Facts, Report, Section
 from steelyard.units import pretty
@@ -65,7 +65,13 @@ def build(
             token_dim=token_dim,
         )
         advance(1.0, "done")
-    took_s = time.perf_counter() - began_s
+    _show(made, out, dtype, long, time.perf_counter() - began_s, json)
+    if not json:
+        say_next("retrieve", "rerank", "search", out, "what to look for")
+
+
+def _show(made: RerankFolder, out: Path, dtype: str, long: str, took_s: float, json: bool) -> None:
+    """Print what was built."""
     counts, store = made.store.counts, made.store
     index_bytes = sum(made.index.memory_bytes().values())
     table_bytes = sum(store.memory_bytes().values())
@@ -91,5 +97,3 @@ def build(
         "seconds": took_s,
     }
     print_report(page, json=json, values=values)
-    if not json:
-        say_next("retrieve", "rerank", "search", out, "what to look for")

@@ -11,9 +11,11 @@ from steelyard.cli.output import Switch, print_report
 from steelyard.cli.retrieve.rerank.search import read_queries
 from steelyard.errors import ConfigError, DataError
 from steelyard.plan.retrieve.rerank import RerankDesign, RerankPlan, plan_rerank
+from steelyard.plan.retrieve.rerank_picture import hit_chart
 from steelyard.retrieve.multivector.folder import WEIGHT, RerankFolder
 from steelyard.retrieve.multivector.profile import profile_rerank
 from steelyard.runs.report import Cell, Column, Facts, Report, Section, Table
+from steelyard.runs.save import save_chart
 from steelyard.units import parse, pretty
 
 __all__ = ["plan"]
@@ -31,6 +33,7 @@ def plan(
     samples: int = 40,
     depth: int = 32,
     k: int = 10,
+    chart: Path | None = None,
     json: Switch = False,
 ) -> None:
     """Choose when to prefetch and how many documents to rank, for a latency and a drive.
@@ -49,6 +52,7 @@ def plan(
         samples: queries that are looked at, at most.
         depth: reads under way at once.
         k: texts of each query.
+        chart: picture of what is guessed over the share of the search: .svg, .png, .html or .json.
         json: print JSON instead of tables.
     """
     if samples < _LEAST_QUERIES:
@@ -74,6 +78,8 @@ def plan(
         weight=WEIGHT,
     )
     chosen = plan_rerank(profile, tier, p95_s=limit_s, recall_loss=recall_loss, depth=depth)
+    if chart is not None:
+        save_chart(hit_chart(chosen), chart)
     page = Report(
         f"Re-ranking {folder} from {drive}",
         f"p95 within {p95}, at most {recall_loss:.1%} of the best lost",
