@@ -26,6 +26,7 @@ LONG = {
 }  # pages whose Python compiles or trains for ten seconds and more
 
 
+@pytest.mark.timeout(1200)  # a minute alone; many on a machine that works for others too
 def test_the_site_builds_strictly(tmp_path):
     pytest.importorskip("mkdocs")
     command = [
