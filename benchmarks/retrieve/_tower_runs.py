@@ -13,6 +13,7 @@ from benchmarks.retrieve._abstracts import VOCABULARY, Abstracts
 from numpy.typing import NDArray
 
 from steelyard.catalog import Architecture
+from steelyard.files import atomic_path
 from steelyard.nn.towers import Tower, TowerPair
 from steelyard.nn.transformer import build
 from steelyard.retrieve.towers import (
@@ -126,6 +127,7 @@ class FrozenJob:
     rate: float = 3e-3
     clozes: int = 6000
     start: str = ""
+    begins_with_teacher: bool = False
     seed: int = 0
 
 
@@ -236,10 +238,10 @@ def student_of(job: DistillJob | FrozenJob) -> TowerEncoder:
     """Return a student before its training.
 
     One to be distilled begins with its teacher's vectors of tokens; one trained end to end with the
-    collection, as all towers.
+    collection, as all towers, unless its job says otherwise.
     """
     tower = make_tower(job.papers, job.student, job.seed + 1000)
-    if isinstance(job, DistillJob):
+    if isinstance(job, DistillJob) or job.begins_with_teacher:
         begin_with_teacher(tower, loaded(job.folder / job.teacher / "queries").tower)
     return TowerEncoder(tower, job.papers.tokenizer, max_tokens=MAX_TOKENS[0])
 
@@ -286,5 +288,7 @@ def vectors_of(folder: Path, texts: Sequence[str]) -> NDArray[np.float32]:
     """Return vectors of texts by the encoder in a folder; they are kept there for the next call."""
     kept = folder / f"kept-{len(texts)}.npy"
     if not kept.is_file():
-        np.save(kept, loaded(folder).encode(texts))
+        # Another worker may ask for the same at the same time.
+        with atomic_path(kept) as beside, beside.open("wb") as stream:
+            np.save(stream, loaded(folder).encode(texts))
     return np.load(kept)

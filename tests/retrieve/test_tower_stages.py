@@ -132,8 +132,8 @@ def test_a_student_of_another_width_learns_a_map(tmp_path: Path) -> None:
     assert student.tower.projection.shape == (16, 32)
     other = _encoder(7, 24)
     with pytest.warns(SteelyardWarning, match="1 of 65 texts"):
-        losses = distill_queries(teacher, other, [*TEXTS, ""], _config(60), tmp_path / "run")
-    assert other.dim == 16 and np.mean(losses[-5:]) < 0.7 * np.mean(losses[:5])
+        losses = distill_queries(teacher, other, [*TEXTS, ""], _config(30), tmp_path / "run")
+    assert other.dim == 16 and np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
 
 
 def test_refinement_moves_the_queries_alone(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_refinement_moves_the_queries_alone(tmp_path: Path) -> None:
 
     before = hits()
     losses = refine_queries(
-        student, documents, (queries, np.arange(64)), _config(80), tmp_path, ranks=(2, 20)
+        student, documents, (queries, np.arange(64)), _config(40), tmp_path, ranks=(2, 20)
     )
     assert losses[-1] < losses[0] and hits() > before
     assert np.array_equal(documents, kept)

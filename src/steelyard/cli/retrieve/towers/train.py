@@ -1,7 +1,9 @@
 """`steelyard retrieve towers train`: two towers from queries with their documents."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
+import cyclopts
 import numpy as np
 
 from steelyard.cli.following import say_next
@@ -33,20 +35,47 @@ _HELD_OUT = 10
 _TEXTS = 20_000
 
 
+@cyclopts.Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class PairOptions:
+    """What towers learn from.
+
+    Args:
+        clozes: sentences to pair with the rest of their document, as further pairs.
+        rounds: rounds; from the second on, mined documents that are hard to tell stand in batches.
+        hard: mined documents of each query.
+        chunk: texts whose activations are held at once, for batches that do not fit; 0 for all.
+        temperature: what cosines are divided by.
+        vocabulary: tokens that are learned from the texts.
+        query_tokens: tokens that longer queries are cut to.
+        document_tokens: tokens that longer documents are cut to.
+    """
+
+    clozes: int = 0
+    rounds: int = 2
+    hard: int = 2
+    chunk: int = 0
+    temperature: float = 0.05
+    vocabulary: int = 8192
+    query_tokens: int = 32
+    document_tokens: int = 128
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range."""
+        if self.rounds < 1 or self.clozes < 0 or self.hard < 0:
+            raise ConfigError(
+                f"--rounds {self.rounds}, --clozes {self.clozes}, --hard {self.hard}",
+                hint="give 1 round or more, and 0 clozes and hard ones or more",
+            )
+
+
 def train(
     pairs: Path,
     *,
     query: str = "query",
     document: str = "document",
     out: Path,
-    clozes: int = 0,
-    rounds: int = 2,
-    hard: int = 2,
-    chunk: int = 0,
-    temperature: float = 0.05,
-    vocabulary: int = 8192,
-    query_tokens: int = 32,
-    document_tokens: int = 128,
+    learning: PairOptions | None = None,
     shape: ShapeOptions | None = None,
     run: RunOptions | None = None,
     json: Switch = False,
@@ -64,48 +93,41 @@ def train(
         document: column of documents.
         out: folder for both encoders (`queries`, `documents`) and the run; a call that was killed
             goes on.
-        clozes: sentences to pair with the rest of their document, as further pairs.
-        rounds: rounds; from the second on, mined documents that are hard to tell stand in batches.
-        hard: mined documents of each query.
-        chunk: texts whose activations are held at once, for batches that do not fit; 0 for all.
-        temperature: what cosines are divided by.
-        vocabulary: tokens that are learned from the texts.
-        query_tokens: tokens that longer queries are cut to.
-        document_tokens: tokens that longer documents are cut to.
+        learning: what they learn from.
         shape: what the towers are like.
         run: how they are trained.
         json: print JSON instead of a table.
     """
-    if rounds < 1 or clozes < 0 or hard < 0:
-        raise ConfigError(
-            f"--rounds {rounds}, --clozes {clozes}, --hard {hard}",
-            hint="give 1 round or more, and 0 clozes and hard ones or more",
-        )
-    options, chosen = run or RunOptions(), shape or ShapeOptions()
+    options, chosen, lesson = (
+        run or RunOptions(),
+        shape or ShapeOptions(),
+        learning or PairOptions(),
+    )
     asked, texts = texts_of(pairs, query, document)
     places = np.arange(len(asked))
     kept, held = places[places % _HELD_OUT != 0], places[::_HELD_OUT].tolist()
-    made = _pairs(asked, texts, kept, clozes, options.seed)
-    tokenizer = train_tokenizer(iter([*texts, *made.queries]), vocabulary)
+    made = _pairs(asked, texts, kept, lesson.clozes, options.seed)
+    tokenizer = train_tokenizer(iter([*texts, *made.queries]), lesson.vocabulary)
     sample = [item.ids for item in tokenizer.encode_batch(texts[:_TEXTS])]
-    positions = max(query_tokens, document_tokens)
-    towers = _towers(chosen, tokenizer.get_vocab_size(), positions, sample, options.seed)
+    longest = (lesson.query_tokens, lesson.document_tokens)
+    towers = _towers(chosen, tokenizer.get_vocab_size(), max(longest), sample, options.seed)
     found = train_towers(
         towers,
         tokenizer,
         (made.queries, made.documents, made.own),
         options.config(),
         out / "run",
-        loss=ContrastiveLoss(temperature=temperature, chunk=chunk),
-        rounds=rounds,
-        hard_negatives=hard,
-        max_tokens=(query_tokens, document_tokens),
+        loss=ContrastiveLoss(temperature=lesson.temperature, chunk=lesson.chunk),
+        rounds=lesson.rounds,
+        hard_negatives=lesson.hard,
+        max_tokens=longest,
         groups=made.groups,
     )
     save_encoder(found.documents, out / "documents")
     save_encoder(QueryEncoder(found.queries, found.documents.fingerprint), out / "queries")
     whole = [row for row in held if asked[row].strip() and texts[row].strip()]
-    measured = _measured(found, [asked[row] for row in whole], texts, np.array(whole), temperature)
+    theirs = [asked[row] for row in whole]
+    measured = _measured(found, theirs, texts, np.array(whole), lesson.temperature)
     _say(found, towers, made, measured | {"queries_kept_aside": len(whole)}, out, json=json)
     if not json:
         folder = out / "documents"
