@@ -167,9 +167,7 @@ class ExactSearch:
 
 
 def _coded(rows: Floats) -> tuple[NDArray[np.int8], Floats]:
-    """Return rows as bytes, with the scale of each, the length of what they stand for, and how far
-    that is from the row.
-    """
+    """Return bytes of rows, their scales, lengths of what they stand for, and its distances."""
     scales = np.maximum(np.abs(rows).max(axis=1), np.float32(1e-30)) / np.float32(127)
     codes = np.rint(rows / scales[:, None]).astype(np.int8)
     stands = codes.astype(np.float32) * scales[:, None]
@@ -199,9 +197,12 @@ def _difference(library: ctypes.CDLL) -> float:
         index = ExactSearch(rng.normal(size=(3000, dim)).astype(dtype))
         asked = rng.normal(size=(37, dim)).astype(np.float32)
         found = []
-        for way in (lambda *given: index._native(library, *given), index._stepped):
+        for is_native in (True, False):
             ids, products = np.full((37, 9), -1), np.full((37, 9), -np.inf, np.float32)
-            way(asked, 9, products, ids)
+            if is_native:
+                index._native(library, asked, 9, products, ids)
+            else:
+                index._stepped(asked, 9, products, ids)
             found.append((ids, products))
         (one, first), (two, second) = found
         wrong += int((one != two).sum() + (~np.isclose(first, second, rtol=1e-6)).sum())

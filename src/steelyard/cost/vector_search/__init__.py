@@ -1,7 +1,6 @@
 """Vector search as stages: what each takes on a kind of hardware."""
 
 from steelyard.cost.vector_search.fpga import FpgaStages
-from steelyard.cost.vector_search.processors import CpuStages, GpuStages, shape_of
 from steelyard.cost.vector_search.options import (
     SearchPoint,
     StageModel,
@@ -9,6 +8,7 @@ from steelyard.cost.vector_search.options import (
     expected_scan_ratio,
 )
 from steelyard.cost.vector_search.prediction import IndexForecast, predict, stage_seconds
+from steelyard.cost.vector_search.processors import CpuStages, GpuStages, shape_of
 from steelyard.cost.vector_search.queues import queue_cycles, queue_levels
 from steelyard.cost.vector_search.work import IndexKind, IndexShape, build_work, query_work
 
@@ -28,5 +28,6 @@ __all__ = [
     "query_work",
     "queue_cycles",
     "queue_levels",
+    "shape_of",
     "stage_seconds",
 ]

@@ -20,14 +20,16 @@ from steelyard.retrieve.tenants.kept import ConditionLists
 from steelyard.retrieve.tenants.lists import TenantLists
 from steelyard.retrieve.tenants.native import NativeTree, tenant_library
 from steelyard.retrieve.tenants.predicates import parse_condition
-from steelyard.retrieve.tenants.scanning import WHOLE, search_tenant
-from steelyard.retrieve.tenants.sign_codes import ERRORS, LEAST_DIM, SignCodes
+from steelyard.retrieve.tenants.scanning import WHOLE
+from steelyard.retrieve.tenants.sign_codes import LEAST_DIM, SignCodes
+from steelyard.retrieve.tenants.stepped import HeldVectors, stepped_search
 from steelyard.retrieve.tenants.tree import ClusterTree, train_tree
-from steelyard.retrieve.tenants.vectors import VectorRows
+from steelyard.retrieve.tenants.vectors import VectorRows, checked_numbers
 
 __all__ = ["ClusterTreeIndex"]
 
 Ids = NDArray[np.int64]
+Floats = NDArray[np.float32]
 _BOOST = 0.3
 _LONGEST_NAME = 200
 
@@ -178,7 +180,7 @@ class ClusterTreeIndex:
         Raises:
             DataError: a number is not there; then nothing is removed.
         """
-        rows = self.rows.rows_of(np.unique(_numbers(ids)))
+        rows = self.rows.rows_of(np.unique(checked_numbers(ids)))
         with self._lock:
             for tenant in range(len(self.lists)):
                 self.lists.revoke(tenant, rows, self.rows.leaves)
@@ -232,12 +234,12 @@ class ClusterTreeIndex:
             raise ConfigError(
                 f"a tenant's name of {len(tenant)} letters", hint=f"give 1 to {_LONGEST_NAME}"
             )
-        return self.rows.rows_of(_numbers(ids))
+        return self.rows.rows_of(checked_numbers(ids))
 
     def check_revoke(self, ids: Ids, tenant: str) -> NDArray[np.int32]:
         """Return the rows of vectors that may be revoked; errors as of `revoke`."""
         self._number(tenant)
-        return self.rows.rows_of(_numbers(ids))
+        return self.rows.rows_of(checked_numbers(ids))
 
     def granted(self, tenant: str) -> Ids:
         """Return the numbers of what a tenant sees, ascending; none of an unknown tenant."""
@@ -295,7 +297,7 @@ class ClusterTreeIndex:
         """Search one list."""
         # Codes leave out what they only believe to be far: an exact search does without.
         size = int(lists.sizes[number])
-        coded = self.rows.coder is not None and WHOLE < size and probes < size
+        coded = self.rows.coder is not None and size > WHOLE and probes < size
         native = self._native or self._native_tree()
         if native is None:
             return self._stepped(asked, k, lists, number, probes, coded)
@@ -322,40 +324,14 @@ class ClusterTreeIndex:
         return self._native
 
     def _stepped(
-        self,
-        asked: NDArray[np.float32],
-        k: int,
-        lists: TenantLists,
-        number: int,
-        probes: int,
-        coded: bool,
+        self, asked: Floats, k: int, lists: TenantLists, number: int, probes: int, coded: bool
     ) -> Hits:
         """Search one list without native code."""
-        tree, rows = self.tree, self.rows
-        assert tree is not None
-        rotation = np.empty((0, 0), np.float32) if rows.coder is None else rows.coder.rotation
+        assert self.tree is not None
         checked_vectors(asked, self.dim, what="queries")
-        is_l2, records = self.metric == "l2", rows.records
-        nodes = (tree.centers, tree.first_child, tree.num_children, tree.last_leaf, self._spread)
-        found, numbers, scanned, expanded, compared = search_tenant(
-            asked,
-            number,
-            k,
-            probes,
-            min(self.shortlist, probes),
-            np.float32(_BOOST),
-            is_l2,
-            coded,
-            np.float32(ERRORS),
-            (*nodes, rotation),
-            lists.arrays(),
-            (rows.vectors, rows.leaves, rows.numbers, records, records.view(np.float32)),
-            *self._room,
-        )
-        stats = SearchStats(
-            scanned=int(scanned), probed=int(expanded), reranked=int(compared) if coded else 0
-        )
-        return Hits(ids=numbers, distances=found if is_l2 else -found, stats=stats)
+        held = HeldVectors(self.tree, self.rows, self._spread, self._room, self.metric == "l2")
+        shortlist = min(self.shortlist, probes)
+        return stepped_search(held, asked, lists, number, k, probes, shortlist, _BOOST, coded)
 
     def _seen(self, tenant: str, where: str, *, strict: bool) -> tuple[TenantLists, int]:
         """Return lists and the number of the one to search; -1 for an unknown tenant."""
@@ -411,16 +387,6 @@ class ClusterTreeIndex:
             "nprobe": self.nprobe,
             "metric": self.metric,
         }
-
-
-def _numbers(ids: Ids) -> Ids:
-    """Return numbers of vectors as an array."""
-    found = np.asarray(ids)
-    if not found.ndim:
-        found = found[None]
-    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
-        raise DataError(f"{found.dtype} {list(found.shape)} for numbers of vectors")
-    return found.astype(np.int64, copy=False)
 
 
 def _nothing(queries: int, k: int, metric: Metric) -> Hits:

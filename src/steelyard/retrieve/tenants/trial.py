@@ -39,7 +39,7 @@ def difference(library: ctypes.CDLL) -> float:
         for tenant, nprobe in itertools.product(("few", "some", "all"), (1, 300, 2500, 10**9)):
             number = index._tenants[tenant]
             size = int(index.lists.sizes[number])
-            coded = WHOLE < size and nprobe < size
+            coded = size > WHOLE and nprobe < size
             given = (asked.astype(np.float32), 9, index.lists, number, nprobe, coded)
             wrong += _apart(index._stepped(*given), _native(library, index, given))
     return float(wrong)
