@@ -26,7 +26,7 @@ Floats = NDArray[np.float32]
 
 def choice_checks(quick: bool) -> list[Check]:
     """Build indexes of several kinds and cells, choose for three goals, and measure them all."""
-    count, asked, cells = (20_000, 400, (64, 256)) if quick else (200_000, 1200, (256, 1024, 4096))
+    count, asked, cells = (20_000, 400, (64, 256)) if quick else (100_000, 1200, (256, 1024, 2048))
     made = sift_like(count + 2 * asked, seed=3)
     vectors, queries = made[:count], made[count:].astype(np.float32)
     with torch_threads(1):

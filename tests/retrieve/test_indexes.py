@@ -344,8 +344,11 @@ def test_records_are_read_and_cut_ones_named(tmp_path, end, kind):
         read_vectors(path)
 
 
-def test_the_verbs_build_search_and_tune(vectors, tmp_path, capsys):
+def test_the_verbs_build_search_and_tune(vectors, tmp_path, capsys, monkeypatch):
+    from steelyard.catalog.search_rates import SearchRates, store_search_rates
     from steelyard.cli.retrieve import app
+
+    monkeypatch.setenv("STEELYARD_HOME", str(tmp_path / "home"))
 
     def run(*words):
         app([str(word) for word in words], result_action="return_value", exit_on_error=False)
@@ -361,3 +364,29 @@ def test_the_verbs_build_search_and_tune(vectors, tmp_path, capsys):
     found = run("search", *names[:2], "--k", 3, "--out", tmp_path / "hits.npz", "--json")
     assert found["probed"] == 40 * tuned["nprobe"]
     assert np.load(tmp_path / "hits.npz")["ids"].tolist() == found["ids"]
+    # Once the machine is calibrated, candidates and the index are chosen as well.
+    other = ("build", names[2], "--out", tmp_path / "j", "--kind", "ivf", "--cells", 16, "--json")
+    run(*other)
+    beside = ("tune", *names[:2], "--vectors", names[2], "--recall", 0.9, "--json")
+    with pytest.raises(ConfigError, match="--beside"):
+        run(*beside, "--beside", tmp_path / "j")
+    per_kind = {"ivf": {"call": 1e-5, "rows": 1e-9}, "ivfpq": {"call": 1e-5, "rows": 2e-9}}
+    store_search_rates(
+        SearchRates(
+            query_s=per_kind,
+            build_s={},
+            query_relative=dict.fromkeys(per_kind, 0.2),
+            build_relative=0.0,
+            threads=1,
+            native=False,
+            time_s=0.0,
+            duration_s=0.0,
+        )
+    )
+    chosen = run(*beside, "--beside", tmp_path / "j", "--write")
+    best = chosen["best"]
+    assert best["recall"] >= 0.9
+    assert best["measured_s"] > 0
+    assert open_index(Path(best["index"])).nprobe == best["nprobe"]
+    exact = run("exact", names[2], names[1], "--k", 3, "--json")
+    assert np.array(exact["ids"]).shape == (40, 3)

@@ -17,7 +17,7 @@ from steelyard.retrieve.tenants import (
     TenantShards,
     audit,
     create_store,
-    native,
+    library,
     open_tenant_index,
     parse_condition,
     train_tree,
@@ -146,18 +146,18 @@ def test_large_tenants_are_searched_through_the_tree(metric) -> None:
 
 
 def test_searches_of_tenants_without_a_compiler_are_equal(monkeypatch) -> None:
-    library = native.tenant_library()
-    assert library is None or difference(library) == 0
+    code = library.tenant_library()
+    assert code is None or difference(code) == 0
     monkeypatch.setenv("STEELYARD_NATIVE", "0")
-    native.tenant_library.cache_clear()
+    library.tenant_library.cache_clear()
     try:
-        assert native.tenant_library() is None
+        assert library.tenant_library() is None
         index = made()
         index.grant(np.arange(300), "one")
         hits = index.search(POINTS[2000], 3, tenant="one", nprobe=ALL)
         assert hits.ids[0].tolist() == plain(set(range(300)), POINTS[2000], 3)
     finally:
-        native.tenant_library.cache_clear()
+        library.tenant_library.cache_clear()
 
 
 def test_inner_products_find_the_largest() -> None:

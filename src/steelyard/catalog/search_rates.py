@@ -1,4 +1,4 @@
-"""How fast this machine searches and builds indexes of vectors: what predictions rest on."""
+"""How fast this machine searches and builds indexes of vectors: what forecasts of both rest on."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

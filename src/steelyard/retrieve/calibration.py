@@ -11,9 +11,9 @@ from steelyard.catalog.search_rates import SearchRates
 from steelyard.cost.vector_search.work import IndexShape, build_work, query_work
 from steelyard.parallel import torch_threads
 from steelyard.retrieve.cells import CellRows
-from steelyard.retrieve.fast import IVFFastScan
+from steelyard.retrieve.fast import HalfByteCodes, IVFFastScan
 from steelyard.retrieve.ivf import IVF
-from steelyard.retrieve.ivfpq import IVFPQ
+from steelyard.retrieve.ivfpq import IVFPQ, ResidualCodes
 from steelyard.retrieve.native import NativeCells
 from steelyard.retrieve.pq import ProductQuantizer
 from steelyard.retrieve.whole import IVFFlat
@@ -241,6 +241,7 @@ def _generated(shape: IndexShape) -> IVF:
     if shape.code_centers:
         width = shape.dim // shape.parts
         drawn = rng.random((shape.parts, shape.code_centers, width), np.float32) * 255
+        assert isinstance(index.codec, (ResidualCodes, HalfByteCodes))
         index.codec.quantizer = ProductQuantizer(drawn)
         columns["codes"] = rng.integers(0, shape.code_centers, (count, shape.parts), dtype=np.uint8)
     if shape.kind == "ivfpq":

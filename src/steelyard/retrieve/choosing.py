@@ -251,10 +251,11 @@ class _Choosing:
             reached = float(shares.mean())
             self.ceiling = max(self.ceiling, reached)
             # Other queries find more or less by chance: half a standard error is kept free.
-            if reached >= self.recall + 0.5 * float(shares.std() / np.sqrt(len(shares))):
+            spare = 0.5 * float(shares.std() / np.sqrt(len(shares)))
+            if reached >= self.recall + (spare if nprobe < index.nlist else 0.0):
                 break
             if nprobe == index.nlist:
-                return None if reached < self.recall else candidate
+                return None
             nprobe = min(nprobe + max(1, nprobe // 8), index.nlist)
         return Candidate(
             index=candidate.index,

@@ -17,6 +17,11 @@ VERBS: tuple[tuple[str, str, str], ...] = (
         '"how are backups made"',
     ),
     (
+        "exact",
+        "Find the largest inner products in a file of vectors, exactly and without an index.",
+        "vectors.npy queries.npy --k 1000",
+    ),
+    (
         "tune",
         "Find the fewest cells to look into for a recall, and check them on other queries.",
         "my.index queries.npy --vectors vectors.npy --recall 0.95",

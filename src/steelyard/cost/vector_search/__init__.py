@@ -28,5 +28,6 @@ __all__ = [
     "query_work",
     "queue_cycles",
     "queue_levels",
+    "shape_of",
     "stage_seconds",
 ]

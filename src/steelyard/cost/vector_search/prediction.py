@@ -13,6 +13,7 @@ __all__ = ["IndexForecast", "predict", "stage_seconds"]
 _SOURCE = "steelyard retrieve calibrate"
 _BYTES_RELATIVE = 0.02
 """Half-width of the bytes: the last blocks of cells are filled by chance."""
+_ORDER = ("call", "cell distances", "lookup tables", "scan", "selection", "comparing again")
 _STAGES = {
     "centers, near": "cell distances",
     "centers, far": "cell distances",
@@ -112,8 +113,7 @@ def stage_seconds(
         raise CalibrationError(
             f"no rates of {shape.kind} indexes", hint="run `steelyard retrieve calibrate`"
         )
-    found = dict.fromkeys(("call", "cell distances", "lookup tables", "scan"), 0.0)
-    found |= dict.fromkeys(("selection", "comparing again"), 0.0)
+    found: dict[str, float] = dict.fromkeys(_ORDER, 0.0)
     for part, count in query_work(shape, nprobe, k).items():
         found[_STAGES[part]] += known.get(part, 0.0) * count
     return found

@@ -11,9 +11,10 @@ from steelyard.native import NativeCode, load, typed
 __all__ = ["CellFields", "ListFields", "TreeFields", "address", "load_library"]
 
 _FOLDER = Path(__file__).parent
-_SOURCES = ("cell_search.cpp", "tenant_search.cpp", "half_bytes.h", "nearest.h", "sign_codes.h")
+_SOURCES = ("cell_search.cpp", "exact_scan.cpp", "tenant_search.cpp")
+_HEADERS = ("half_bytes.h", "nearest.h", "sign_codes.h", "vectors.h")
 _CODE = NativeCode(
-    name="vector_search", sources=tuple(_FOLDER / name for name in (*_SOURCES, "vectors.h"))
+    name="vector_search", sources=tuple(_FOLDER / name for name in (*_SOURCES, *_HEADERS))
 )
 _PLACE, _SIZE = ctypes.c_void_p, ctypes.c_int64
 
@@ -89,6 +90,10 @@ _SIGNATURES = {
     "steelyard_compare_again": (
         *(_PLACE, _PLACE, _SIZE, _PLACE, _SIZE, _SIZE),
         *(_PLACE, _PLACE, _PLACE),
+    ),
+    "steelyard_exact_search": (
+        *(_PLACE, _PLACE, _PLACE, _PLACE, _PLACE, _SIZE, _SIZE, _PLACE, _SIZE, _SIZE),
+        *(_PLACE, _PLACE, _PLACE, _SIZE, _SIZE, _PLACE, _PLACE, _PLACE),
     ),
     "steelyard_search_tenant": (
         *(_PLACE, _PLACE, _PLACE, _SIZE, _SIZE, _SIZE, _SIZE),

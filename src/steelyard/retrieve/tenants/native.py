@@ -1,22 +1,19 @@
 """Searches of tenants in native code: what it reads, and one call for a search."""
 
 import ctypes
-from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.errors import BackendError
-from steelyard.native import switched_off, verdict
-from steelyard.retrieve.native.library import ListFields, TreeFields, address, load_library
+from steelyard.retrieve.native.library import ListFields, TreeFields, address
 from steelyard.retrieve.tenants.lists import TenantLists
 from steelyard.retrieve.tenants.scanning import CODED_WHOLE, WHOLE
 from steelyard.retrieve.tenants.sign_codes import ERRORS
 from steelyard.retrieve.tenants.tree import ClusterTree
 from steelyard.retrieve.tenants.vectors import VectorRows
 
-__all__ = ["NativeTree", "tenant_library"]
+__all__ = ["NativeTree"]
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
@@ -123,17 +120,3 @@ class NativeTree:
         if count == 1:
             distances, ids = distances.copy(), ids.copy()
         return distances, ids, self._counts.tolist(), wrong
-
-
-@cache
-def tenant_library() -> ctypes.CDLL | None:
-    """Load the library; None without a compiler, switched off, or where it finds others."""
-    if switched_off():
-        return None
-    from steelyard.retrieve.tenants.trial import difference
-
-    try:
-        library = load_library()
-    except BackendError:
-        return None
-    return library if not verdict(library, "tenants", lambda: difference(library), 0.5) else None

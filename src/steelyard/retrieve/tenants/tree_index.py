@@ -17,13 +17,14 @@ from steelyard.retrieve.index import (
     checked_vectors,
 )
 from steelyard.retrieve.tenants.kept import ConditionLists
+from steelyard.retrieve.tenants.library import tenant_library
 from steelyard.retrieve.tenants.lists import TenantLists
 from steelyard.retrieve.tenants.predicates import parse_condition
 from steelyard.retrieve.tenants.sign_codes import LEAST_DIM, SignCodes
 from steelyard.retrieve.tenants.stepping import no_hits
 from steelyard.retrieve.tenants.tree import ClusterTree, train_tree
 from steelyard.retrieve.tenants.tree_searcher import TreeSearcher
-from steelyard.retrieve.tenants.vectors import VectorRows
+from steelyard.retrieve.tenants.vectors import VectorRows, checked_numbers
 
 __all__ = ["ClusterTreeIndex"]
 
@@ -173,7 +174,7 @@ class ClusterTreeIndex:
         Raises:
             DataError: a number is not there; then nothing is removed.
         """
-        rows = self.rows.rows_of(np.unique(_numbers(ids)))
+        rows = self.rows.rows_of(np.unique(checked_numbers(ids)))
         with self._lock:
             for tenant in range(len(self.lists)):
                 self.lists.revoke(tenant, rows, self.rows.leaves)
@@ -227,12 +228,12 @@ class ClusterTreeIndex:
             raise ConfigError(
                 f"a tenant's name of {len(tenant)} letters", hint=f"give 1 to {_LONGEST_NAME}"
             )
-        return self.rows.rows_of(_numbers(ids))
+        return self.rows.rows_of(checked_numbers(ids))
 
     def check_revoke(self, ids: Ids, tenant: str) -> NDArray[np.int32]:
         """Return the rows of vectors that may be revoked; errors as of `revoke`."""
         self._number(tenant)
-        return self.rows.rows_of(_numbers(ids))
+        return self.rows.rows_of(checked_numbers(ids))
 
     def granted(self, tenant: str) -> Ids:
         """Return the numbers of what a tenant sees, ascending; none of an unknown tenant."""
@@ -283,7 +284,7 @@ class ClusterTreeIndex:
                 checked_vectors(asked, self.dim, what="queries")
                 return no_hits(len(asked), count, self.metric)
             assert self.searcher is not None
-            return self.searcher.search(asked, count, lists, number, probes)
+            return self.searcher.search(tenant_library(), asked, count, lists, number, probes)
 
     def search_steps(
         self,
@@ -368,13 +369,3 @@ class ClusterTreeIndex:
             "nprobe": self.nprobe,
             "metric": self.metric,
         }
-
-
-def _numbers(ids: Ids) -> Ids:
-    """Return numbers of vectors as an array."""
-    found = np.asarray(ids)
-    if not found.ndim:
-        found = found[None]
-    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
-        raise DataError(f"{found.dtype} {list(found.shape)} for numbers of vectors")
-    return found.astype(np.int64, copy=False)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from steelyard.retrieve.index import Hits, Metric, SearchStats, checked_vectors
 from steelyard.retrieve.tenants.lists import TenantLists
-from steelyard.retrieve.tenants.native import NativeTree, tenant_library
+from steelyard.retrieve.tenants.native import NativeTree
 from steelyard.retrieve.tenants.scanning import WHOLE, Scanned, search_tenant
 from steelyard.retrieve.tenants.sign_codes import ERRORS
 from steelyard.retrieve.tenants.stepping import tenant_steps
@@ -46,11 +46,18 @@ class TreeSearcher:
         self._native = None
 
     def search(
-        self, asked: NDArray[np.float32], k: int, lists: TenantLists, number: int, probes: int
+        self,
+        library: ctypes.CDLL | None,
+        asked: NDArray[np.float32],
+        k: int,
+        lists: TenantLists,
+        number: int,
+        probes: int,
     ) -> Hits:
         """Search one list.
 
         Args:
+            library: compiled code; None to do without.
             asked: queries [Q, D], perhaps not finite.
             k: neighbours.
             lists: lists of tenants.
@@ -66,7 +73,6 @@ class TreeSearcher:
         # Codes leave out what they only believe to be far: an exact search does without.
         size = int(lists.sizes[number])
         coded = self.rows.coder is not None and size > WHOLE and probes < size
-        library = tenant_library()
         if library is None:
             return self.by_kernel(asked, k, lists, number, probes, coded)
         return self.by_library(library, asked, k, lists, number, probes, coded)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from steelyard.errors import CapacityError, DataError
 from steelyard.retrieve.tenants.sign_codes import SignCodes
 
-__all__ = ["VectorRows"]
+__all__ = ["VectorRows", "checked_numbers"]
 
 _REMOVED = -1
 _MOST_ROWS = 2**31 - 1
@@ -187,6 +187,26 @@ class VectorRows:
             "leaves": self._leaves.nbytes,
             "codes": self._records.nbytes,
         }
+
+
+def checked_numbers(ids: NDArray[np.generic]) -> NDArray[np.int64]:
+    """Return numbers of vectors as an array.
+
+    Args:
+        ids: one number, or several.
+
+    Returns:
+        int64 [N].
+
+    Raises:
+        DataError: another shape or kind.
+    """
+    found = np.asarray(ids)
+    if not found.ndim:
+        found = found[None]
+    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+        raise DataError(f"{found.dtype} {list(found.shape)} for numbers of vectors")
+    return found.astype(np.int64, copy=False)
 
 
 def _grown(values: NDArray[Any], count: int, room: int) -> NDArray[Any]:
