@@ -1,17 +1,34 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from steelyard.catalog import accelerator
+from steelyard.catalog.fpga import fpga
 from steelyard.catalog.search_rates import load_search_rates, store_search_rates
-from steelyard.cost.vector_search import IndexShape, predict, query_work, stage_seconds
-from steelyard.errors import CalibrationError, ConfigError
+from steelyard.cost.vector_search import (
+    CpuStages,
+    FpgaStages,
+    GpuStages,
+    IndexShape,
+    SearchPoint,
+    predict,
+    query_work,
+    shape_of,
+    stage_seconds,
+)
+from steelyard.errors import CalibrationError, CapacityError, ConfigError
+from steelyard.plan.retrieve import codesign
+from steelyard.retrieve import IVFPQ, IVFFlat
 from steelyard.retrieve.calibration import (
     TimedSearch,
     empty_index,
     fit_query_s,
     measure_search_rates,
 )
+from steelyard.retrieve.choosing import choose_index
+from steelyard.retrieve.tuning import recall_at
 
 SMALL = [
     IndexShape(kind="ivf", num_vectors=count, dim=dim, nlist=nlist)
@@ -102,3 +119,64 @@ def test_shapes_that_cannot_be_are_refused(given, said):
     with pytest.raises(ConfigError) as refused:
         IndexShape(**{"num_vectors": 100, "dim": 16, **given})
     assert said in f"{refused.value} {refused.value.hint}"
+
+
+def test_the_choice_reaches_the_recall_with_few_measurements(rates):
+    rng = np.random.default_rng(3)
+    middles = rng.normal(size=(40, 16)) * 3
+    made = (middles[rng.integers(0, 40, 4400)] + rng.normal(size=(4400, 16))).astype(np.float32)
+    vectors, queries = made[:4000], made[4000:]
+    exact = IVFFlat(16)
+    exact.add(vectors)
+    truth = exact.search(queries, 5).ids
+    indexes = {"few": IVFFlat(16, nlist=8), "many": IVFFlat(16, nlist=64)}
+    for index in indexes.values():
+        index.train(vectors)
+        index.add(vectors)
+    chosen = choose_index(indexes, queries, truth, rates, recall=0.9)
+    assert chosen.best.recall >= 0.9
+    assert chosen.heldout_recall > 0.9 - 4 * chosen.heldout_error
+    assert chosen.measurements <= 2 + 3 * 4
+    fewer = indexes[chosen.best.index].search(queries[::2], 5, nprobe=chosen.best.nprobe)
+    assert recall_at(fewer.ids, truth[::2]).mean() == pytest.approx(chosen.best.recall)
+    with pytest.raises(ConfigError, match="0 indexes"):
+        choose_index({}, queries, truth, rates, recall=0.9)
+
+
+def test_codes_that_cannot_reach_a_goal_say_what_they_reach(rates):
+    rng = np.random.default_rng(4)
+    vectors = rng.normal(size=(2000, 16)).astype(np.float32)
+    queries = rng.normal(size=(60, 16)).astype(np.float32)
+    exact = IVFFlat(16)
+    exact.add(vectors)
+    index = IVFPQ(16, nlist=8, parts=1)
+    index.train(vectors)
+    index.add(vectors)
+    known = rates.query_s | {"ivfpq": rates.query_s["ivf"]}
+    other = replace(rates, query_s=known)
+    with pytest.raises(CapacityError, match=r"the best finds 0\.\d+") as refused:
+        choose_index({"one": index}, queries, exact.search(queries, 5).ids, other, recall=0.99)
+    assert "longer codes" in refused.value.hint
+
+
+def test_stages_of_processors_rank_indexes(rates):
+    points = [
+        SearchPoint(num_vectors=10**6, nlist=nlist, nprobe=8, k=10, kind="ivf")
+        for nlist in (1024, 4096)
+    ]
+    found = codesign(points, CpuStages(rates, memory_bytes=1e9))
+    assert {item.point for item in found.designs} == set(points)
+    for item in found.designs:
+        shape = shape_of(item.point)
+        told = predict(shape, 8, rates).query.value
+        assert 1 / item.queries_per_s == pytest.approx(told)
+        assert item.taken["bytes"] == shape.memory_bytes
+    small = codesign(points, CpuStages(rates, memory_bytes=1e6))
+    assert not small.designs
+    assert all("bytes" in why for why in small.rejected.values())
+    chip = accelerator("")
+    fast = codesign(points, GpuStages(chip, batch=1000)).designs[0]
+    slow = codesign(points, GpuStages(chip, batch=1)).designs[0]
+    assert fast.queries_per_s > slow.queries_per_s
+    with pytest.raises(ConfigError, match="kind ivf"):
+        FpgaStages(fpga("U55C")).stages(points[0])

@@ -17,6 +17,7 @@ from steelyard.retrieve.tenants import (
     TenantShards,
     audit,
     create_store,
+    native,
     open_tenant_index,
     parse_condition,
     train_tree,
@@ -25,6 +26,8 @@ from steelyard.retrieve.tenants import (
 )
 from steelyard.retrieve.tenants.files import read_tree_index, write_tree_index
 from steelyard.retrieve.tenants.store import LOG, SNAPSHOT
+from steelyard.retrieve.tenants.trial import difference
+from steelyard.retrieve.tuning import recall_at
 
 DIM = 8
 RNG = np.random.default_rng(5)
@@ -120,6 +123,41 @@ def test_large_tenants_are_searched_through_the_tree_and_exactly_when_told() -> 
     assert exact == 50
     assert found > 450
     assert np.array_equal(index.granted("one"), np.sort(own))
+
+
+@pytest.mark.parametrize("metric", ["l2", "ip"])
+def test_large_tenants_are_searched_through_the_tree(metric) -> None:
+    rng = np.random.default_rng(8)
+    middles = rng.normal(size=(60, 40)) * 2
+    points = (middles[rng.integers(0, 60, 6020)] + rng.normal(size=(6020, 40))).astype(np.float32)
+    index = ClusterTreeIndex(40, metric=metric)
+    index.train(points)
+    index.add(points[:6000])
+    own = rng.choice(6000, 4000, replace=False)
+    index.grant(own, "one")
+    exact = index.search(points[6000:], 10, tenant="one", nprobe=ALL)
+    few = index.search(points[6000:], 10, tenant="one", nprobe=900)
+    assert few.stats.probed > 0
+    assert few.stats.reranked < few.stats.scanned / 2 < 20 * 1500 / 2
+    assert recall_at(few.ids, exact.ids).mean() > 0.95
+    assert np.isin(few.ids, own).all()
+    with pytest.raises(DataError, match="row 1 of the queries is not finite"):
+        index.search(np.array([points[0], np.full(40, np.nan)]), 3, tenant="one")
+
+
+def test_searches_of_tenants_without_a_compiler_are_equal(monkeypatch) -> None:
+    library = native.tenant_library()
+    assert library is None or difference(library) == 0
+    monkeypatch.setenv("STEELYARD_NATIVE", "0")
+    native.tenant_library.cache_clear()
+    try:
+        assert native.tenant_library() is None
+        index = made()
+        index.grant(np.arange(300), "one")
+        hits = index.search(POINTS[2000], 3, tenant="one", nprobe=ALL)
+        assert hits.ids[0].tolist() == plain(set(range(300)), POINTS[2000], 3)
+    finally:
+        native.tenant_library.cache_clear()
 
 
 def test_inner_products_find_the_largest() -> None:

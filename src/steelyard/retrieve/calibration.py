@@ -135,7 +135,7 @@ def measure_search_rates(
     Args:
         shapes: indexes that are searched, three or more of each kind; those chosen to differ in
             all sizes when None.
-        builds: indexes that are built.
+        builds: indexes that are built; without any there are no rates of builds.
         advance: told of the share of indexes that are done, and what comes next.
         threads: threads of a build; searches run on one.
 
@@ -164,11 +164,13 @@ def measure_search_rates(
     for kind in dict.fromkeys(item.shape.kind for item in searched):
         own = [item for item in searched if item.shape.kind == kind]
         query_s[kind], query_relative[kind] = fit_query_s(own)
-    build_s, build_relative = _fitted(
-        [build_work(shape) for shape, _ in built],
-        [took for _, took in built],
-        [str(shape) for shape, _ in built],
-    )
+    build_s, build_relative = {}, 0.0
+    if built:
+        build_s, build_relative = _fitted(
+            [build_work(shape) for shape, _ in built],
+            [took for _, took in built],
+            [str(shape) for shape, _ in built],
+        )
     return SearchRates(
         query_s=query_s,
         build_s=build_s,

@@ -11,7 +11,15 @@ from numpy.typing import NDArray
 
 from steelyard.errors import ConfigError, DataError
 
-__all__ = ["Hits", "Metric", "SearchStats", "VectorIndex", "checked_ids", "checked_vectors"]
+__all__ = [
+    "Hits",
+    "Metric",
+    "SearchStats",
+    "VectorIndex",
+    "as_rows",
+    "checked_ids",
+    "checked_vectors",
+]
 
 Metric = Literal["l2", "ip"]
 Floats = NDArray[np.float32]
@@ -109,6 +117,33 @@ def checked_vectors(vectors: NDArray[np.generic], dim: int, *, what: str = "vect
     Raises:
         DataError: another shape or kind, or numbers that are not finite (the row is named).
     """
+    found = as_rows(vectors, dim, what=what)
+    # A sum tells that all are finite in a quarter of the time; one that overflows tells nothing.
+    with np.errstate(all="ignore"):
+        is_sure = math.isfinite(found.sum())
+    if not is_sure:
+        is_finite = np.isfinite(found).all(axis=1)
+        if not is_finite.all():
+            raise DataError(
+                f"row {int(is_finite.argmin())} of the {what} is not finite", hint="leave it out"
+            )
+    return found
+
+
+def as_rows(vectors: NDArray[np.generic], dim: int, *, what: str = "vectors") -> Floats:
+    """Return vectors as float32 rows that may hold numbers which are not finite.
+
+    Args:
+        vectors: numbers [N, D], or one vector [D].
+        dim: D that the index has; 0 takes any.
+        what: word for messages.
+
+    Returns:
+        float32 [N, D], rows beside each other.
+
+    Raises:
+        DataError: another shape or kind.
+    """
     found = np.asarray(vectors)
     if found.ndim == 1:
         found = found[None]
@@ -121,17 +156,7 @@ def checked_vectors(vectors: NDArray[np.generic], dim: int, *, what: str = "vect
             f"{what} have {found.shape[1]} numbers, the index has {dim}",
             hint="use the encoder that the index was built with",
         )
-    found = np.ascontiguousarray(found, dtype=np.float32)
-    # A sum tells that all are finite in a quarter of the time; one that overflows tells nothing.
-    with np.errstate(all="ignore"):
-        is_sure = math.isfinite(found.sum())
-    if not is_sure:
-        is_finite = np.isfinite(found).all(axis=1)
-        if not is_finite.all():
-            raise DataError(
-                f"row {int(is_finite.argmin())} of the {what} is not finite", hint="leave it out"
-            )
-    return found
+    return np.ascontiguousarray(found, dtype=np.float32)
 
 
 def checked_ids(ids: NDArray[np.generic] | None, count: int, known: Ids, next_id: int) -> Ids:

@@ -1,6 +1,7 @@
 """Vector search as stages: what each takes on a kind of hardware."""
 
 from steelyard.cost.vector_search.fpga import FpgaStages
+from steelyard.cost.vector_search.processors import CpuStages, GpuStages, shape_of
 from steelyard.cost.vector_search.options import (
     SearchPoint,
     StageModel,
@@ -12,7 +13,9 @@ from steelyard.cost.vector_search.queues import queue_cycles, queue_levels
 from steelyard.cost.vector_search.work import IndexKind, IndexShape, build_work, query_work
 
 __all__ = [
+    "CpuStages",
     "FpgaStages",
+    "GpuStages",
     "IndexForecast",
     "IndexKind",
     "IndexShape",

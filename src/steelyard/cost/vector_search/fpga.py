@@ -94,6 +94,11 @@ class FpgaStages:
                 f"vectors of {point.dim} numbers in {point.code_bytes} bytes",
                 hint="the constants were measured for 128 numbers in 16 bytes",
             )
+        if point.kind != "ivfpq" or point.rerank:
+            raise ConfigError(
+                f"an index of kind {point.kind}, {point.rerank} candidates compared again",
+                hint="the stages scan codes of bytes and compare nothing again",
+            )
         made = [
             (_CELLS, self._cells(point)),
             (_NEAREST, _cell_selection(point)),

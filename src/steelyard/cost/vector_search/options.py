@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,9 @@ class SearchPoint:
         dim: numbers in a vector.
         code_bytes: bytes of a code.
         scan_ratio: codes scanned over nprobe cells of mean size.
+        kind: "ivfpq" for codes of bytes, "fastscan" for codes of half bytes, "ivf" for whole
+            vectors; hardware with one way to scan knows the first alone.
+        rerank: candidates per neighbour that are compared again by whole vectors.
     """
 
     num_vectors: int
@@ -52,6 +55,8 @@ class SearchPoint:
     dim: int = 128
     code_bytes: int = 16
     scan_ratio: float = 0.0
+    kind: Literal["ivf", "ivfpq", "fastscan"] = "ivfpq"
+    rerank: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what no index can be; fill the ratio in."""

@@ -14,7 +14,7 @@ from steelyard.retrieve.codec import CodeArrays
 from steelyard.retrieve.distance import sorted_heap
 from steelyard.retrieve.engine import Found
 from steelyard.retrieve.index import Metric
-from steelyard.retrieve.native.library import CellFields, load_library
+from steelyard.retrieve.native.library import CellFields, address, load_library
 
 __all__ = ["NativeCells", "native_cells"]
 
@@ -70,7 +70,7 @@ class NativeCells:
             number_bytes=0 if vectors is None else vectors.itemsize,
             parts=codes.centers.shape[0] if codes.codec else 1,
             factor=codes.factor,
-            **{name: _address(values) for name, values in self._kept.items()},
+            **{name: address(values) for name, values in self._kept.items()},
         )
         self._place = ctypes.addressof(self._fields)
 
@@ -85,8 +85,8 @@ class NativeCells:
         counts = np.zeros(2, np.int64)
         self._library.steelyard_search_cells(
             self._place,
-            *(_address(asked), _address(turned), count, nprobe, k, again),
-            *(_address(distances), _address(ids), _address(counts)),
+            *(address(asked), address(turned), count, nprobe, k, again),
+            *(address(distances), address(ids), address(counts)),
         )
         scanned, reranked = counts.tolist()
         return Found(ids, distances, scanned, reranked)
@@ -97,8 +97,8 @@ class NativeCells:
         distances = np.empty((len(turned), count), np.float32)
         cells = np.empty((len(turned), count), np.int64)
         self._library.steelyard_nearest_cells(
-            *(self._place, _address(turned), len(turned), count),
-            *(_address(distances), _address(cells)),
+            *(self._place, address(turned), len(turned), count),
+            *(address(distances), address(cells)),
         )
         return Probes(cells, distances)
 
@@ -108,9 +108,9 @@ class NativeCells:
         """Scan cells into heaps."""
         cells = probes.cells
         self._library.steelyard_scan_cells(
-            *(self._place, _address(turned), len(turned)),
-            *(_address(cells), _address(probes.distances), cells.shape[1], keeps_rows),
-            *(_address(heap), _address(ids), heap.shape[1]),
+            *(self._place, address(turned), len(turned)),
+            *(address(cells), address(probes.distances), cells.shape[1], keeps_rows),
+            *(address(heap), address(ids), heap.shape[1]),
         )
         return int((self._starts[cells + 1] - self._starts[cells]).sum())
 
@@ -123,8 +123,8 @@ class NativeCells:
         distances, numbers = np.empty((count, k), np.float32), np.empty((count, k), np.int64)
         counts = np.zeros(2, np.int64)
         self._library.steelyard_compare_again(
-            *(self._place, _address(asked), count, _address(ids), ids.shape[1], k),
-            *(_address(distances), _address(numbers), _address(counts)),
+            *(self._place, address(asked), count, address(ids), ids.shape[1], k),
+            *(address(distances), address(numbers), address(counts)),
         )
         return Found(numbers, distances, 0, int(counts[1]))
 
@@ -154,11 +154,6 @@ def _in_lanes(centers: Floats) -> Floats:
     padded = np.zeros((-(-count // _LANES) * _LANES, dim), np.float32)
     padded[:count] = centers
     return np.ascontiguousarray(padded.reshape(-1, _LANES, dim).transpose(0, 2, 1))
-
-
-def _address(values: NDArray[Any]) -> int:
-    # `values.ctypes.data` makes an object first and takes three times as long.
-    return values.__array_interface__["data"][0]
 
 
 @cache

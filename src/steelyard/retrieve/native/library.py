@@ -1,15 +1,20 @@
-"""The compiled library of cell searches, and what its functions take."""
+"""The compiled library of searches, and what its functions take."""
 
 import ctypes
 from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
 
 from steelyard.native import NativeCode, load, typed
 
-__all__ = ["CellFields", "load_library"]
+__all__ = ["CellFields", "ListFields", "TreeFields", "address", "load_library"]
 
 _FOLDER = Path(__file__).parent
-_SOURCES = ("cell_search.cpp", "half_bytes.h", "nearest.h", "vectors.h")
-_CODE = NativeCode(name="cell_search", sources=tuple(_FOLDER / name for name in _SOURCES))
+_SOURCES = ("cell_search.cpp", "tenant_search.cpp", "half_bytes.h", "nearest.h", "sign_codes.h")
+_CODE = NativeCode(
+    name="vector_search", sources=tuple(_FOLDER / name for name in (*_SOURCES, "vectors.h"))
+)
 _PLACE, _SIZE = ctypes.c_void_p, ctypes.c_int64
 
 
@@ -35,6 +40,42 @@ class CellFields(ctypes.Structure):
     ]
 
 
+class TreeFields(ctypes.Structure):
+    """The fields of `Tree` in tenant_search.cpp, in its order."""
+
+    _fields_ = [
+        ("dim", _SIZE),
+        ("is_l2", _SIZE),
+        ("centers", _PLACE),
+        ("first_child", _PLACE),
+        ("num_children", _PLACE),
+        ("last_leaf", _PLACE),
+        ("spread", _PLACE),
+        ("vectors", _PLACE),
+        ("leaves", _PLACE),
+        ("numbers", _PLACE),
+        ("records", _PLACE),
+        ("rotation", _PLACE),
+        ("shortlist", _SIZE),
+        ("whole", _SIZE),
+        ("coded_whole", _SIZE),
+        ("boost", ctypes.c_float),
+        ("errors", ctypes.c_float),
+    ]
+
+
+class ListFields(ctypes.Structure):
+    """The fields of `Lists` in tenant_search.cpp, in its order."""
+
+    _fields_ = [
+        ("rows", _PLACE),
+        ("lengths", _PLACE),
+        ("places", _PLACE),
+        ("chunks", _PLACE),
+        ("keys", _PLACE),
+    ]
+
+
 _SIGNATURES = {
     "steelyard_nearest_cells": (_PLACE, _PLACE, _SIZE, _SIZE, _PLACE, _PLACE),
     "steelyard_scan_cells": (
@@ -49,6 +90,10 @@ _SIGNATURES = {
         *(_PLACE, _PLACE, _SIZE, _PLACE, _SIZE, _SIZE),
         *(_PLACE, _PLACE, _PLACE),
     ),
+    "steelyard_search_tenant": (
+        *(_PLACE, _PLACE, _PLACE, _SIZE, _SIZE, _SIZE, _SIZE),
+        *(_SIZE, _PLACE, _PLACE, _PLACE),
+    ),
 }
 
 
@@ -61,4 +106,16 @@ def load_library() -> ctypes.CDLL:
     Raises:
         BackendError: there is no compiler, or it failed.
     """
-    return typed(load(_CODE), _SIGNATURES)
+    return typed(load(_CODE), _SIGNATURES, {"steelyard_search_tenant": _SIZE})
+
+
+def address(values: NDArray[Any]) -> int:
+    """Return where an array lies.
+
+    Args:
+        values: an array that the caller keeps.
+
+    Returns:
+        The address; `values.ctypes.data` makes an object first and takes three times as long.
+    """
+    return values.__array_interface__["data"][0]

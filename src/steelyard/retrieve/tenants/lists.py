@@ -11,6 +11,9 @@ __all__ = ["CHUNK", "TenantLists", "lower_bound"]
 
 CHUNK = 64
 """Vectors of a chunk: one is shifted for a grant, and binary searches end in one."""
+_FILLED = 60
+"""Rows of a chunk that rows in order fill: single ones that come later find room without a split,
+which moves half of a large tenant's directory."""
 _FIRST_ROOM = 4
 _CHUNKS, _FREE, _DIRECTORY = 0, 1, 2
 Ids = NDArray[np.int64]
@@ -25,10 +28,12 @@ class TenantLists:
 
     Attributes:
         sizes: rows of each tenant [T].
+        version: how often the lists have changed.
     """
 
     def __init__(self) -> None:
         """Begin without tenants."""
+        self.version = 0
         self.sizes = np.zeros(0, np.int64)
         self._rows = np.empty((0, CHUNK), np.int32)
         self._lengths = np.empty(0, np.int32)
@@ -45,6 +50,7 @@ class TenantLists:
 
     def add_tenant(self) -> int:
         """Return the number of a new tenant, which sees nothing."""
+        self.version += 1
         self.sizes = np.append(self.sizes, 0)
         self._places = np.concatenate([self._places, np.zeros((1, 3), np.int64)])
         return len(self.sizes) - 1
@@ -64,6 +70,7 @@ class TenantLists:
             rows = rows[np.lexsort((rows, leaves[rows]))]
         self._make_room(tenant, 2 * len(rows) // CHUNK + 2)
         before = int(self.sizes[tenant])
+        self.version += 1
         _insert(tenant, rows, leaves, *self._all())
         return int(self.sizes[tenant]) - before
 
@@ -79,6 +86,7 @@ class TenantLists:
             Rows that it no longer sees.
         """
         before = int(self.sizes[tenant])
+        self.version += 1
         _delete(tenant, rows, leaves, *self._all())
         return before - int(self.sizes[tenant])
 
@@ -278,7 +286,7 @@ def _insert(
                 keys[first + later] = keys[first + later - 1]
             other = _new_chunk(lengths, free, state)
             # Rows that come in order fill chunk after chunk; others split one in halves.
-            kept = CHUNK if place == CHUNK and at == count - 1 else CHUNK // 2
+            kept = _FILLED if place == CHUNK and at == count - 1 else CHUNK // 2
             for moved in range(kept, CHUNK):
                 rows[other, moved - kept] = rows[chunk, moved]
             lengths[chunk], lengths[other] = kept, CHUNK - kept

@@ -7,10 +7,14 @@ import numpy as np
 from steelyard.jit import njit
 from steelyard.retrieve.distance import new_heap, offer, sorted_rows
 from steelyard.retrieve.tenants.lists import lower_bound
+from steelyard.retrieve.tenants.sign_codes import coded_query, lower_bound_of
 
-__all__ = ["search_tenant"]
+__all__ = ["CODED_WHOLE", "WHOLE", "search_tenant"]
 
-_WHOLE = 256
+WHOLE, CODED_WHOLE = 256, 2048
+"""Rows of a tenant that are looked at without the tree: by whole vectors, and by codes."""
+_LONG = 256
+"""Rows of a range of which the most promising are compared first."""
 
 
 @njit(fastmath={"reassoc", "contract", "nsz"})
@@ -79,28 +83,57 @@ def _counted(
 
 
 @njit()
-def _scan(
-    query: np.ndarray,
-    first: Any,
-    entry: np.ndarray,
-    lists: Any,
-    vectors: np.ndarray,
-    numbers: Any,
-    is_l2: bool,
-    distances: np.ndarray,
-    ids: np.ndarray,
-) -> None:
-    """Compare a query with the rows of a range."""
+def _rows_of_range(first: Any, entry: np.ndarray, lists: Any, found: Any) -> np.ndarray:
+    """Return the rows of a range."""
     rows, lengths, _, chunks, _ = lists
+    count = 0
     for at in range(entry[1], entry[3] + 1):
         chunk = chunks[first + at]
         begin = entry[2] if at == entry[1] else 0
         end = entry[4] if at == entry[3] else lengths[chunk]
         for place in range(begin, end):
-            row = rows[chunk, place]
-            distance = _distance(query, vectors[row], is_l2)
-            if distance <= distances[0]:
-                offer(distances, ids, distance, numbers[row])
+            found[count] = rows[chunk, place]
+            count += 1
+    return found[:count]
+
+
+@njit()
+def _compared(
+    query: np.ndarray, rows: Any, bounds: Any, held: Any, is_l2: bool, heap: Any, ids: Any
+) -> Any:
+    """Compare a query with rows whose bounds may be near enough; return how many were compared."""
+    vectors, _, numbers, _, _ = held
+    compared = 0
+    for place in range(len(rows)):
+        if bounds[place] > heap[0]:
+            continue
+        compared += 1
+        distance = _distance(query, vectors[rows[place]], is_l2)
+        if distance <= heap[0]:
+            offer(heap, ids, distance, numbers[rows[place]])
+    return compared
+
+
+@njit()
+def _scan_coded(
+    query: np.ndarray, coded: Any, rows: np.ndarray, held: Any, is_l2: bool, heap: Any, ids: Any
+) -> Any:
+    """Look at the codes of rows, compare the most promising, then those that may be nearer."""
+    _, _, _, records, facts = held
+    planes, terms = coded
+    bounds = np.empty(len(rows), np.float32)
+    near, places = new_heap(1, len(heap))
+    for place in range(len(rows)):
+        row = rows[place]
+        bounds[place] = lower_bound_of(records[row], facts[row], planes, terms)
+        # In a short range what was found before tells enough.
+        if len(rows) > _LONG:
+            offer(near[0], places[0], bounds[place], place)
+    chosen = places[0][places[0] < len(rows)]
+    compared = _compared(query, rows[chosen], bounds[chosen], held, is_l2, heap, ids)
+    bounds[chosen] = np.inf
+    left = np.flatnonzero((bounds <= heap[0]) & (bounds < np.inf))
+    return compared + _compared(query, rows[left], bounds[left], held, is_l2, heap, ids)
 
 
 @njit()
@@ -112,11 +145,11 @@ def search_tenant(
     shortlist: Any,
     boost: Any,
     is_l2: bool,
+    is_coded: bool,
+    errors: Any,
     tree: Any,
     lists: Any,
-    vectors: np.ndarray,
-    leaves: np.ndarray,
-    numbers: np.ndarray,
+    held: Any,
     scores: np.ndarray,
     entries: np.ndarray,
 ) -> Any:
@@ -130,28 +163,33 @@ def search_tenant(
         shortlist: rows below a node that are compared without going further down.
         boost: share of a node's spread that its score is lowered by: its edge may be near.
         is_l2: squared distances, else negative inner products.
-        tree: centers, first children, numbers of children, last leaves, and what scores are
-            lowered by: variances, or deviations for inner products.
+        is_coded: let codes tell which vectors are compared.
+        errors: errors of an estimate that are allowed for.
+        tree: centers, first children, numbers of children, last leaves, what scores are lowered by
+            (variances, or deviations for inner products), and the rotation of codes.
         lists: arrays of the lists.
-        vectors: vectors by row.
-        leaves: leaf of every row.
-        numbers: number of every row.
+        held: by row: vectors, leaves, numbers, records of codes, and the same as float32.
         scores: room for a score per node.
         entries: room for a node and its range [M, 5].
 
     Returns:
-        Distances and numbers [Q, K], the nearest first, vectors compared, and nodes expanded.
+        Distances and numbers [Q, K], the nearest first, rows looked at, nodes expanded, and
+        vectors compared.
 
     Source: Jin et al. 2024 (Curator, arXiv 2401.07119), best-first search; buckets are scanned as
         they are popped, as in its later version.
     """
-    centers, first_child, num_children, last_leaf, spread = tree
+    centers, first_child, num_children, last_leaf, spread, rotation = tree
+    leaves = held[1]
     rows, lengths, places, chunks, keys = lists
     distances, ids = new_heap(len(queries), k)
     first, count = places[tenant, 0], places[tenant, 1]
     top, entry = np.empty(5, np.int64), np.empty(5, np.int64)
-    scanned, expanded = 0, 0
+    scanned, expanded, compared = 0, 0, 0
+    coded = np.zeros((1, 4), np.uint64), np.zeros(7, np.float32)
     for query in range(len(queries)):
+        if is_coded:
+            coded = coded_query(queries[query], centers[0], rotation, is_l2, errors)
         entry[0], entry[1], entry[2] = 0, 0, 0
         entry[3], entry[4] = count - 1, lengths[chunks[first + count - 1]]
         _push(scores, entries, 0, np.float32(0.0), entry)
@@ -163,20 +201,19 @@ def search_tenant(
             size -= 1
             node = top[0]
             # A tenant of few vectors is compared whole: no tree beats that.
-            most = max(nprobe, _WHOLE) if node == 0 else shortlist
+            most = shortlist
+            if node == 0:
+                most = max(nprobe, CODED_WHOLE if is_coded else WHOLE)
             found = _counted(lengths, chunks, first, top, most)
             if found <= most or not num_children[node]:
-                _scan(
-                    queries[query],
-                    first,
-                    top,
-                    lists,
-                    vectors,
-                    numbers,
-                    is_l2,
-                    distances[query],
-                    ids[query],
-                )
+                own = _rows_of_range(first, top, lists, np.empty(found, np.int64))
+                heap, kept = distances[query], ids[query]
+                if is_coded:
+                    compared += _scan_coded(queries[query], coded, own, held, is_l2, heap, kept)
+                else:
+                    everything = np.full(len(own), -np.inf, np.float32)
+                    given = queries[query], own, everything
+                    compared += _compared(*given, held, is_l2, heap, kept)
                 seen += found
                 continue
             expanded += 1
@@ -204,4 +241,4 @@ def search_tenant(
                 begin, place = end, until
         scanned += seen
     found, numbers_found = sorted_rows(distances, ids)
-    return found, numbers_found, scanned, expanded
+    return found, numbers_found, scanned, expanded, compared

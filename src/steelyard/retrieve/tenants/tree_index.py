@@ -11,14 +11,17 @@ from steelyard.retrieve.index import (
     Hits,
     Metric,
     SearchStats,
+    as_rows,
     checked_ids,
     checked_k,
     checked_vectors,
 )
 from steelyard.retrieve.tenants.kept import ConditionLists
 from steelyard.retrieve.tenants.lists import TenantLists
+from steelyard.retrieve.tenants.native import NativeTree, tenant_library
 from steelyard.retrieve.tenants.predicates import parse_condition
-from steelyard.retrieve.tenants.scanning import search_tenant
+from steelyard.retrieve.tenants.scanning import WHOLE, search_tenant
+from steelyard.retrieve.tenants.sign_codes import ERRORS, LEAST_DIM, SignCodes
 from steelyard.retrieve.tenants.tree import ClusterTree, train_tree
 from steelyard.retrieve.tenants.vectors import VectorRows
 
@@ -90,6 +93,7 @@ class ClusterTreeIndex:
         self._found = ConditionLists()
         self._lock = threading.RLock()
         self._room = np.empty(0, np.float32), np.empty((0, 5), np.int64)
+        self._native: NativeTree | None = None
         self._spread = np.empty(0, np.float32)
 
     def __len__(self) -> int:
@@ -133,6 +137,9 @@ class ClusterTreeIndex:
         self._spread = tree.variances if self.metric == "l2" else np.sqrt(tree.variances)
         # Each node is on the heap of nodes once at most.
         self._room = np.empty(size, np.float32), np.empty((size, 5), np.int64)
+        if self.dim >= LEAST_DIM:
+            self.rows.take_coder(SignCodes(tree.centers[0]))
+        self._native = None
 
     def add(self, vectors: NDArray[np.generic], ids: Ids | None = None) -> Ids:
         """Add vectors; nobody sees them before they are granted.
@@ -159,6 +166,7 @@ class ClusterTreeIndex:
         with self._lock:
             self.rows.add(given[order], numbers[order], leaves[order])
             self._found.clear()
+            self._native = None
         return numbers
 
     def remove(self, ids: Ids) -> None:
@@ -176,6 +184,7 @@ class ClusterTreeIndex:
                 self.lists.revoke(tenant, rows, self.rows.leaves)
             self.rows.remove(rows)
             self._found.clear()
+            self._native = None
 
     def grant(self, ids: Ids, tenant: str) -> int:
         """Let a tenant see vectors; a new name is a new tenant.
@@ -265,7 +274,7 @@ class ClusterTreeIndex:
                 cannot be read, or with `strict` an unknown tenant.
             DataError: queries of another width, or not finite.
         """
-        asked = checked_vectors(queries, self.dim, what="queries")
+        asked = as_rows(queries, self.dim, what="queries")
         if bool(tenant) == bool(where):
             raise ConfigError("a search for a tenant and a condition, or for neither")
         probes = self.nprobe if nprobe is None else nprobe
@@ -276,6 +285,7 @@ class ClusterTreeIndex:
         with self._lock:
             lists, number = self._seen(tenant, where, strict=strict)
             if number < 0 or not lists.sizes[number]:
+                checked_vectors(asked, self.dim, what="queries")
                 return _nothing(len(asked), count, self.metric)
             return self._searched(asked, count, lists, number, probes)
 
@@ -283,10 +293,51 @@ class ClusterTreeIndex:
         self, asked: NDArray[np.float32], k: int, lists: TenantLists, number: int, probes: int
     ) -> Hits:
         """Search one list."""
-        tree = self.tree
+        # Codes leave out what they only believe to be far: an exact search does without.
+        size = int(lists.sizes[number])
+        coded = self.rows.coder is not None and WHOLE < size and probes < size
+        native = self._native or self._native_tree()
+        if native is None:
+            return self._stepped(asked, k, lists, number, probes, coded)
+        found, numbers, counts, wrong = native.search(asked, lists, number, k, probes, coded)
+        if wrong >= 0:
+            checked_vectors(asked, self.dim, what="queries")
+        scanned, expanded, compared = counts
+        stats = SearchStats(scanned=scanned, probed=expanded, reranked=compared if coded else 0)
+        return Hits(ids=numbers, distances=found, stats=stats)
+
+    def _native_tree(self) -> NativeTree | None:
+        """Return native searches of the vectors as they are; None where there are none."""
+        library, tree = tenant_library(), self.tree
+        if library is not None and tree is not None:
+            self._native = NativeTree(
+                library,
+                tree,
+                self.rows,
+                self._spread,
+                is_l2=self.metric == "l2",
+                shortlist=self.shortlist,
+                boost=_BOOST,
+            )
+        return self._native
+
+    def _stepped(
+        self,
+        asked: NDArray[np.float32],
+        k: int,
+        lists: TenantLists,
+        number: int,
+        probes: int,
+        coded: bool,
+    ) -> Hits:
+        """Search one list without native code."""
+        tree, rows = self.tree, self.rows
         assert tree is not None
-        is_l2 = self.metric == "l2"
-        found, numbers, scanned, expanded = search_tenant(
+        rotation = np.empty((0, 0), np.float32) if rows.coder is None else rows.coder.rotation
+        checked_vectors(asked, self.dim, what="queries")
+        is_l2, records = self.metric == "l2", rows.records
+        nodes = (tree.centers, tree.first_child, tree.num_children, tree.last_leaf, self._spread)
+        found, numbers, scanned, expanded, compared = search_tenant(
             asked,
             number,
             k,
@@ -294,18 +345,17 @@ class ClusterTreeIndex:
             min(self.shortlist, probes),
             np.float32(_BOOST),
             is_l2,
-            (tree.centers, tree.first_child, tree.num_children, tree.last_leaf, self._spread),
+            coded,
+            np.float32(ERRORS),
+            (*nodes, rotation),
             lists.arrays(),
-            self.rows.vectors,
-            self.rows.leaves,
-            self.rows.numbers,
+            (rows.vectors, rows.leaves, rows.numbers, records, records.view(np.float32)),
             *self._room,
         )
-        return Hits(
-            ids=numbers,
-            distances=found if is_l2 else -found,
-            stats=SearchStats(scanned=int(scanned), probed=int(expanded)),
+        stats = SearchStats(
+            scanned=int(scanned), probed=int(expanded), reranked=int(compared) if coded else 0
         )
+        return Hits(ids=numbers, distances=found if is_l2 else -found, stats=stats)
 
     def _seen(self, tenant: str, where: str, *, strict: bool) -> tuple[TenantLists, int]:
         """Return lists and the number of the one to search; -1 for an unknown tenant."""
@@ -365,7 +415,9 @@ class ClusterTreeIndex:
 
 def _numbers(ids: Ids) -> Ids:
     """Return numbers of vectors as an array."""
-    found = np.atleast_1d(np.asarray(ids))
+    found = np.asarray(ids)
+    if not found.ndim:
+        found = found[None]
     if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
         raise DataError(f"{found.dtype} {list(found.shape)} for numbers of vectors")
     return found.astype(np.int64, copy=False)

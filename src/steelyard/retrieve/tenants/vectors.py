@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.errors import CapacityError, DataError
+from steelyard.retrieve.tenants.sign_codes import SignCodes
 
 __all__ = ["VectorRows"]
 
@@ -21,6 +22,7 @@ class VectorRows:
         count: rows, removed ones among them.
         num_removed: removed rows.
         next_id: first number that was never given.
+        coder: makes records of vectors; none before there is a tree.
     """
 
     def __init__(self, dim: int) -> None:
@@ -33,6 +35,8 @@ class VectorRows:
         self._vectors = np.empty((0, dim), np.float32)
         self._numbers = np.empty(0, np.int64)
         self._leaves = np.empty(0, np.int32)
+        self._records = np.empty((0, 1), np.uint64)
+        self.coder: SignCodes | None = None
         self._order: NDArray[np.int64] | None = None
         self._by_number: NDArray[np.int32] | None = None
 
@@ -54,6 +58,17 @@ class VectorRows:
     def leaves(self) -> NDArray[np.int32]:
         """Leaves by row [N]; below 0 for a removed row."""
         return self._leaves[: self.count]
+
+    @property
+    def records(self) -> NDArray[np.uint64]:
+        """Codes of signs by row [N, words]; see `SignCodes.records`."""
+        return self._records[: self.count]
+
+    def take_coder(self, coder: SignCodes) -> None:
+        """Keep records of all rows from now on."""
+        self.coder = coder
+        room = len(self._numbers)
+        self._records = _grown(coder.records(self.vectors), self.count, room)
 
     def add(
         self, vectors: NDArray[np.float32], numbers: NDArray[np.int64], leaves: NDArray[np.int32]
@@ -82,9 +97,13 @@ class VectorRows:
             self._vectors = _grown(self._vectors, first, room)
             self._numbers = _grown(self._numbers, first, room)
             self._leaves = _grown(self._leaves, first, room)
+            if self.coder is not None:
+                self._records = _grown(self._records, first, room)
         self._vectors[first : self.count] = vectors
         self._numbers[first : self.count] = numbers
         self._leaves[first : self.count] = leaves
+        if self.coder is not None:
+            self._records[first : self.count] = self.coder.records(vectors)
         if len(numbers):
             self.next_id = max(self.next_id, int(numbers.max()) + 1)
         self._order = self._by_number = None
@@ -110,6 +129,12 @@ class VectorRows:
         Raises:
             DataError: a number is not there.
         """
+        if len(numbers) == 1 and self._by_number is not None:
+            # Single grants come often, and arrays of one element take most of their time.
+            number = int(numbers[0])
+            row = int(self._by_number[number]) if 0 <= number < self.next_id else -1
+            if row >= 0 and self._leaves[row] >= 0:
+                return np.array([row], np.int32)
         rows = self._direct_rows(numbers) if self._is_dense else self._sorted_rows(numbers)
         is_there = rows >= 0
         is_there &= self.leaves[rows] >= 0 if self.count else False
@@ -160,6 +185,7 @@ class VectorRows:
             "vectors": self._vectors.nbytes,
             "numbers": self._numbers.nbytes + order,
             "leaves": self._leaves.nbytes,
+            "codes": self._records.nbytes,
         }
 
 
