@@ -169,10 +169,12 @@ class _CorpusBuilder:
         before = [(item.path, item.size_bytes, item.modified_ns) for item in old.record.files]
         if stamps != before or old.record.settings() != record.settings():
             return False
+        if self._has_grown(old.store.passages, old):
+            return False
         self.counts["unchanged"] = len(files)
         for item in old.record.files:
             self.skipped.take(item.skipped, item.path)
-        return not self._has_grown(old.store.passages, old)
+        return True
 
     def _done(self, index: CorpusIndex, known: KnownVectors | None) -> CorpusBuild:
         """Say what was done."""
@@ -211,6 +213,7 @@ class _CorpusBuilder:
             words=self.options.words,
             text_field=self.options.text_field,
             encoder=name,
+            dim=self.options.dim,
             fitted_on=0,
             kind=str(self.options.kind if self.options.kind == "auto" else self.options.shape.name),
             seed=self.options.seed,
@@ -304,10 +307,8 @@ class _CorpusBuilder:
         if old.record.encoder != "latent":
             return False
         ratio = len(store) / max(old.record.fitted_on, 1)
-        asked = self.options.dim
-        had = old.store.encoder.dim if old.store.encoder else 0
-        is_other_width = asked != had and min(asked, len(store)) != had
-        return ratio > _REFIT or ratio < 1 / _REFIT or is_other_width
+        is_wider = self.options.dim != old.record.dim
+        return ratio > _REFIT or ratio < 1 / _REFIT or is_wider
 
     def _fitted_on(self, store: PassageStore, old: CorpusIndex | None) -> int:
         if self.is_fitted:
