@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from steelyard.catalog.search_rates import load_search_rates
 from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, print_report
-from steelyard.cli.retrieve.build_texts import TextOptions, build_texts, read_recipe
+from steelyard.cli.retrieve.build_texts import TextFlags, build_texts, read_recipe
 from steelyard.cli.retrieve.forecasting import check_values, checked, keep_checks, past_checks
 from steelyard.errors import ConfigError
 from steelyard.quantity import Check
@@ -96,7 +96,7 @@ def build(
     *sources: _Sources,
     out: Path | None = None,
     options: IndexOptions | None = None,
-    texts: TextOptions | None = None,
+    texts: TextFlags | None = None,
     recipe: Path | None = None,
     seed: int = 0,
     html: Path | None = None,
@@ -126,7 +126,7 @@ def build(
     if not any(source.suffix in _VECTOR_FILES and not source.is_dir() for source in sources):
         if given.kind == "fastscan":
             raise ConfigError("--kind fastscan is for vectors", hint="texts: flat, ivf or ivfpq")
-        wanted = read_recipe(recipe, given.kind, texts or TextOptions())
+        wanted = read_recipe(recipe, given.kind, texts or TextFlags())
         build_texts(sources, out, wanted, seed=seed, html=html, json=json)
         return
     if recipe is not None:

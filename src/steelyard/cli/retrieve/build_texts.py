@@ -16,25 +16,21 @@ from steelyard.config import load
 from steelyard.errors import DataError
 from steelyard.files import read_json, user_dir, write_json
 from steelyard.quantity import Check
-from steelyard.retrieve.corpus.building import (
-    CorpusBuild,
-    CorpusOptions,
-    CorpusProgress,
-    build_corpus,
-)
+from steelyard.retrieve.corpus import CorpusBuild, CorpusOptions
+from steelyard.retrieve.corpus.building import CorpusProgress, build_corpus
 from steelyard.retrieve.forecasts import TEXT_FORECASTER
 from steelyard.runs.progress import Advance, progress
 from steelyard.runs.report import Checks, Facts, Report, Section
 from steelyard.units import pretty
 
-__all__ = ["TextOptions", "build_texts", "latest_index", "read_recipe"]
+__all__ = ["TextFlags", "build_texts", "latest_index", "read_recipe"]
 
 _STAGES = ("forecast", "read", "fit", "weigh", "index", "try")
 
 
 @cyclopts.Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class TextOptions:
+class TextFlags:
     """How texts are cut and encoded; vectors in a file are not.
 
     Args:
@@ -66,7 +62,7 @@ class SearchRecipe:
     text_field: str = ""
 
 
-def read_recipe(path: Path | None, kind: str, texts: TextOptions) -> SearchRecipe:
+def read_recipe(path: Path | None, kind: str, texts: TextFlags) -> SearchRecipe:
     """Return the recipe in a file, or that of the options.
 
     Args:

@@ -74,40 +74,50 @@ def serve(
             hint="give --api-key-file or --api-key-env, or listen on 127.0.0.1",
         )
     try:
-        import uvicorn  # noqa: F401
-
-        from steelyard.retrieve.serving.app import make_app
-        from steelyard.retrieve.serving.tenant_app import make_tenant_app
-        from steelyard.retrieve.serving.text_app import make_text_app
-        from steelyard.retrieve.serving.text_service import TextService
-        from steelyard.retrieve.tenants.store import is_tenant_store, writing_store
+        _serve(indexes, keys, host, port, read_only=read_only, is_watched=not no_watch)
     except ImportError as error:
         raise BackendError(
             f"serving needs {error.name}", hint="pip install 'steelyard[retrieve]'"
         ) from error
-    texts = [path for path in indexes if is_text_index(path)]
-    if texts:
-        if len(indexes) > 1:
-            raise ConfigError(
-                f"{texts[0]} is an index of texts, which is served alone",
-                hint="build one index of all sources",
-            )
-        found = TextService(texts[0])
-        app = make_text_app(found, keys=keys)
-        told = f"{len(found):,} passages"
+
+
+def _serve(
+    indexes: tuple[Path, ...],
+    keys: dict[str, str],
+    host: str,
+    port: int,
+    *,
+    read_only: bool,
+    is_watched: bool,
+) -> None:
+    """Serve what the paths hold: vectors, texts, or vectors that tenants share."""
+    from steelyard.retrieve.serving.app import make_app
+    from steelyard.retrieve.serving.tenant_app import make_tenant_app
+    from steelyard.retrieve.serving.text_app import make_text_app
+    from steelyard.retrieve.serving.text_service import TextService
+    from steelyard.retrieve.tenants.store import is_tenant_store, writing_store
+
+    alone = [path for path in indexes if is_text_index(path) or is_tenant_store(path)]
+    if alone and len(indexes) > 1:
+        raise ConfigError(
+            f"{alone[0]} is an index of texts or of tenants, which is served alone",
+            hint="name it alone, or shards of vectors",
+        )
+    if not alone:
+        with _service(indexes, read_only=read_only) as service:
+            app = make_app(service, keys=keys, is_watched=is_watched)
+            count = sum(about.size for about in service.about())
+            told = f"{count:,} vectors of {service.dim} numbers"
+            _run(app, host, port, told, "/search /add /remove /health /metrics")
+    elif is_text_index(alone[0]):
+        texts = TextService(alone[0])
+        app, told = make_text_app(texts, keys=keys), f"{len(texts):,} passages"
         _run(app, host, port, told, "/search /v1/embeddings /v1/models /health /metrics")
-        return
-    if is_tenant_store(indexes[0]) and len(indexes) == 1:
-        with writing_store(indexes[0]) as store:
+    else:
+        with writing_store(alone[0]) as store:
             app = make_tenant_app(store, keys=keys)
             told = f"{len(store.index):,} vectors of {store.index.dim} numbers to tenants"
             _run(app, host, port, told, "/search /add /grant /revoke /audit /health /metrics")
-        return
-    with _service(indexes, read_only=read_only) as service:
-        app = make_app(service, keys=keys, is_watched=not no_watch)
-        count = sum(about.size for about in service.about())
-        told = f"{count:,} vectors of {service.dim} numbers"
-        _run(app, host, port, told, "/search /add /remove /health /metrics")
 
 
 def _run(app: "FastAPI", host: str, port: int, told: str, routes: str) -> None:

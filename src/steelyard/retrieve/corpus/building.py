@@ -3,7 +3,7 @@
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,6 +15,7 @@ from steelyard.retrieve.corpus.cutting import cut_lines
 from steelyard.retrieve.corpus.files import SkippedFiles, list_corpus, read_file
 from steelyard.retrieve.corpus.index import ENCODER_FILE, CorpusIndex
 from steelyard.retrieve.corpus.known import KnownVectors
+from steelyard.retrieve.corpus.options import CorpusBuild, CorpusOptions
 from steelyard.retrieve.corpus.pilot import forecast_corpus, measure_corpus, sample_passages
 from steelyard.retrieve.corpus.record import CorpusFile, CorpusRecord
 from steelyard.retrieve.datastore import Datastore, PassageEncoder
@@ -24,7 +25,7 @@ from steelyard.retrieve.forecasts import BuildFigures
 from steelyard.retrieve.text.encoder import LatentEncoder
 from steelyard.retrieve.text.weighing import Encode, WeighedFusion, weigh
 
-__all__ = ["CorpusBuild", "CorpusOptions", "CorpusProgress", "build_corpus"]
+__all__ = ["CorpusProgress", "build_corpus"]
 
 _FITTED_TEXTS, _REFIT = 10_000, 2.0
 """Passages a latent encoder is fitted on, and growth after which it is fitted anew."""
@@ -32,73 +33,6 @@ _SHARD_PASSAGES = 262_144
 
 CorpusProgress = Callable[[str, float], None]
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, kw_only=True)
-class CorpusOptions:
-    """How texts are cut and indexed.
-
-    Attributes:
-        kind: flat, ivf, ivfpq, bm25 or hybrid, or the shape of an index; "auto" is hybrid with
-            cells where comparing all vectors takes long.
-        words: most words of a passage.
-        dim: numbers in a vector of the latent encoder.
-        text_field: column or key with the text of tables.
-        seed: seed of all draws.
-    """
-
-    kind: str | StoreShape = "auto"
-    words: int = 128
-    dim: int = 128
-    text_field: str = ""
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuse passages without words."""
-        if self.words < 8:
-            raise ConfigError(f"passages of {self.words} words", hint="give 8 words or more")
-
-    @property
-    def shape(self) -> StoreShape:
-        """Shape of the index before cells and weights are chosen."""
-        if isinstance(self.kind, StoreShape):
-            return self.kind
-        return StoreShape.named("hybrid" if self.kind == "auto" else self.kind)
-
-
-@dataclass(frozen=True, kw_only=True)
-class CorpusBuild:
-    """What a build did.
-
-    Attributes:
-        index: the index, open.
-        read: files that were read.
-        unchanged: files whose passages were taken over.
-        removed: files of the last build that are no more.
-        encoded: passages that were encoded.
-        reused: passages whose vectors were known.
-        skipped: files and rows without text.
-        weighed: how words and vectors were weighed, None where there is only one of them.
-        is_fitted: whether a latent encoder was fitted.
-        why: why the index is of its kind.
-        forecast: what was forecast, None where an index was brought up to date.
-        measured: what was measured, None likewise.
-        stage_s: seconds by stage.
-    """
-
-    index: CorpusIndex
-    read: int
-    unchanged: int
-    removed: int
-    encoded: int
-    reused: int
-    skipped: SkippedFiles
-    weighed: WeighedFusion | None
-    is_fitted: bool
-    why: str
-    forecast: BuildFigures | None = None
-    measured: BuildFigures | None = None
-    stage_s: dict[str, float] = field(default_factory=dict)
 
 
 def build_corpus(
@@ -138,11 +72,13 @@ def build_corpus(
         raise ConfigError(f"{folder} holds something else", hint="name an empty or new folder")
     work = folder.with_name(f".{folder.name}.building")
     with exclusive(work):
-        build = _Build(folder, work, settings, encoder, progress or (lambda stage, share: None))
+        build = _CorpusBuilder(
+            folder, work, settings, encoder, progress or (lambda stage, share: None)
+        )
         return build.run(list_corpus(sources, build.skipped), [str(Path(s)) for s in sources])
 
 
-class _Build:
+class _CorpusBuilder:
     """One call of `build_corpus`."""
 
     def __init__(
@@ -233,10 +169,12 @@ class _Build:
         before = [(item.path, item.size_bytes, item.modified_ns) for item in old.record.files]
         if stamps != before or old.record.settings() != record.settings():
             return False
+        if self._has_grown(old.store.passages, old):
+            return False
         self.counts["unchanged"] = len(files)
         for item in old.record.files:
             self.skipped.take(item.skipped, item.path)
-        return not self._has_grown(old.store.passages, old)
+        return True
 
     def _done(self, index: CorpusIndex, known: KnownVectors | None) -> CorpusBuild:
         """Say what was done."""
@@ -275,6 +213,7 @@ class _Build:
             words=self.options.words,
             text_field=self.options.text_field,
             encoder=name,
+            dim=self.options.dim,
             fitted_on=0,
             kind=str(self.options.kind if self.options.kind == "auto" else self.options.shape.name),
             seed=self.options.seed,
@@ -368,10 +307,8 @@ class _Build:
         if old.record.encoder != "latent":
             return False
         ratio = len(store) / max(old.record.fitted_on, 1)
-        asked = self.options.dim
-        had = old.store.encoder.dim if old.store.encoder else 0
-        is_other_width = asked != had and min(asked, len(store)) != had
-        return ratio > _REFIT or ratio < 1 / _REFIT or is_other_width
+        is_wider = self.options.dim != old.record.dim
+        return ratio > _REFIT or ratio < 1 / _REFIT or is_wider
 
     def _fitted_on(self, store: PassageStore, old: CorpusIndex | None) -> int:
         if self.is_fitted:

@@ -45,6 +45,7 @@ class CorpusRecord:
         words: most words of a passage.
         text_field: column or key with the text of tables, empty for a usual one.
         encoder: "latent", "none", or what the caller's encoder is known by.
+        dim: numbers that a vector of a latent encoder was to have; texts may give fewer.
         fitted_on: passages when the latent encoder was fitted; 0 for others.
         kind: kind that was asked for.
         seed: seed of all draws.
@@ -60,6 +61,7 @@ class CorpusRecord:
     words: int
     text_field: str
     encoder: str
+    dim: int
     fitted_on: int
     kind: str
     seed: int

@@ -80,14 +80,14 @@ def make_tenant_app(store: TenantStore, *, keys: Mapping[str, str] | None = None
     owners = KeyOwners(keys or {})
     app = FastAPI(title="Steelyard retrieve", version=__version__)
     guard_app(app, owners, metrics, _LIMIT_BYTES)
-    work = _Work(store, owners)
+    work = _TenantWork(store, owners)
     _add_search(app, work)
     _add_changes(app, work)
     _add_watching(app, work, metrics)
     return app
 
 
-class _Work:
+class _TenantWork:
     """Runs one request at a time, for the tenant whose key it carries."""
 
     def __init__(self, store: TenantStore, owners: KeyOwners) -> None:
@@ -123,7 +123,7 @@ class _Work:
         return await asyncio.to_thread(alone)
 
 
-def _add_search(app: FastAPI, work: _Work) -> None:
+def _add_search(app: FastAPI, work: _TenantWork) -> None:
     """Give an application the routes that read."""
 
     @app.post("/search")
@@ -159,7 +159,7 @@ def _add_search(app: FastAPI, work: _Work) -> None:
         return {"hidden": sum(not item.is_visible for item in found), "vectors": vectors}
 
 
-def _add_changes(app: FastAPI, work: _Work) -> None:
+def _add_changes(app: FastAPI, work: _TenantWork) -> None:
     """Give an application the routes that change; what they answer survives a kill."""
 
     @app.post("/add")
@@ -201,7 +201,7 @@ def _add_changes(app: FastAPI, work: _Work) -> None:
         return {"revoked": await work.run(lambda: work.store.revoke(ids, who))}
 
 
-def _add_watching(app: FastAPI, work: _Work, metrics: RetrieveMetrics) -> None:
+def _add_watching(app: FastAPI, work: _TenantWork, metrics: RetrieveMetrics) -> None:
     """Give an application the routes that say how it is."""
 
     @app.get("/health")

@@ -1,0 +1,93 @@
+"""`steelyard retrieve build FOLDER` and `search "words"`: what a newcomer types; wrong input."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from steelyard.cli.main import main
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("STEELYARD_HOME", str(tmp_path / "home"))
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    words = [f"topic{number}" for number in range(80)]
+    for place in range(12):
+        lines = [" ".join(rng.choice(words, 12)) + "." for _ in range(40)]
+        (folder / f"{place}.md").write_text("\n".join(["# Notes", *lines]))
+    (folder / "backups.txt").write_text("Backups are made at midnight.\n")
+    return tmp_path
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(["retrieve", *map(str, words)])
+    said = capsys.readouterr()
+    return int(ended.value.code or 0), said.out, said.err
+
+
+def test_two_lines_find_a_note(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "build", home / "notes", "--words", "32", "--html", home / "p.html")
+    assert code == 0
+    assert "words + flat vectors: comparing all" in out
+    assert "a search takes" in out
+    assert "forecast" in (home / "p.html").read_text()
+    code, out, _ = run(capsys, "search", "when are backups made", "--k", "2")
+    assert code == 0
+    assert "backups.txt:1" in out
+    told = json.loads(run(capsys, "build", home / "notes", "--words", "32", "--json")[1])
+    assert (told["read"], told["encoded"], told["unchanged"]) == (0, 0, 13)
+    # The first build's forecasts are in the ledger: the next ones learn from them.
+    other = json.loads(run(capsys, "build", home / "notes", "--out", home / "b", "--json")[1])
+    assert {item["quantity"] for item in other["checks"]} == {
+        "retrieve.index_time",
+        "retrieve.memory",
+        "retrieve.search_p50",
+        "retrieve.search_p95",
+        "retrieve.search_rate",
+    }
+    found = json.loads(run(capsys, "search", home / "b", "backups", "--json")[1])
+    assert found["queries"][0]["answers"][0]["path"] == str(home / "notes" / "backups.txt")
+
+
+def test_a_recipe_is_read(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (home / "r.toml").write_text('kind = "bm25"\nwords = 16\n')
+    told = json.loads(
+        run(capsys, "build", home / "notes", "--recipe", home / "r.toml", "--json")[1]
+    )
+    assert told["kind"] == "words"
+    (home / "r.toml").write_text('sort = "bm25"\n')
+    code, _, err = run(capsys, "build", home / "notes", "--recipe", home / "r.toml")
+    assert code == 2
+    assert "sort" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["search", "anything"], "no index of texts was built yet"),
+        (["build"], "nothing is named"),
+        (["build", "none"], "no such file or folder"),
+        (["build", "notes", "--kind", "fastscan"], "is for vectors"),
+        (["build", "v.npy"], "--out None"),
+        (["build", "v.npy", "--out", "x", "--kind", "hybrid"], "is for texts"),
+        (["build", "notes", "--words", "2"], "passages of 2 words"),
+        (["serve", "nosuch.index"], "nosuch.index is no file"),
+    ],
+)
+def test_wrong_input_is_named(
+    home: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    told: str,
+) -> None:
+    monkeypatch.chdir(home)
+    np.save(home / "v.npy", np.zeros((40, 4), np.float32))
+    code, _, err = run(capsys, *words)
+    assert code == 2
+    assert told in err
