@@ -13,8 +13,8 @@ from steelyard.data.sketch.near_duplicates import word_count
 from steelyard.retrieve.datastore import Candidates, Datastore, failure_probability, study_grid
 from steelyard.retrieve.datastore.overlap import Contamination, overlaps
 from steelyard.retrieve.datastore.sampling import is_sampled
+from steelyard.retrieve.kinds import IVFFlat
 from steelyard.retrieve.text import LatentEncoder
-from steelyard.retrieve.whole import IVFFlat
 
 SHARES = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
 SEEDS = (0, 1, 2)

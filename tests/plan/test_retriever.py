@@ -12,7 +12,7 @@ from steelyard.errors import CalibrationError, ConfigError, DataError, Infeasibl
 from steelyard.laws import fit, power_law
 from steelyard.plan.retrieve.retriever import StudentGap, retriever, serving_cores
 from steelyard.plan.retrieve.retriever_cost import (
-    IndexOption,
+    DocumentIndex,
     RetrieverLoad,
     TowerOption,
     TrainingPlan,
@@ -25,9 +25,9 @@ SIZES = np.geomspace(1e5, 3e6, 6)
 LAW = fit(power_law("parameters"), {"parameters": SIZES}, 900 / SIZES**0.5 + 0.5, prior=None)
 TOWERS = [TowerOption(name=f"{n:,.0f}", parameters=int(n)) for n in (1e5, 1e6, 1e7)]
 INDEXES = [
-    IndexOption(name="exact", recall=1.0, memory_bytes=5e8, median_s=0.02, tail=1.2),
-    IndexOption(name="codes", recall=0.95, memory_bytes=1e8, median_s=0.001, tail=1.5),
-    IndexOption(name="coarse", recall=0.6, memory_bytes=1e8, median_s=0.0002, tail=1.5),
+    DocumentIndex(name="exact", recall=1.0, memory_bytes=5e8, median_s=0.02, tail=1.2),
+    DocumentIndex(name="codes", recall=0.95, memory_bytes=1e8, median_s=0.001, tail=1.5),
+    DocumentIndex(name="coarse", recall=0.6, memory_bytes=1e8, median_s=0.0002, tail=1.5),
 ]
 SPEED = SpeedLine(overhead_s=2e-4, s_per_work=1e-10, tail=1.3)
 TRAINING = TrainingPlan(pairs=1_000_000)

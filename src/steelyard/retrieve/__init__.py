@@ -7,20 +7,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from steelyard.retrieve.fast import IVFFastScan
     from steelyard.retrieve.index import Hits, SearchStats, VectorIndex
     from steelyard.retrieve.ivf import IVF
-    from steelyard.retrieve.ivfpq import IVFPQ
+    from steelyard.retrieve.kinds import IVFPQ, IVFFastScan, IVFFlat
     from steelyard.retrieve.opening import open_index
     from steelyard.retrieve.pq import ProductQuantizer
-    from steelyard.retrieve.whole import IVFFlat
 
 _PLACES = {
     "IVF": "ivf",
     "Hits": "index",
-    "IVFFastScan": "fast",
-    "IVFFlat": "whole",
-    "IVFPQ": "ivfpq",
+    "IVFFastScan": "kinds",
+    "IVFFlat": "kinds",
+    "IVFPQ": "kinds",
     "ProductQuantizer": "pq",
     "SearchStats": "index",
     "VectorIndex": "index",

@@ -11,12 +11,12 @@ from steelyard.catalog.search_rates import SearchRates
 from steelyard.cost.vector_search.work import IndexShape, build_work, query_work
 from steelyard.parallel import torch_threads
 from steelyard.retrieve.cells import CellRows
-from steelyard.retrieve.fast import HalfByteCodes, IVFFastScan
+from steelyard.retrieve.fast import HalfByteCodes
 from steelyard.retrieve.ivf import IVF
-from steelyard.retrieve.ivfpq import IVFPQ, ResidualCodes
+from steelyard.retrieve.ivfpq import ResidualCodes
+from steelyard.retrieve.kinds import IVFPQ, IVFFastScan, IVFFlat
 from steelyard.retrieve.native import NativeCells
 from steelyard.retrieve.pq import ProductQuantizer
-from steelyard.retrieve.whole import IVFFlat
 
 __all__ = ["TimedSearch", "empty_index", "fit_query_s", "measure_search_rates", "timed_searches"]
 

@@ -11,12 +11,11 @@ from steelyard.catalog.search_rates import SearchRates
 from steelyard.cost.vector_search.prediction import stage_seconds
 from steelyard.cost.vector_search.work import IndexShape
 from steelyard.errors import CapacityError, ConfigError
-from steelyard.retrieve.fast import IVFFastScan
 from steelyard.retrieve.ivf import IVF
-from steelyard.retrieve.ivfpq import IVFPQ
+from steelyard.retrieve.kinds import IVFPQ, IVFFastScan
 from steelyard.retrieve.tuning import recall_at
 
-__all__ = ["Candidate", "Chosen", "choose_index", "shape_of_index"]
+__all__ = ["Chosen", "IndexCandidate", "choose_index", "shape_of_index"]
 
 _FACTORS = (2, 4, 8, 16)
 """Candidates per neighbour that are tried where codes are compared again."""
@@ -26,7 +25,7 @@ _LEAST_QUERIES = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Candidate:
+class IndexCandidate:
     """One setting of one index.
 
     Attributes:
@@ -58,8 +57,8 @@ class Chosen:
         heldout_error: standard error of that.
     """
 
-    best: Candidate
-    candidates: Sequence[Candidate] = field(default_factory=list)
+    best: IndexCandidate
+    candidates: Sequence[IndexCandidate] = field(default_factory=list)
     measurements: int
     heldout_recall: float
     heldout_error: float
@@ -129,7 +128,7 @@ def choose_index(
     asked = np.ascontiguousarray(queries, np.float32)
     search = _Choosing(indexes, asked[::2], truth[::2], rates, recall)
     tried = sorted(search.candidates(), key=lambda item: item.forecast_s)
-    done: list[Candidate] = []
+    done: list[IndexCandidate] = []
     for candidate in tried:
         if len(done) == _TIMED:
             break
@@ -173,7 +172,7 @@ class _Choosing:
         self._kept_share: dict[tuple[str, int], float] = {}
         self._ratio: dict[str, NDArray[np.float64]] = {}
 
-    def candidates(self) -> Iterator[Candidate]:
+    def candidates(self) -> Iterator[IndexCandidate]:
         """List for every index and number of candidates the fewest cells that should suffice."""
         for name, index in self.indexes.items():
             covered, met = self._coverage(index)
@@ -187,7 +186,7 @@ class _Choosing:
                 enough = np.flatnonzero(covered * share >= self.recall)
                 if len(enough):
                     nprobe = int(enough[0]) + 1
-                    yield Candidate(
+                    yield IndexCandidate(
                         index=name,
                         nprobe=nprobe,
                         rerank=factor,
@@ -235,7 +234,7 @@ class _Choosing:
         k = self.truth.shape[1]
         return sum(stage_seconds(shape, nprobe, self.rates, k=k).values())
 
-    def measured(self, candidate: Candidate) -> Candidate | None:
+    def measured(self, candidate: IndexCandidate) -> IndexCandidate | None:
         """Time a candidate, with more cells where it finds too little; None where none suffice."""
         index, nprobe = self.indexes[candidate.index], candidate.nprobe
         k = self.truth.shape[1]
@@ -257,7 +256,7 @@ class _Choosing:
             if nprobe == index.nlist:
                 return None
             nprobe = min(nprobe + max(1, nprobe // 8), index.nlist)
-        return Candidate(
+        return IndexCandidate(
             index=candidate.index,
             nprobe=nprobe,
             rerank=candidate.rerank,

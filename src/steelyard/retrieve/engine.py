@@ -11,14 +11,14 @@ from steelyard.retrieve.codec import CellScanner
 from steelyard.retrieve.distance import compare_rows, new_heap, sorted_heap
 from steelyard.retrieve.index import Metric
 
-__all__ = ["CellEngine", "Found", "SteppedCells"]
+__all__ = ["CellEngine", "CellHits", "SteppedCells"]
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
 
 
 @dataclass(slots=True)
-class Found:
+class CellHits:
     """The nearest vectors of some queries, and what it took to find them.
 
     Attributes:
@@ -37,7 +37,7 @@ class Found:
 class CellEngine(Protocol):
     """Searches of settled rows; whole ones, or step by step with the same result."""
 
-    def search(self, asked: Floats, turned: Floats, nprobe: int, k: int, again: int) -> Found:
+    def search(self, asked: Floats, turned: Floats, nprobe: int, k: int, again: int) -> CellHits:
         """Look into the nearest cells of each query.
 
         Args:
@@ -62,7 +62,7 @@ class CellEngine(Protocol):
         """Scan cells into heaps of rows, or of their numbers; return how many rows they hold."""
         ...
 
-    def finish(self, asked: Floats, heap: Floats, ids: Ids, k: int, again: int) -> Found:
+    def finish(self, asked: Floats, heap: Floats, ids: Ids, k: int, again: int) -> CellHits:
         """Return what heaps hold so far, compared again where that is wanted."""
         ...
 
@@ -88,7 +88,7 @@ class SteppedCells:
         self._rows, self._centers, self._scanner = rows, centers, scanner
         self._is_l2 = metric == "l2"
 
-    def search(self, asked: Floats, turned: Floats, nprobe: int, k: int, again: int) -> Found:
+    def search(self, asked: Floats, turned: Floats, nprobe: int, k: int, again: int) -> CellHits:
         """Take all steps."""
         heap, ids = new_heap(len(asked), k * max(again, 1))
         probes = self.nearest(turned, nprobe)
@@ -109,7 +109,7 @@ class SteppedCells:
         self._scanner.scan(turned, probes, numbers, heap, ids)
         return self._rows.counted(probes.cells)
 
-    def finish(self, asked: Floats, heap: Floats, ids: Ids, k: int, again: int) -> Found:
+    def finish(self, asked: Floats, heap: Floats, ids: Ids, k: int, again: int) -> CellHits:
         """Bring heaps in order."""
         reranked = 0
         if again:
@@ -119,7 +119,7 @@ class SteppedCells:
             vectors = self._rows.columns["vectors"]
             compare_rows(asked, rows, vectors, self._rows.ids, self._is_l2, heap, ids)
         distances, numbers = sorted_heap(heap, ids)
-        return Found(numbers, distances if self._is_l2 else -distances, 0, reranked)
+        return CellHits(numbers, distances if self._is_l2 else -distances, 0, reranked)
 
     def memory_bytes(self) -> dict[str, int]:
         """Return nothing: all lies elsewhere."""

@@ -10,55 +10,16 @@ from steelyard.errors import ConfigError
 from steelyard.retrieve.cells import CellRows, Probes
 from steelyard.retrieve.codec import CodeArrays
 from steelyard.retrieve.index import Metric
-from steelyard.retrieve.ivf import IVF
 from steelyard.retrieve.pq import ProductQuantizer
 from steelyard.retrieve.shuffled import CodeBlocks, byte_tables
 
-__all__ = ["HalfByteCodes", "IVFFastScan"]
+__all__ = ["HalfByteCodes"]
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
 _CENTERS = 16
 _MOST_PARTS = 256
 """Sums of that many entries of a byte stay below 65,536."""
-
-
-class IVFFastScan(IVF):
-    """Codes of 16 centers per part in blocks of 32 rows, and whole vectors for the best."""
-
-    kind = "fastscan"
-    least_rerank = 1
-    codec: "HalfByteCodes"
-
-    def __init__(
-        self,
-        dim: int,
-        *,
-        nlist: int,
-        parts: int = 0,
-        nprobe: int = 1,
-        metric: Metric = "l2",
-        rerank: int = 8,
-    ) -> None:
-        """Make an index without vectors.
-
-        Args:
-            dim: numbers in a vector.
-            nlist: cells.
-            parts: half bytes of a code, even; divides `dim`; half of `dim` when 0.
-            nprobe: cells that a query looks into.
-            metric: "l2" or "ip" (inner product).
-            rerank: candidates per wanted neighbour that are compared again, at least 1.
-
-        Raises:
-            ConfigError: a number is out of range.
-        """
-        codec = HalfByteCodes(dim, parts=parts or dim // 2)
-        super().__init__(codec, dim=dim, nlist=nlist, nprobe=nprobe, metric=metric, rerank=rerank)
-
-    def settings(self) -> dict[str, Any]:
-        """Return what the index was made with."""
-        return {**super().settings(), "rerank": self.rerank}
 
 
 class HalfByteCodes:

@@ -18,8 +18,8 @@ from steelyard.cost.vector_search import IndexKind, IndexShape, build_work, stag
 from steelyard.quantity import Check, Forecast, Measurement
 from steelyard.retrieve.index import Hits
 from steelyard.retrieve.ivf import IVF
+from steelyard.retrieve.kinds import IVFFlat
 from steelyard.retrieve.tuning import recall_at
-from steelyard.retrieve.whole import IVFFlat
 
 __all__ = [
     "FORECASTER",

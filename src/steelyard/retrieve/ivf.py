@@ -11,7 +11,7 @@ from steelyard.errors import ConfigError
 from steelyard.retrieve.cells import CellRows, cells_of, train_centers
 from steelyard.retrieve.codec import CellCodec, CellScanner
 from steelyard.retrieve.distance import new_heap
-from steelyard.retrieve.engine import CellEngine, Found, SteppedCells
+from steelyard.retrieve.engine import CellEngine, CellHits, SteppedCells
 from steelyard.retrieve.index import (
     Hits,
     Metric,
@@ -311,7 +311,7 @@ def _checked_probes(nprobe: int, nlist: int) -> int:
     return min(nprobe, nlist)
 
 
-def _hits(found: Found, probed: int) -> Hits:
+def _hits(found: CellHits, probed: int) -> Hits:
     """Return what was found with what was done."""
     stats = SearchStats(scanned=found.scanned, probed=probed, reranked=found.reranked)
     return Hits(ids=found.ids, distances=found.distances, stats=stats)

@@ -12,52 +12,12 @@ from steelyard.retrieve.cells import CellRows, Probes, cells_of
 from steelyard.retrieve.codec import CodeArrays
 from steelyard.retrieve.distance import scan_codes
 from steelyard.retrieve.index import Metric
-from steelyard.retrieve.ivf import IVF
 from steelyard.retrieve.pq import ProductQuantizer, inner_tables, train_rotation
 
-__all__ = ["IVFPQ", "ResidualCodes"]
+__all__ = ["ResidualCodes"]
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
-
-
-class IVFPQ(IVF):
-    """Codes of residuals in cells; the best can be compared again by whole vectors."""
-
-    kind = "ivfpq"
-    codec: "ResidualCodes"
-
-    def __init__(
-        self,
-        dim: int,
-        *,
-        nlist: int,
-        parts: int = 16,
-        nprobe: int = 1,
-        metric: Metric = "l2",
-        rotate: bool = False,
-        rerank: int = 0,
-    ) -> None:
-        """Make an index without vectors.
-
-        Args:
-            dim: numbers in a vector.
-            nlist: cells.
-            parts: bytes of a code; divides `dim`.
-            nprobe: cells that a query looks into.
-            metric: "l2" or "ip" (inner product).
-            rotate: rotate vectors first, so that codes lose less (OPQ).
-            rerank: candidates per wanted neighbour that are compared again.
-
-        Raises:
-            ConfigError: a number is out of range.
-        """
-        codec = ResidualCodes(dim, parts=parts, rotate=rotate, metric=metric)
-        super().__init__(codec, dim=dim, nlist=nlist, nprobe=nprobe, metric=metric, rerank=rerank)
-
-    def settings(self) -> dict[str, Any]:
-        """Return what the index was made with."""
-        return {**super().settings(), "rerank": self.rerank}
 
 
 class ResidualCodes:

@@ -3,11 +3,9 @@
 from pathlib import Path
 
 from steelyard.errors import DataError
-from steelyard.retrieve.fast import IVFFastScan
 from steelyard.retrieve.ivf import IVF
-from steelyard.retrieve.ivfpq import IVFPQ
+from steelyard.retrieve.kinds import IVFPQ, IVFFastScan, IVFFlat
 from steelyard.retrieve.storage import read_index
-from steelyard.retrieve.whole import IVFFlat
 
 __all__ = ["open_index"]
 

@@ -12,48 +12,12 @@ from steelyard.retrieve.cells import CellRows, Probes
 from steelyard.retrieve.codec import CodeArrays
 from steelyard.retrieve.distance import scan_vectors
 from steelyard.retrieve.index import Metric
-from steelyard.retrieve.ivf import IVF
 
-__all__ = ["IVFFlat", "WholeVectors"]
+__all__ = ["WholeVectors"]
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
 VectorKind = Literal["float32", "uint8"]
-
-
-class IVFFlat(IVF):
-    """Whole vectors in cells.
-
-    With one cell nothing needs to be trained, every vector is compared, and the result is exact.
-    """
-
-    kind = "ivf"
-    codec: "WholeVectors"
-
-    def __init__(
-        self,
-        dim: int,
-        *,
-        nlist: int = 1,
-        nprobe: int = 1,
-        metric: Metric = "l2",
-        store: VectorKind = "float32",
-    ) -> None:
-        """Make an index without vectors.
-
-        Args:
-            dim: numbers in a vector.
-            nlist: cells; 1 for exact search.
-            nprobe: cells that a query looks into.
-            metric: "l2" or "ip" (inner product).
-            store: what vectors are kept as; "uint8" for whole numbers from 0 to 255.
-
-        Raises:
-            ConfigError: a number is out of range.
-        """
-        super().__init__(WholeVectors(store), dim=dim, nlist=nlist, nprobe=nprobe, metric=metric)
-        if nlist == 1:
-            self.centers = np.zeros((1, dim), np.float32)
 
 
 class WholeVectors:

@@ -10,7 +10,7 @@ import numpy as np
 from steelyard.cli.output import Switch, print_report
 from steelyard.errors import ConfigError, DataError
 from steelyard.plan.retrieve.retriever_cost import (
-    IndexOption,
+    DocumentIndex,
     RetrieverLoad,
     TowerOption,
     TrainingPlan,
@@ -206,7 +206,7 @@ def _speed(tokens: int) -> "SpeedLine":
         return encoder_speed(encoders, ["query"])
 
 
-def _indexes(path: Path, documents: int) -> list[IndexOption]:
+def _indexes(path: Path, documents: int) -> list[DocumentIndex]:
     """Try an exact index and codes on a sample; every tenth vector asks."""
     from steelyard.plan.retrieve.retriever_measured import (
         flat_option,

@@ -8,7 +8,7 @@ from steelyard.errors import ConfigError, InfeasibleError
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.plan.retrieve.retriever_cost import (
-    IndexOption,
+    DocumentIndex,
     RetrieverLoad,
     TowerOption,
     TrainingPlan,
@@ -69,7 +69,7 @@ class RetrieverDesign:
 
     teacher: TowerOption
     student: TowerOption
-    index: IndexOption
+    index: DocumentIndex
     p95_s: float
     service_s: float
     cores: int
@@ -104,7 +104,7 @@ def retriever(
     training: TrainingPlan,
     teachers: Sequence[TowerOption],
     students: Sequence[TowerOption],
-    indexes: Sequence[IndexOption],
+    indexes: Sequence[DocumentIndex],
     speed: SpeedLine,
     gap: StudentGap | None = None,
 ) -> RetrieverPlan:
@@ -168,8 +168,8 @@ def retriever(
 def _combinations(
     teachers: Sequence[TowerOption],
     students: Sequence[TowerOption],
-    indexes: Sequence[IndexOption],
-) -> Iterator[tuple[TowerOption, TowerOption, IndexOption]]:
+    indexes: Sequence[DocumentIndex],
+) -> Iterator[tuple[TowerOption, TowerOption, DocumentIndex]]:
     """Yield every teacher with itself and each smaller student, and with each index."""
     for teacher in teachers:
         smaller = [item for item in students if item.parameters < teacher.parameters]
@@ -182,7 +182,7 @@ def _design(
     load: RetrieverLoad,
     law: Fit,
     training: TrainingPlan,
-    parts: tuple[TowerOption, TowerOption, IndexOption],
+    parts: tuple[TowerOption, TowerOption, DocumentIndex],
     speed: SpeedLine,
     gap: StudentGap | None,
 ) -> RetrieverDesign:

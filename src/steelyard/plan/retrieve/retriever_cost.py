@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from steelyard.errors import require
 
-__all__ = ["IndexOption", "RetrieverLoad", "TowerOption", "TrainingPlan", "training_flops"]
+__all__ = ["DocumentIndex", "RetrieverLoad", "TowerOption", "TrainingPlan", "training_flops"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,7 @@ class TowerOption:
 
 
 @dataclass(frozen=True, kw_only=True)
-class IndexOption:
+class DocumentIndex:
     """An index of the load's documents.
 
     Attributes:

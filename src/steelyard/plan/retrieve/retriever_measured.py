@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.errors import CalibrationError
-from steelyard.plan.retrieve.retriever_cost import IndexOption
+from steelyard.plan.retrieve.retriever_cost import DocumentIndex
 from steelyard.plan.retrieve.retriever_speed import LatencySample, SpeedLine, time_calls
 from steelyard.retrieve import IVF, IVFPQ, IVFFlat
 from steelyard.retrieve.tuning import recall_at
@@ -158,7 +158,7 @@ def _timed(
 
 def pq_option(
     trial: IndexTrial, nprobe: int, documents: int, *, dim: int, parts: int
-) -> IndexOption:
+) -> DocumentIndex:
     """Return what an index of codes over all documents would be like.
 
     Cells hold more vectors each; which share of them is scanned, and the recall at equal cells,
@@ -175,7 +175,7 @@ def pq_option(
         The option; whole vectors for the comparison are counted in its memory.
     """
     scanned = trial.shares[nprobe] * documents
-    return IndexOption(
+    return DocumentIndex(
         name=f"codes of {parts} bytes, {nprobe} cells",
         recall=trial.recalls[nprobe],
         memory_bytes=documents * (parts + 4 + 8 + 4 * dim),
@@ -190,7 +190,7 @@ def flat_option(
     documents: int,
     *,
     clock: Callable[[], float] = time.perf_counter,
-) -> IndexOption:
+) -> DocumentIndex:
     """Return what an exact search over all documents would be like.
 
     Args:
@@ -209,7 +209,7 @@ def flat_option(
         index.add(vectors[:count])
         samples.append(_timed(index, queries, 1, count, clock))
     line = SpeedLine.through(samples)
-    return IndexOption(
+    return DocumentIndex(
         name="whole vectors, exact",
         recall=1.0,
         memory_bytes=documents * (4 * vectors.shape[1] + 8),

@@ -6,9 +6,8 @@ from typing import Any, Literal
 
 from steelyard.errors import ConfigError
 from steelyard.retrieve.ivf import IVF
-from steelyard.retrieve.ivfpq import IVFPQ
+from steelyard.retrieve.kinds import IVFPQ, IVFFlat
 from steelyard.retrieve.text.fusion import Fusion
-from steelyard.retrieve.whole import IVFFlat
 
 __all__ = ["StoreShape"]
 

@@ -11,13 +11,13 @@ from steelyard.errors import DataError
 from steelyard.files import read_json, write_json
 from steelyard.retrieve.datastore.passages import PassageStore, writing_passages
 from steelyard.retrieve.ivf import IVF
+from steelyard.retrieve.kinds import IVFFlat
 from steelyard.retrieve.multivector.codecs import TokenKind
 from steelyard.retrieve.multivector.store import MultiVectorStore
 from steelyard.retrieve.multivector.writing import Document, LongPolicy
 from steelyard.retrieve.opening import open_index
 from steelyard.retrieve.text.encoder import LatentEncoder
 from steelyard.retrieve.text.words import TokenEncoder
-from steelyard.retrieve.whole import IVFFlat
 
 __all__ = ["WEIGHT", "RerankFolder", "build_folder"]
 

@@ -12,7 +12,7 @@ from steelyard.native import switched_off, verdict
 from steelyard.retrieve.cells import CellRows, Probes
 from steelyard.retrieve.codec import CodeArrays
 from steelyard.retrieve.distance import sorted_heap
-from steelyard.retrieve.engine import Found
+from steelyard.retrieve.engine import CellHits
 from steelyard.retrieve.index import Metric
 from steelyard.retrieve.native.library import CellFields, address, load_library
 
@@ -78,7 +78,7 @@ class NativeCells:
         """Return bytes beside the rows: the centers in another order."""
         return {"centers in lanes": self._kept["centers"].nbytes}
 
-    def search(self, asked: Floats, turned: Floats, nprobe: int, k: int, again: int) -> Found:
+    def search(self, asked: Floats, turned: Floats, nprobe: int, k: int, again: int) -> CellHits:
         """Search in one call."""
         count = len(asked)
         distances, ids = np.empty((count, k), np.float32), np.empty((count, k), np.int64)
@@ -89,7 +89,7 @@ class NativeCells:
             *(address(distances), address(ids), address(counts)),
         )
         scanned, reranked = counts.tolist()
-        return Found(ids, distances, scanned, reranked)
+        return CellHits(ids, distances, scanned, reranked)
 
     def nearest(self, turned: Floats, count: int) -> Probes:
         """Return the nearest cells of each query."""
@@ -114,11 +114,11 @@ class NativeCells:
         )
         return int((self._starts[cells + 1] - self._starts[cells]).sum())
 
-    def finish(self, asked: Floats, heap: Floats, ids: Ids, k: int, again: int) -> Found:
+    def finish(self, asked: Floats, heap: Floats, ids: Ids, k: int, again: int) -> CellHits:
         """Bring heaps in order."""
         if not again:
             found, numbers = sorted_heap(heap, ids)
-            return Found(numbers, found if self._fields.is_l2 else -found, 0, 0)
+            return CellHits(numbers, found if self._fields.is_l2 else -found, 0, 0)
         count = len(asked)
         distances, numbers = np.empty((count, k), np.float32), np.empty((count, k), np.int64)
         counts = np.zeros(2, np.int64)
@@ -126,7 +126,7 @@ class NativeCells:
             *(self._place, address(asked), count, address(ids), ids.shape[1], k),
             *(address(distances), address(numbers), address(counts)),
         )
-        return Found(numbers, distances, 0, int(counts[1]))
+        return CellHits(numbers, distances, 0, int(counts[1]))
 
 
 def native_cells(

@@ -13,9 +13,9 @@ from steelyard.errors import CapacityError, DataError, StoreError
 from steelyard.files import exclusive
 from steelyard.retrieve.index import Hits, Metric, checked_ids, checked_k, checked_vectors
 from steelyard.retrieve.ivf import IVF
+from steelyard.retrieve.kinds import IVFFlat
 from steelyard.retrieve.merging import merge_hits, without
 from steelyard.retrieve.opening import open_index
-from steelyard.retrieve.whole import IVFFlat
 
 __all__ = ["LiveIndex", "live_index"]
 

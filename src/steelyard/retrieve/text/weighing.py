@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.retrieve.index import Hits
+from steelyard.retrieve.kinds import IVFFlat
 from steelyard.retrieve.text.fusion import DEPTH, Fusion
 from steelyard.retrieve.text.lexical import BM25Index
-from steelyard.retrieve.whole import IVFFlat
 
 __all__ = ["POOL", "WeighedFusion", "made_queries", "weigh"]
 

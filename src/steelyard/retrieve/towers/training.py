@@ -10,10 +10,10 @@ from tokenizers import Tokenizer
 
 from steelyard.errors import DataError
 from steelyard.nn.towers import TowerPair
+from steelyard.retrieve.kinds import IVFFlat
 from steelyard.retrieve.towers.encoder import TowerEncoder
 from steelyard.retrieve.towers.pairs import TextPairs
 from steelyard.retrieve.towers.sources import document_groups
-from steelyard.retrieve.whole import IVFFlat
 from steelyard.train import EstimatorConfig
 from steelyard.train.contrastive import ContrastiveLoss
 from steelyard.train.estimator import Estimator
