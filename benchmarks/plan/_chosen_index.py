@@ -12,7 +12,7 @@ from steelyard.catalog.search_rates import SearchRates
 from steelyard.parallel import torch_threads
 from steelyard.retrieve import IVF, IVFPQ, IVFFastScan, IVFFlat
 from steelyard.retrieve.calibration import measure_search_rates
-from steelyard.retrieve.choosing import Candidate, choose_index
+from steelyard.retrieve.choosing import IndexCandidate, choose_index
 from steelyard.retrieve.tuning import recall_at
 
 __all__ = ["choice_checks"]
@@ -118,11 +118,11 @@ def _alternate(
     return pairs
 
 
-def _setting(candidate: Candidate) -> tuple[str, int, int]:
+def _setting(candidate: IndexCandidate) -> tuple[str, int, int]:
     return candidate.index, candidate.nprobe, candidate.rerank
 
 
-def _told(candidate: Candidate) -> str:
+def _told(candidate: IndexCandidate) -> str:
     return (
         f"{candidate.index}, {candidate.nprobe} cells, {candidate.rerank} candidates "
         f"({candidate.recall:.3f}, predicted {candidate.forecast_s * 1e6:.1f} us)"

@@ -11,7 +11,7 @@ from steelyard.errors import CapacityError, ConfigError, DataError
 from steelyard.retrieve import IVFPQ, IVFFastScan, IVFFlat, ProductQuantizer, open_index
 from steelyard.retrieve.cells import nearest_cells
 from steelyard.retrieve.distance import new_heap, offer, sorted_heap
-from steelyard.retrieve.native import cells
+from steelyard.retrieve.native import choice
 from steelyard.retrieve.native.trial import difference
 from steelyard.retrieve.pq import train_rotation
 from steelyard.retrieve.reading import read_vectors
@@ -184,7 +184,7 @@ def test_byte_tables_keep_the_order_of_distances():
 
 
 def test_searches_without_a_compiler_are_equal(monkeypatch, vectors):
-    library = cells._library()
+    library = choice._library()
     assert library is None or difference(library) == 0
     whole = np.rint(vectors * 4)
     made = [IVFFlat(16, nlist=37), IVFFastScan(16, nlist=37, rerank=4)]
@@ -193,9 +193,9 @@ def test_searches_without_a_compiler_are_equal(monkeypatch, vectors):
         index.add(whole)
     natives = [index.search(whole[:30], 9, nprobe=5) for index in made]
     monkeypatch.setenv("STEELYARD_NATIVE", "0")
-    cells._library.cache_clear()
+    choice._library.cache_clear()
     try:
-        assert cells._library() is None
+        assert choice._library() is None
         for index, native in zip(made, natives, strict=True):
             index.remove(index.add(whole[:1]))  # what was arranged for native code is forgotten
             hits = index.search(whole[:30], 9, nprobe=5)
@@ -203,7 +203,7 @@ def test_searches_without_a_compiler_are_equal(monkeypatch, vectors):
             assert (hits.distances == native.distances).all()
             assert hits.stats == native.stats
     finally:
-        cells._library.cache_clear()
+        choice._library.cache_clear()
 
 
 def test_steps_get_better_and_end_in_the_result(vectors):

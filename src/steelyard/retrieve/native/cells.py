@@ -1,22 +1,19 @@
 """An index of cells as native code sees it: one call for a whole search."""
 
 import ctypes
-from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.errors import BackendError
-from steelyard.native import switched_off, verdict
 from steelyard.retrieve.cells import CellRows, Probes
 from steelyard.retrieve.codec import CodeArrays
 from steelyard.retrieve.distance import sorted_heap
 from steelyard.retrieve.engine import CellHits
 from steelyard.retrieve.index import Metric
-from steelyard.retrieve.native.library import CellFields, address, load_library
+from steelyard.retrieve.native.library import CellFields, address
 
-__all__ = ["NativeCells", "native_cells"]
+__all__ = ["NativeCells"]
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
@@ -129,42 +126,9 @@ class NativeCells:
         return CellHits(numbers, distances, 0, int(counts[1]))
 
 
-def native_cells(
-    rows: CellRows, centers: Floats, codes: CodeArrays, metric: Metric
-) -> NativeCells | None:
-    """Return native searches of settled rows.
-
-    Args:
-        rows: settled rows; whole vectors are floats or bytes.
-        centers: centers of cells.
-        codes: what the codec keeps.
-        metric: "l2" or "ip".
-
-    Returns:
-        The searches; None without a compiler, where native code is switched off, or where the
-        library once differed from the other way on this machine.
-    """
-    library = _library()
-    return NativeCells(library, rows, centers, codes, metric) if library else None
-
-
 def _in_lanes(centers: Floats) -> Floats:
     """Return centers in blocks of sixteen [blocks, D, 16]; behind the last stand zeros."""
     count, dim = centers.shape
     padded = np.zeros((-(-count // _LANES) * _LANES, dim), np.float32)
     padded[:count] = centers
     return np.ascontiguousarray(padded.reshape(-1, _LANES, dim).transpose(0, 2, 1))
-
-
-@cache
-def _library() -> ctypes.CDLL | None:
-    """Load the library; None without a compiler, switched off, or where it finds others."""
-    if switched_off():
-        return None
-    from steelyard.retrieve.native.trial import difference
-
-    try:
-        library = load_library()
-    except BackendError:
-        return None
-    return library if not verdict(library, "search", lambda: difference(library), 0.5) else None
