@@ -36,9 +36,7 @@ def make_features(folder: Path, out: Path, workers: int, memory: str = "") -> in
         from steelyard.units import parse
 
         made = made.with_limits(FoldBudget.to_write(made, parse(memory, "byte")))
-    import sys
 
-    print("fit", _anonymous() / 1e6, file=sys.stderr)
     rows, _ = made.write(out, parts=".parquet", workers=workers)
     return rows
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-__all__ = ["compute"]
+__all__ = ["compute", "release_unused"]
 
 
 def compute() -> Any:
@@ -10,3 +10,10 @@ def compute() -> Any:
     import pyarrow.compute
 
     return pyarrow.compute
+
+
+def release_unused() -> None:
+    """Give memory back that Arrow's allocator keeps for later: between parts no one wants it."""
+    import pyarrow as pa
+
+    pa.default_memory_pool().release_unused()

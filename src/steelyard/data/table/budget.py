@@ -57,14 +57,15 @@ class FoldBudget:
             memory_bytes: the budget, without what the libraries take.
 
         Returns:
-            Limits: half of the budget is for reading, an eighth for a row group that is gathered,
-            which is there again joined and once more as it is written.
+            Limits: half of the budget is for reading, a sixteenth for a row group that is
+            gathered: it is there again joined and as it is written, and each column has a
+            compressor.
 
         Raises:
             CapacityError: the smallest batches do not fit.
         """
         limits = cls.of(table, [], memory_bytes / 2).limits
-        return replace(limits, group_bytes=int(memory_bytes / 8))
+        return replace(limits, group_bytes=int(memory_bytes / 16))
 
     @classmethod
     def of(

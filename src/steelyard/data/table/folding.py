@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from steelyard.cost.scan import READ_AHEAD_COLUMNS
+from steelyard.data.arrow import release_unused
 from steelyard.data.table.budget import FoldBudget
 from steelyard.data.table.columns import forget_columns
 from steelyard.data.table.fold import Fold
@@ -144,4 +145,5 @@ def _fold_part(
         for fold, state in zip(folds, part.states, strict=True):
             fold.update(state, batch)
     forget_columns()
+    release_unused()
     return packed_part(part, folds)

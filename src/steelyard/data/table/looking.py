@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from steelyard.data.arrow import compute
+import numpy as np
+
+from steelyard.data.arrow import compute, release_unused
 from steelyard.data.table.counts import ReadCounts
 from steelyard.data.table.item_lines import ITEMS
 from steelyard.data.table.kinds import KINDS, arrow_type, as_kind, majority_kind
@@ -113,9 +115,12 @@ def look_at(
         ConfigError: a kind is unknown, or of a column that there is not.
     """
     looking = _Looking(types, part_bytes)
-    for found in files:
-        looking.look(found)
-    return looking.looked()
+    for file in files:
+        looking.look(file)
+    found = looking.looked()
+    del looking
+    release_unused()
+    return found
 
 
 class _Looking:
@@ -179,10 +184,13 @@ class _Looking:
         """Keep the first values of each column, and what a row takes in the file."""
         quarantine = Quarantine()
         for batch, _ in read_texts(partition, names, quarantine):
+            # A slice would keep the whole block: those of many files are more than a pass holds.
+            first = np.arange(min(len(batch), _PROBE_ROWS))
             for name in names:
-                self.texts[name][partition.path] = batch[name].slice(0, _PROBE_ROWS)
+                self.texts[name][partition.path] = batch[name].take(first)
             self.row_bytes[partition.path] = _row_bytes(partition, len(batch) + quarantine.total)
             break
+        release_unused()
 
     def _look_columnar(self, found: Found, format: str) -> None:
         import pyarrow as pa

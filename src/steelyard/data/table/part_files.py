@@ -6,6 +6,8 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
+from steelyard.data.arrow import release_unused
+from steelyard.data.table.columns import forget_columns
 from steelyard.data.table.foldable import FoldableTable
 from steelyard.data.table.partitions import TablePart
 from steelyard.data.table.quarantine import BadRow, Quarantine
@@ -59,7 +61,10 @@ def _write_part(
     quarantine = Quarantine()
     path = folder / f"part-{place:05d}{end}"
     rows = table.read(part, quarantine)
-    return write_file(path, table.schema, rows, table.limits.group_bytes), quarantine
+    written = write_file(path, table.schema, rows, table.limits.group_bytes)
+    forget_columns()
+    release_unused()
+    return written, quarantine
 
 
 def write_with_quarantine(table: FoldableTable, out: Path, beside: Path) -> tuple[int, Quarantine]:
