@@ -8,7 +8,13 @@ from steelyard.data.lake.applying import (
     rebuild_table,
 )
 from steelyard.data.lake.costs import StorageCosts
-from steelyard.data.lake.deletion import Deletion, DeletionPlan, PlanRequest, Rewrite, plan_deletion
+from steelyard.data.lake.deletion import (
+    Deletion,
+    DeletionPlan,
+    PlanRequest,
+    TableRewrite,
+    plan_deletion,
+)
 from steelyard.data.lake.encodings import Encoding, find_encodings
 from steelyard.data.lake.graph import ContainmentEdge, ContainmentGraph, GraphSettings
 from steelyard.data.lake.lake import Lake
@@ -30,10 +36,10 @@ __all__ = [
     "Lake",
     "LakeTable",
     "PlanRequest",
-    "Rewrite",
     "RewrittenTable",
     "StorageCosts",
     "SyntheticLake",
+    "TableRewrite",
     "apply_plan",
     "deleted_tables",
     "find_encodings",

@@ -26,7 +26,7 @@ __all__ = [
     "KeepReasons",
     "KeptTable",
     "PlanRequest",
-    "Rewrite",
+    "TableRewrite",
     "plan_deletion",
     "safe_deletions",
 ]
@@ -83,7 +83,7 @@ class Deletion(msgspec.Struct, frozen=True, kw_only=True):
     saved_usd_month: float
 
 
-class Rewrite(msgspec.Struct, frozen=True, kw_only=True):
+class TableRewrite(msgspec.Struct, frozen=True, kw_only=True):
     """A table that stays, and is written in another way.
 
     Attributes:
@@ -148,7 +148,7 @@ class DeletionPlan(msgspec.Struct, frozen=True, kw_only=True):
     gap: float
     max_latency_s: float
     source: str
-    rewrites: tuple[Rewrite, ...] = ()
+    rewrites: tuple[TableRewrite, ...] = ()
     delete_only_usd_month: float | None = None
 
     def save(self, path: Path) -> None:

@@ -11,7 +11,7 @@ from steelyard.data.lake.deletion import (
     KeepReasons,
     KeptTable,
     PlanRequest,
-    Rewrite,
+    TableRewrite,
     plan_deletion,
     safe_deletions,
 )
@@ -166,12 +166,12 @@ class _TwoWays:
             gap=max(cost - chosen.bound, 0.0) / cost if cost else 0.0,
         )
 
-    def _rewrites(self, new: set[str]) -> list[Rewrite]:
+    def _rewrites(self, new: set[str]) -> list[TableRewrite]:
         """Return what writing some tables anew means."""
         nodes = {node.name: node for node in self.graph.nodes}
         costs = self.keep()
         return [
-            Rewrite(
+            TableRewrite(
                 table=name,
                 path=nodes[name].path,
                 prints=nodes[name].prints,

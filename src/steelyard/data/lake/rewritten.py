@@ -8,7 +8,7 @@ import msgspec
 
 from steelyard.config import convert
 from steelyard.data.formats.options import option, read_as, write_as
-from steelyard.data.lake.deletion import Rewrite
+from steelyard.data.lake.deletion import TableRewrite
 from steelyard.data.lake.encodings import read_rows
 from steelyard.data.lake.lakefolder import LakeFolder, is_as
 from steelyard.data.lake.recipes import row_digest
@@ -44,7 +44,7 @@ class RewrittenTable(msgspec.Struct, frozen=True, kw_only=True):
     trash: str
 
 
-class _Exchange(msgspec.Struct, frozen=True, kw_only=True):
+class _FileExchange(msgspec.Struct, frozen=True, kw_only=True):
     """A new file that waits to take the place of an old one, which has these fingerprints."""
 
     entry: RewrittenTable
@@ -94,7 +94,7 @@ def finish_rewrites(folder: LakeFolder) -> None:
     journal = _journal(folder)
     if not journal.is_file():
         return
-    item = convert(read_json(journal), _Exchange, where=str(journal))
+    item = convert(read_json(journal), _FileExchange, where=str(journal))
     entry = item.entry
     old, new = folder.inside(entry.old_path), folder.inside(entry.path)
     waiting, trash = folder.inside(item.waiting), folder.inside(entry.trash)
@@ -110,7 +110,7 @@ def finish_rewrites(folder: LakeFolder) -> None:
 
 
 def rewrite_tables(
-    rewrites: Sequence[Rewrite],
+    rewrites: Sequence[TableRewrite],
     listed: Mapping[str, tuple[Path, list[str]]],
     folder: LakeFolder,
     *,
@@ -157,7 +157,7 @@ def _clear_waiting(folder: LakeFolder) -> None:
 
 
 def _rewrite(
-    item: Rewrite,
+    item: TableRewrite,
     listed: Mapping[str, tuple[Path, list[str]]],
     folder: LakeFolder,
     *,
@@ -198,7 +198,7 @@ def _rewrite(
         )
         if not dry_run:
             place = str(waiting.relative_to(folder.root))
-            exchange = _Exchange(entry=entry, prints=looked.prints, waiting=place)
+            exchange = _FileExchange(entry=entry, prints=looked.prints, waiting=place)
             write_json(_journal(folder), exchange)
             finish_rewrites(folder)
             if entry != _entries(folder).get(item.table):
