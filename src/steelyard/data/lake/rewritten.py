@@ -44,7 +44,7 @@ class RewrittenTable(msgspec.Struct, frozen=True, kw_only=True):
     trash: str
 
 
-class _TableExchange(msgspec.Struct, frozen=True, kw_only=True):
+class _FileExchange(msgspec.Struct, frozen=True, kw_only=True):
     """A new file that waits to take the place of an old one, which has these fingerprints."""
 
     entry: RewrittenTable
@@ -94,7 +94,7 @@ def finish_rewrites(folder: LakeFolder) -> None:
     journal = _journal(folder)
     if not journal.is_file():
         return
-    item = convert(read_json(journal), _TableExchange, where=str(journal))
+    item = convert(read_json(journal), _FileExchange, where=str(journal))
     entry = item.entry
     old, new = folder.inside(entry.old_path), folder.inside(entry.path)
     waiting, trash = folder.inside(item.waiting), folder.inside(entry.trash)
@@ -198,7 +198,7 @@ def _rewrite(
         )
         if not dry_run:
             place = str(waiting.relative_to(folder.root))
-            exchange = _TableExchange(entry=entry, prints=looked.prints, waiting=place)
+            exchange = _FileExchange(entry=entry, prints=looked.prints, waiting=place)
             write_json(_journal(folder), exchange)
             finish_rewrites(folder)
             if entry != _entries(folder).get(item.table):
