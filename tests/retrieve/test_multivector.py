@@ -28,6 +28,7 @@ from steelyard.retrieve.tenants import ClusterTreeIndex
 
 TEXT, TOKEN = 16, 12
 KINDS = ("fp16", "int8", "pq")
+SLOW = pytest.mark.slow
 
 
 def documents(count=300, seed=0, most=25):
@@ -329,7 +330,10 @@ MultiVectorStore.build(Path(sys.argv[1]), rows, dtype=sys.argv[3], commit_bytes=
 """
 
 
-@pytest.mark.parametrize(("stop", "dtype"), [(0, "fp16"), (399, "pq")])
+@pytest.mark.parametrize(
+    ("stop", "dtype"),
+    [(399, "fp16"), pytest.param(0, "fp16", marks=SLOW), pytest.param(399, "pq", marks=SLOW)],
+)
 def test_a_killed_build_goes_on_and_ends_the_same(tmp_path, stop, dtype):
     def run(name, stop):
         command = [sys.executable, "-c", BUILDER, str(tmp_path / name), str(stop), dtype]
