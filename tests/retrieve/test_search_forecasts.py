@@ -28,7 +28,7 @@ from steelyard.retrieve.calibration import (
     measure_search_rates,
 )
 from steelyard.retrieve.choosing import choose_index
-from steelyard.retrieve.tuning import recall_at
+from steelyard.retrieve.tuning import recall_at, tune
 
 SMALL = [
     IndexShape(kind="ivf", num_vectors=count, dim=dim, nlist=nlist)
@@ -137,6 +137,9 @@ def test_the_choice_reaches_the_recall_with_few_measurements(rates):
     assert chosen.best.recall >= 0.9
     assert chosen.heldout_recall > 0.9 - 4 * chosen.heldout_error
     assert chosen.measurements <= 2 + 3 * 4
+    # Halving finds the fewest cells by searches alone; half a standard error is kept free here.
+    fewest = tune(indexes[chosen.best.index], queries, truth, recall=0.9).nprobe
+    assert fewest <= chosen.best.nprobe <= fewest + 1
     fewer = indexes[chosen.best.index].search(queries[::2], 5, nprobe=chosen.best.nprobe)
     assert recall_at(fewer.ids, truth[::2]).mean() == pytest.approx(chosen.best.recall)
     with pytest.raises(ConfigError, match="0 indexes"):

@@ -166,7 +166,8 @@ class _Choosing:
         rates: SearchRates,
         recall: float,
     ) -> None:
-        self.indexes, self.queries, self.truth = indexes, queries, truth
+        # Native code reads rows that lie beside each other.
+        self.indexes, self.queries, self.truth = indexes, np.ascontiguousarray(queries), truth
         self.rates, self.recall = rates, recall
         self.measurements, self.ceiling = 0, 0.0
         self._kept_share: dict[tuple[str, int], float] = {}
