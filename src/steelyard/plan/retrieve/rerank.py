@@ -16,7 +16,7 @@ __all__ = ["RerankDesign", "RerankPlan", "plan_rerank", "predict_rerank"]
 
 Floats = NDArray[np.float64]
 _MODEL_ERROR = {50: 0.05, 95: 0.10}
-"""Relative error of the model itself, by percentile: from grids on another seed than is tested."""
+"""Relative error of the model itself, by percentile; assumed, not fitted."""
 _NORMAL_80 = 1.2816
 _SOURCE = "profile of sample queries, and the drive's latency and rates"
 
