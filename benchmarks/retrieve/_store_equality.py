@@ -44,6 +44,7 @@ class Asked:
 def equality_checks(asked: Asked) -> list[Check]:
     """Compare late answers with rebuilt stores, cell by cell."""
     encoder, passages = asked.store.encoder, asked.store.passages
+    assert encoder is not None
     texts = list(passages.texts())
     vectors = np.asarray(encoder.encode(texts), np.float32)
     queries = np.asarray(encoder.encode(asked.queries), np.float32)

@@ -24,7 +24,7 @@ from steelyard.data.matching.grams import grams_of
 from steelyard.data.table import DataTable
 from steelyard.errors import ConfigError, DataError
 
-FIRST = ["anna", "bert", "carla", "dirk", "emma", "franz", "gerda", "hugo", "ines", "jan"]
+FIRST = ["anna", "bert", "carla", "dirk", "emma", "franz", "gerda", "hugo", "iris", "jan"]
 LAST = ["meier", "schulz", "fischer", "weber", "wagner", "becker", "hoffmann", "koch", "bauer"]
 STREETS = ["hauptstrasse", "bahnhofstrasse", "gartenweg", "schulweg", "lindenallee", "am markt"]
 

@@ -225,7 +225,7 @@ def test_recipes_name_steps():
     with pytest.raises(ConfigError, match=r"step\[0\]: no kind 'eval'"):
         pipeline_of([{"kind": "eval"}])
     with pytest.raises(ConfigError, match=r"step\[1\]"):
-        pipeline_of([given[0], {"kind": "scale", "methd": "robust"}])
+        pipeline_of([given[0], {"kind": "scale", "way": "robust"}])
 
 
 def test_parts_are_written_by_workers_as_by_one(folder, tmp_path):
