@@ -343,7 +343,7 @@ _ROWS: tuple[tuple[str, str, Literal["lower", "higher", "neither"], str], ...] =
     ),
     (
         "retrieve.rerank_rate",
-        "query/s",
+        "request/s",
         "higher",
         "Queries that one machine answers in a second with ranking by token vectors.",
     ),
