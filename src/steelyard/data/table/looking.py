@@ -211,6 +211,8 @@ class _Looking:
         import pyarrow as pa
 
         if not self.files:
+            if not self.unreadable:
+                raise DataError("no table is named", hint="give files, a folder or an address")
             told = "; ".join(self.unreadable.values())
             raise DataError(f"no file can be read: {told}")
         names = list(dict.fromkeys(name for item in self.files for name in item.columns))
