@@ -20,8 +20,20 @@ app = cyclopts.App(
     name="govern",
     help="Check anonymity, answer with noise on a budget, erase keys, audit, find bias.",
 )
-app.command("steelyard.cli.data.asking:budget", name="budget")
-app.command("steelyard.cli.data.asking:ask", name="ask")
+# Commands that load late say here what they are, and their example: the list of commands would not.
+app.command(
+    "steelyard.cli.data.asking:budget",
+    name="budget",
+    help="Set the privacy budget of a ledger, once; or show what is left of it.\n\n"
+    "Example: steelyard data govern budget people.ledger --epsilon 1",
+)
+app.command(
+    "steelyard.cli.data.asking:ask",
+    name="ask",
+    help="Count rows or add up a column with noise that hides every person, paid from a budget."
+    "\n\n"
+    "Example: steelyard data govern ask people.csv --ledger people.ledger --epsilon 0.1",
+)
 _Sources = Annotated[
     str,
     cyclopts.Parameter(help="Files, patterns such as 'sales/*.csv', folders, and addresses."),

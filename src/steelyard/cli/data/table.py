@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import cyclopts
 
 from steelyard.cli.data.scanned import kinds_of, scanned
+from steelyard.cli.data.table_verbs import LATE_VERBS
 from steelyard.cli.output import Switch, print_json, print_report
 from steelyard.errors import ConfigError
 from steelyard.runs.progress import progress
@@ -26,16 +27,8 @@ _Sources = Annotated[
 """The help of arguments that may be many stands here: it is not read from a docstring."""
 
 
-app.command("steelyard.cli.data.drift:drift", name="drift")
-app.command("steelyard.cli.data.learning:fit", name="fit")
-app.command("steelyard.cli.data.learning:predict", name="predict")
-app.command("steelyard.cli.data.comparing:compare", name="compare")
-app.command("steelyard.cli.data.clusters:cluster", name="cluster")
-app.command("steelyard.cli.data.clusters:reduce", name="reduce")
-app.command("steelyard.cli.data.odd_rows:detect", name="detect")
-app.command("steelyard.cli.data.preparing:transform", name="transform")
-app.command("steelyard.cli.data.preparing:split", name="split")
-app.command("steelyard.cli.data.matching:match", name="match")
+for _place, _name, _help in LATE_VERBS:
+    app.command(_place, name=_name, help=_help)
 
 
 @app.command
