@@ -114,9 +114,7 @@ def run_both(groups, trace, ids=(), priority=None, windows=()):
     return compiled, jobs, [replica for group in fleet for replica in group]
 
 
-# Always the same examples: with one token a step and replicas that come and go, a random run once
-# met a case in which both differ, which is not explained yet.
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=50, deadline=None)
 @given(FLEETS, st.integers(0, 10_000), st.sampled_from([3.0, 30.0, 300.0]), st.booleans())
 def test_compiled_loop_equals_schedulers_step_for_step(groups, seed, rate, comes_and_goes):
     trace = made_trace(seed, rate)
@@ -214,3 +212,16 @@ def test_prefill_replicas_need_whole_prompts():
 def test_idle_replica_waits_for_nobody():
     config = SchedulerConfig(num_blocks=64, max_model_len=128)
     assert SchedulerReplica(config, lambda plan: 1.0).next_event_s() == math.inf
+
+
+def test_a_request_that_waits_for_a_replica_takes_nobodys_turn():
+    group = ReplicaGroup(step_time=STEP_TIME, blocks=25, block_size=4, count=2, route="rotation")
+    trace = np.array([0.1, 0.9, 1.0]), np.array([31, 4, 17]), np.array([17, 21, 12])
+    _, jobs, replicas = run_both((group,), trace, windows=[np.array([[0.5, math.inf]] * 2)])
+    assert [job.first for job in jobs] == [0, 0, 1]
+    compiled = simulate_fleet(
+        (group,), *trace, windows=[np.array([[0.5, math.inf]] * 2)], keep_steps=1000
+    )
+    for index, replica in enumerate(replicas):
+        steps = compiled.steps[compiled.steps["replica"] == index]
+        assert [item.start_s for item in replica.steps] == steps["start_s"].tolist()

@@ -80,8 +80,10 @@ def _send(state: FleetState, group: int, job: int, now_s: float) -> None:
     else:
         chosen = _choose(state, group, job, now_s)
     if chosen == NONE:
+        # Nobody had a turn: the request waits where a replica opens next.
         chosen = _first_to_open(state, group, now_s)
-    rule.turn += 1
+    else:
+        rule.turn += 1
     replica = state.replicas[chosen]
     replica.load += 1
     replica.touched = 1
