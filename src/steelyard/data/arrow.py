@@ -13,7 +13,7 @@ def compute() -> Any:
 
 
 def release_unused() -> None:
-    """Give memory back that Arrow's allocator keeps for later: between parts no one wants it."""
+    """Return memory that Arrow's allocator keeps for later: between parts no one wants it."""
     import pyarrow as pa
 
     pa.default_memory_pool().release_unused()

@@ -188,7 +188,7 @@ def _join(
     is_core: np.ndarray,
     parents: np.ndarray,
 ) -> None:
-    """Give each row the row that stands for its cluster, -1 for none, in `parents`."""
+    """Write into `parents` the row that stands for the cluster of each row, -1 for none."""
     for place in range(len(points)):
         if not is_core[place]:
             continue

@@ -239,7 +239,7 @@ class EmbeddingStore:
         return 0 if self.tier == "mmap" else sum(part.nbytes for part in self._raw)
 
     def close(self) -> None:
-        """Give files, threads and memory back."""
+        """Close files, end threads and free memory."""
         if self._file is not None:
             self._threads.shutdown()
             self._file.close()

@@ -1,4 +1,4 @@
-"""Gives batches the columns and types of a table."""
+"""Columns and types of a table for batches that have others."""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING

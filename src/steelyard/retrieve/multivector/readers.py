@@ -47,7 +47,7 @@ class RecordReader(Protocol):
         ...
 
     def close(self) -> None:
-        """Give files and threads back."""
+        """Close files and end threads."""
         ...
 
 
@@ -165,7 +165,7 @@ class MappedReader(_InBackground):
         self._map.close()
 
     def forget(self, store: MultiVectorStore) -> None:
-        """Give all pages back, so that the next search finds the file cold."""
+        """Drop all pages, so that the next search finds the file cold."""
         if hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED)
         file = DirectFile.open(store.records, direct=False)

@@ -214,7 +214,7 @@ class PrefetchedReranker:
         return found.reshape(shape)
 
     def close(self) -> None:
-        """Give the reader's files and threads back."""
+        """Close the reader's files and end its threads."""
         self.reader.close()
 
     def __enter__(self) -> Self:

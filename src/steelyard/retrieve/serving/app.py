@@ -90,7 +90,7 @@ def make_app(
 
 
 def _add_work(app: FastAPI, service: SearchService, made: Mapping[str, SearchQueue]) -> None:
-    """Give an application the routes of searches and changes."""
+    """Add the routes of searches and changes to an application."""
 
     @app.post("/search")
     async def search(body: SearchBody) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def _add_work(app: FastAPI, service: SearchService, made: Mapping[str, SearchQue
 
 
 def _add_watching(app: FastAPI, service: SearchService, metrics: RetrieveMetrics) -> None:
-    """Give an application the routes that say how it is."""
+    """Add the routes that say how an application is."""
 
     @app.get("/health")
     async def health() -> dict[str, Any]:

@@ -124,7 +124,7 @@ class _TenantWork:
 
 
 def _add_search(app: FastAPI, work: _TenantWork) -> None:
-    """Give an application the routes that read."""
+    """Add the routes that read to an application."""
 
     @app.post("/search")
     async def search(body: TenantSearchBody, request: Request) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def _add_search(app: FastAPI, work: _TenantWork) -> None:
 
 
 def _add_changes(app: FastAPI, work: _TenantWork) -> None:
-    """Give an application the routes that change; what they answer survives a kill."""
+    """Add the routes that change; what they answer survives a kill."""
 
     @app.post("/add")
     async def add(body: TenantAddBody, request: Request) -> dict[str, Any]:
@@ -202,7 +202,7 @@ def _add_changes(app: FastAPI, work: _TenantWork) -> None:
 
 
 def _add_watching(app: FastAPI, work: _TenantWork, metrics: RetrieveMetrics) -> None:
-    """Give an application the routes that say how it is."""
+    """Add the routes that say how an application is."""
 
     @app.get("/health")
     async def health() -> dict[str, Any]:

@@ -99,7 +99,7 @@ def make_text_app(service: TextService, *, keys: Mapping[str, str] | None = None
 
 
 def _add_watching(app: FastAPI, service: TextService, metrics: RetrieveMetrics) -> None:
-    """Give an application the routes that say how it is."""
+    """Add the routes that say how an application is."""
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:

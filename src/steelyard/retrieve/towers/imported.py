@@ -84,7 +84,7 @@ def import_sentence_transformer(
 
 
 def _fill(model: Transformer, state: dict[str, Tensor], folder: Path) -> None:
-    """Give a model its parameters; those of another shape are refused."""
+    """Copy parameters into a model; those of another shape are refused."""
     for name, part in model.state_dict().items():
         if state[name].shape != part.shape:
             raise DataError(
