@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from steelyard.config import convert
-from steelyard.errors import CalibrationError, SteelyardError
-from steelyard.files import read_json, user_dir, write_json
+from steelyard.catalog.measured import load_measured, measured_path, store_measured
 
 __all__ = ["FoldRate", "ReadRate", "ScanRates", "load_scan_rates", "store_scan_rates"]
+
+_NAME = "scan-rates"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,11 +77,6 @@ class ScanRates:
     overlap: float = 0.0
 
 
-def _path() -> Path:
-    """Return the file beside the calibration of the machine."""
-    return user_dir() / "scan-rates.json"
-
-
 def store_scan_rates(rates: ScanRates) -> Path:
     """Store rates as those of this machine, replacing older ones.
 
@@ -91,8 +86,7 @@ def store_scan_rates(rates: ScanRates) -> Path:
     Returns:
         The file that was written.
     """
-    write_json(_path(), rates)
-    return _path()
+    return store_measured(_NAME, rates)
 
 
 def load_scan_rates() -> ScanRates | None:
@@ -104,12 +98,9 @@ def load_scan_rates() -> ScanRates | None:
     Raises:
         CalibrationError: the stored file is damaged.
     """
-    if not _path().exists():
-        return None
-    try:
-        return convert(read_json(_path()), ScanRates, where=str(_path()))
-    except SteelyardError as error:
-        raise CalibrationError(
-            f"stored rates of scans are unusable: {error}",
-            hint=f"delete {_path()}: the next profile measures them again",
-        ) from error
+    return load_measured(
+        _NAME,
+        ScanRates,
+        what="rates of scans are",
+        hint=f"delete {measured_path(_NAME)}: the next profile measures them again",
+    )

@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from steelyard.config import convert, load
-from steelyard.errors import CalibrationError, SteelyardError
-from steelyard.files import read_json, user_dir, write_json
+from steelyard.catalog.measured import load_measured, store_measured
+from steelyard.config import load
 
 __all__ = ["SearchRates", "load_search_rates", "reference_search_rates", "store_search_rates"]
+
+_NAME = "search-rates"
 
 _REFERENCE = Path(__file__).parent / "data" / "search_rates.toml"
 
@@ -42,11 +43,6 @@ class SearchRates:
     duration_s: float
 
 
-def _path() -> Path:
-    """Return the file beside the calibration of the machine."""
-    return user_dir() / "search-rates.json"
-
-
 def store_search_rates(rates: SearchRates) -> Path:
     """Store rates as those of this machine, replacing older ones.
 
@@ -56,8 +52,7 @@ def store_search_rates(rates: SearchRates) -> Path:
     Returns:
         The file that was written.
     """
-    write_json(_path(), rates)
-    return _path()
+    return store_measured(_NAME, rates)
 
 
 def load_search_rates() -> SearchRates | None:
@@ -69,15 +64,12 @@ def load_search_rates() -> SearchRates | None:
     Raises:
         CalibrationError: the stored file is damaged.
     """
-    if not _path().exists():
-        return None
-    try:
-        return convert(read_json(_path()), SearchRates, where=str(_path()))
-    except SteelyardError as error:
-        raise CalibrationError(
-            f"stored rates of searches are unusable: {error}",
-            hint="run `steelyard retrieve calibrate` to measure them again",
-        ) from error
+    return load_measured(
+        _NAME,
+        SearchRates,
+        what="rates of searches are",
+        hint="run `steelyard retrieve calibrate` to measure them again",
+    )
 
 
 def reference_search_rates() -> SearchRates:

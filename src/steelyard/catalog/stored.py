@@ -5,10 +5,8 @@ from pathlib import Path
 
 from steelyard.catalog.calibration import Calibration
 from steelyard.catalog.hardware import Accelerator, Cluster
+from steelyard.catalog.measured import load_measured, measured_path, store_measured
 from steelyard.catalog.storage import StorageTier
-from steelyard.config import convert
-from steelyard.errors import CalibrationError, SteelyardError
-from steelyard.files import read_json, user_dir, write_json
 
 __all__ = [
     "THIS_MACHINE",
@@ -20,13 +18,14 @@ __all__ = [
     "store_calibration",
 ]
 
+_NAME = "calibration"
 THIS_MACHINE = "this-machine"
 """Name of the calibrated machine among accelerators, clusters and storage."""
 
 
 def calibration_path() -> Path:
     """Return the file that holds the stored calibration."""
-    return user_dir() / "calibration.json"
+    return measured_path(_NAME)
 
 
 def store_calibration(calibration: Calibration) -> Path:
@@ -38,9 +37,7 @@ def store_calibration(calibration: Calibration) -> Path:
     Returns:
         The file that was written.
     """
-    path = calibration_path()
-    write_json(path, calibration)
-    return path
+    return store_measured(_NAME, calibration)
 
 
 def load_calibration() -> Calibration | None:
@@ -52,16 +49,12 @@ def load_calibration() -> Calibration | None:
     Raises:
         CalibrationError: the stored file is damaged.
     """
-    path = calibration_path()
-    if not path.exists():
-        return None
-    try:
-        return convert(read_json(path), Calibration, where=str(path))
-    except SteelyardError as error:
-        raise CalibrationError(
-            f"stored calibration is unusable: {error}",
-            hint="run `steelyard calibrate` to measure it again",
-        ) from error
+    return load_measured(
+        _NAME,
+        Calibration,
+        what="calibration is",
+        hint="run `steelyard calibrate` to measure it again",
+    )
 
 
 def accelerator_of(calibration: Calibration) -> Accelerator:

@@ -1,11 +1,9 @@
 """`steelyard data govern budget` and `ask`: answers with noise, paid from a budget."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import cyclopts
-
-from steelyard.cli.data.scanned import kinds_of, scanned
+from steelyard.cli.data.scanned import Sources, kinds_of, scanned
 from steelyard.cli.output import Switch, print_report
 from steelyard.errors import ConfigError
 from steelyard.runs.report import Cell, Column, Facts, Report, Section, Table
@@ -14,11 +12,6 @@ if TYPE_CHECKING:
     from steelyard.data.table import DataTable
 
 __all__ = ["ask", "budget"]
-
-_Sources = Annotated[
-    str,
-    cyclopts.Parameter(help="Files, patterns such as 'sales/*.csv', folders, and addresses."),
-]
 
 
 def budget(ledger: Path, *, epsilon: float = 0.0, delta: float = 0.0, json: Switch = False) -> None:
@@ -59,7 +52,7 @@ def budget(ledger: Path, *, epsilon: float = 0.0, delta: float = 0.0, json: Swit
 
 
 def ask(
-    *sources: _Sources,
+    *sources: Sources,
     ledger: Path,
     epsilon: float,
     delta: float = 0.0,

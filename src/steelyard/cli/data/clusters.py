@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import cyclopts
 import numpy as np
 
-from steelyard.cli.data.scanned import kinds_of, scanned
+from steelyard.cli.data.scanned import Sources, kinds_of, names_of, scanned
 from steelyard.cli.output import Switch, print_report
 from steelyard.errors import ConfigError
 from steelyard.runs.progress import progress
@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["cluster", "reduce"]
 
-_Sources = Annotated[
-    str,
-    cyclopts.Parameter(help="Files, patterns such as 'sales/*.csv', folders, and addresses."),
-]
 _SHOWN, _COLUMNS_SHOWN = 30, 3
 
 
@@ -68,13 +64,8 @@ class GroupOptions:
         )
 
 
-def names_of(text: str) -> list[str]:
-    """Return names that commas part."""
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
 def cluster(
-    *sources: _Sources,
+    *sources: Sources,
     out: Path,
     options: GroupOptions | None = None,
     types: str = "",
@@ -177,7 +168,7 @@ def _known(value: float) -> float | None:
 
 
 def reduce(
-    *sources: _Sources,
+    *sources: Sources,
     to: str,
     out: Path,
     leave_out: str = "",

@@ -1,12 +1,9 @@
 """`steelyard data table compare`: learners side by side under one time budget."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import cyclopts
-
-from steelyard.cli.data.clusters import names_of
-from steelyard.cli.data.scanned import kinds_of, scanned
+from steelyard.cli.data.scanned import Sources, kinds_of, names_of, scanned
 from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, print_report
 from steelyard.errors import ConfigError
@@ -19,14 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["compare"]
 
-_Sources = Annotated[
-    str,
-    cyclopts.Parameter(help="Files, patterns such as 'sales/*.csv', folders, and addresses."),
-]
-
 
 def compare(
-    *sources: _Sources,
+    *sources: Sources,
     target: str,
     time: str = "60s",
     learners: str = "",

@@ -2,11 +2,11 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import cyclopts
 
-from steelyard.cli.data.scanned import kinds_of, scanned
+from steelyard.cli.data.scanned import Sources, kinds_of, names_of, scanned
 from steelyard.cli.output import Switch, print_report
 from steelyard.errors import ConfigError
 from steelyard.runs.report import Cell, Column, Facts, Report, Section, Table, Text
@@ -34,21 +34,10 @@ app.command(
     "\n\n"
     "Example: steelyard data govern ask people.csv --ledger people.ledger --epsilon 0.1",
 )
-_Sources = Annotated[
-    str,
-    cyclopts.Parameter(help="Files, patterns such as 'sales/*.csv', folders, and addresses."),
-]
-
-
-def _listed(given: str) -> list[str]:
-    """Return the words between commas."""
-    return [word.strip() for word in given.split(",") if word.strip()]
 
 
 @app.command
-def tags(
-    *sources: _Sources, out: Path | None = None, types: str = "", json: Switch = False
-) -> None:
+def tags(*sources: Sources, out: Path | None = None, types: str = "", json: Switch = False) -> None:
     """Suggest which columns name people, alone or together, and which are sensitive.
 
     Example: steelyard data govern tags people.csv --out tags.json
@@ -75,7 +64,7 @@ def tags(
 
 @app.command
 def check(
-    *sources: _Sources,
+    *sources: Sources,
     by: str = "",
     tags: Path | None = None,
     k: int = 5,
@@ -106,7 +95,7 @@ def check(
 
     from steelyard.data.governance import ColumnTags, check_anonymity
 
-    columns = _listed(by)
+    columns = names_of(by)
     if tags is not None:
         columns = columns or ColumnTags.open(tags).tagged("quasi-identifier")
         sensitive = sensitive or next(iter(ColumnTags.open(tags).tagged("sensitive")), "")
@@ -180,7 +169,7 @@ def erase(
         print_report(page, json=json, html=None, values={"tables": named, "done": False})
         return
     log = AuditLog(lineage / "audit.jsonl")
-    found = erased(known, column, _listed(keys), audit=log, reason=reason)
+    found = erased(known, column, names_of(keys), audit=log, reason=reason)
     told = [(path, f"{count:,} rows went") for path, count in found.rows.items()]
     told += [(path, "made again") for path in found.rebuilt]
     told += [(path, "removed") for path in found.removed]
@@ -251,7 +240,7 @@ def audit(log: Path, *, json: Switch = False) -> None:
 
 @app.command
 def bias(
-    *sources: _Sources,
+    *sources: Sources,
     by: str,
     truth: str,
     prediction: str,

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import cyclopts
 
-from steelyard.cli.data.scanned import kinds_of, scanned
+from steelyard.cli.data.scanned import Sources, kinds_of, names_of, scanned
 from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, print_report
 from steelyard.errors import ConfigError
@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["fit", "predict"]
 
-_Sources = Annotated[
-    str,
-    cyclopts.Parameter(help="Files, patterns such as 'sales/*.csv', folders, and addresses."),
-]
 _SHOWN = 20
 _SHARES = {
     "boosted": "share of what all splits gained",
@@ -94,7 +90,7 @@ class LearnOptions:
         return FitOptions(
             target=target,
             task=self.task,
-            leave_out=[name.strip() for name in self.leave_out.split(",") if name.strip()],
+            leave_out=names_of(self.leave_out),
             held_share=self.held,
             by=self.by,
             memory=self.memory,
@@ -129,7 +125,7 @@ class LearnOptions:
 
 
 def fit(
-    *sources: _Sources,
+    *sources: Sources,
     target: str,
     out: Path,
     options: LearnOptions | None = None,
@@ -193,7 +189,7 @@ def _merged(recipe: Path | None, options: LearnOptions) -> LearnOptions:
 
 def predict(
     model: Path,
-    *sources: _Sources,
+    *sources: Sources,
     out: Path,
     types: str = "",
     json: Switch = False,

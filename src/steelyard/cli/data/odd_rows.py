@@ -4,12 +4,11 @@ import tempfile
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import cyclopts
 
-from steelyard.cli.data.clusters import names_of
-from steelyard.cli.data.scanned import kinds_of, scanned
+from steelyard.cli.data.scanned import Sources, kinds_of, names_of, scanned
 from steelyard.cli.output import Switch, print_report
 from steelyard.runs.progress import progress
 from steelyard.runs.report import Cell, Column, Facts, Report, Section, Table, Text
@@ -19,10 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["detect"]
 
-_Sources = Annotated[
-    str,
-    cyclopts.Parameter(help="Files, patterns such as 'sales/*.csv', folders, and addresses."),
-]
 _SHOWN = 20
 
 
@@ -70,7 +65,7 @@ class OddOptions:
 
 
 def detect(
-    *sources: _Sources,
+    *sources: Sources,
     out: Path | None = None,
     options: OddOptions | None = None,
     types: str = "",

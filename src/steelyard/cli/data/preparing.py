@@ -1,11 +1,9 @@
 """`steelyard data table transform` and `split`: features by a recipe, and rows kept aside."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import cyclopts
-
-from steelyard.cli.data.scanned import kinds_of, scanned
+from steelyard.cli.data.scanned import Sources, kinds_of, names_of, scanned
 from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, print_report
 from steelyard.errors import ConfigError
@@ -21,14 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["split", "transform"]
 
-_Sources = Annotated[
-    str,
-    cyclopts.Parameter(help="Files, patterns such as 'sales/*.csv', folders, and addresses."),
-]
-
 
 def transform(
-    *sources: _Sources,
+    *sources: Sources,
     out: Path | None = None,
     recipe: Path | None = None,
     fitted: Path | None = None,
@@ -312,7 +305,7 @@ def _plan_values(plan: "PipelinePlan", names: list[str]) -> dict[str, Any]:
 
 
 def split(
-    *sources: _Sources,
+    *sources: Sources,
     out: Path,
     shares: str = "train=0.8, test=0.2",
     by: str = "",
@@ -347,7 +340,7 @@ def split(
     from steelyard.data.table.part_files import write_with_quarantine
 
     table = scanned(sources, kinds_of(types))
-    key = tuple(name.strip() for name in by.split(",") if name.strip())
+    key = tuple(names_of(by))
     rule = SplitRule(shares=_shares_of(shares), by=key, stratify=stratify, time=time, seed=seed)
     found = rule.split(table, memory=memory or None)
     written: dict[str, tuple[Path, int, int]] = {}

@@ -1,6 +1,8 @@
 """Files that a verb of `steelyard data` is given, looked at as a table."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import cyclopts
 
 from steelyard.errors import BackendError, ConfigError
 
@@ -9,7 +11,25 @@ if TYPE_CHECKING:
 
     from steelyard.data.table import DataTable
 
-__all__ = ["kinds_of", "scanned"]
+__all__ = ["Sources", "kinds_of", "names_of", "scanned"]
+
+Sources = Annotated[
+    str,
+    cyclopts.Parameter(help="Files, patterns such as 'sales/*.csv', folders, and addresses."),
+]
+"""The help of arguments that may be many stands here: it is not read from a docstring."""
+
+
+def names_of(text: str) -> list[str]:
+    """Return the names between commas.
+
+    Args:
+        text: value of an option such as --leave-out.
+
+    Returns:
+        Names without the spaces around them; empty ones are left out.
+    """
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def scanned(sources: tuple[str, ...], kinds: "Mapping[str, str]") -> "DataTable":

@@ -1,11 +1,11 @@
 """`steelyard data table`: what tables in files hold, what looking costs, clean copies, and SQL."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import cyclopts
 
-from steelyard.cli.data.scanned import kinds_of, scanned
+from steelyard.cli.data.scanned import Sources, kinds_of, names_of, scanned
 from steelyard.cli.data.table_verbs import LATE_VERBS
 from steelyard.cli.output import Switch, print_json, print_report
 from steelyard.errors import ConfigError
@@ -20,11 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = cyclopts.App(name="table", help="Look at tables in files: CSV, JSON lines, Parquet, Arrow.")
-_Sources = Annotated[
-    str,
-    cyclopts.Parameter(help="Files, patterns such as 'sales/*.csv', folders, and addresses."),
-]
-"""The help of arguments that may be many stands here: it is not read from a docstring."""
 
 
 for _place, _name, _help in LATE_VERBS:
@@ -33,7 +28,7 @@ for _place, _name, _help in LATE_VERBS:
 
 @app.command
 def profile(
-    *sources: _Sources,
+    *sources: Sources,
     types: str = "",
     workers: int = 1,
     journal: Path | None = None,
@@ -148,7 +143,7 @@ def _print_forecast(
 
 @app.command
 def clean(
-    *sources: _Sources,
+    *sources: Sources,
     out: Path,
     types: str = "",
     missing: str = "",
@@ -178,7 +173,7 @@ def clean(
     from steelyard.data.table.cleaning import quarantine_path
 
     table = _scanned("clean", sources, kinds_of(types), 1)
-    words = [word.strip() for word in missing.split(",") if word.strip()]
+    words = names_of(missing)
     with progress("clean", quiet=json):
         found = write_clean(table, out, drop_duplicates=drop_duplicates, missing=words)
     values = asdict(found) | {"out": str(out), "quarantine": str(quarantine_path(out))}
@@ -201,7 +196,7 @@ def clean(
 @app.command
 def sql(
     query: str,
-    *sources: _Sources,
+    *sources: Sources,
     out: Path | None = None,
     rows: int = 50,
     types: str = "",
