@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from steelyard.data.features.nearest import nearest_rows
 from steelyard.data.features.pca import PrincipalComponents
+from steelyard.data.kmeans.distances import squared_distance
 from steelyard.data.sketch import Covariance
 from steelyard.errors import CapacityError, ConfigError, DataError
 from steelyard.jit import njit
@@ -136,16 +137,6 @@ def _cells(
     return order, starts, beside
 
 
-@njit(fastmath={"reassoc", "contract"})
-def _squared(one: np.ndarray, other: np.ndarray) -> Any:
-    """Return the squared distance of two rows."""
-    total = 0.0
-    for d in range(len(one)):
-        step = one[d] - other[d]
-        total += step * step
-    return total
-
-
 @njit()
 def _count_neighbours(
     points: np.ndarray,
@@ -162,7 +153,7 @@ def _count_neighbours(
             if cell < 0 or found[place] >= enough:
                 continue
             for other in range(starts[cell], starts[cell + 1]):
-                if _squared(points[place], points[other]) <= limit:
+                if squared_distance(points[place], points[other]) <= limit:
                     found[place] += 1
                     if found[place] >= enough:
                         break
@@ -199,7 +190,7 @@ def _join(
                 if other >= place or not is_core[other]:
                     continue
                 one, two = _root(parents, place), _root(parents, other)
-                if one != two and _squared(points[place], points[other]) <= limit:
+                if one != two and squared_distance(points[place], points[other]) <= limit:
                     parents[max(one, two)] = min(one, two)
     for place in range(len(points)):
         if is_core[place]:
@@ -213,7 +204,7 @@ def _join(
                 continue
             for other in range(starts[cell], starts[cell + 1]):
                 if is_core[other]:
-                    apart = _squared(points[place], points[other])
+                    apart = squared_distance(points[place], points[other])
                     if apart <= least and (apart < least or nearest < 0):
                         nearest, least = other, apart
         parents[place] = parents[nearest] if nearest >= 0 else -1

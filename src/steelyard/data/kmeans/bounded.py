@@ -4,19 +4,10 @@ from typing import Any
 
 import numpy as np
 
+from steelyard.data.kmeans.distances import squared_distance
 from steelyard.jit import njit
 
 __all__ = ["bounded_lloyd"]
-
-
-@njit(fastmath={"reassoc", "contract"})
-def _apart(point: np.ndarray, center: np.ndarray) -> Any:
-    """Return the squared distance of two points."""
-    total = 0.0
-    for d in range(len(point)):
-        step = point[d] - center[d]
-        total += step * step
-    return total
 
 
 @njit()
@@ -53,12 +44,12 @@ def _assign(
             bound = max(half[own], lower[place])
             if upper[place] <= bound:
                 continue
-            upper[place] = np.sqrt(_apart(point, centers[own]))
+            upper[place] = np.sqrt(squared_distance(point, centers[own]))
             if upper[place] <= bound:
                 continue
         best, near, second = 0, np.inf, np.inf
         for k in range(len(centers)):
-            apart = _apart(point, centers[k])
+            apart = squared_distance(point, centers[k])
             if apart < near:
                 best, near, second = k, apart, near
             elif apart < second:

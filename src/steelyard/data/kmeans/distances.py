@@ -1,10 +1,13 @@
 """Distances of points to centers."""
 
+from typing import Any
+
 import numpy as np
 
 from steelyard.errors import DataError
+from steelyard.jit import njit
 
-__all__ = ["nearest", "unit_rows"]
+__all__ = ["nearest", "squared_distance", "unit_rows"]
 
 _BLOCK_VALUES = 1 << 22
 
@@ -53,3 +56,21 @@ def unit_rows(points: np.ndarray) -> np.ndarray:
             hint="leave it out, or use the euclidean metric",
         )
     return points / lengths[:, None]
+
+
+@njit(fastmath={"reassoc", "contract"})
+def squared_distance(one: np.ndarray, other: np.ndarray) -> Any:
+    """Return the squared distance of two points, in compiled code.
+
+    Args:
+        one: [D].
+        other: [D].
+
+    Returns:
+        The sum of squared differences.
+    """
+    total = 0.0
+    for d in range(len(one)):
+        step = one[d] - other[d]
+        total += step * step
+    return total
