@@ -1,5 +1,6 @@
 """What is kept of a vector: single or half precision, or bytes with a scale."""
 
+from functools import partial
 from typing import Literal, Protocol
 
 import numpy as np
@@ -7,7 +8,7 @@ from numpy.typing import NDArray
 
 from steelyard.errors import ConfigError
 
-__all__ = ["ByteRows", "FloatRows", "HalfRows", "RowCodec", "RowKind", "row_codec"]
+__all__ = ["ByteRows", "FloatRows", "RowCodec", "RowKind", "row_codec"]
 
 Floats = NDArray[np.float32]
 Codes = NDArray[np.uint8]
@@ -36,32 +37,39 @@ class RowCodec(Protocol):
         ...
 
 
-class HalfRows:
-    """Vectors in half precision, 2 D bytes; numbers above 65,504 are infinite."""
+class FloatRows:
+    """Vectors as floats of one type; in half precision numbers above 65,504 are infinite.
 
-    number = 0
+    Attributes:
+        number: which of the kernels' ways to decode it takes.
+        dim: numbers in a vector.
+    """
 
-    def __init__(self, dim: int) -> None:
-        """Take the numbers in a vector.
+    def __init__(self, dim: int, *, is_half: bool = False) -> None:
+        """Take the numbers in a vector and their type.
 
         Args:
             dim: numbers in a vector.
+            is_half: two bytes for each in place of four.
         """
+        # Kernels know these numbers; 1 is of bytes with a scale, 2 of residual codes.
+        self.number, self._type = (0, np.dtype("<f2")) if is_half else (3, np.dtype("<f4"))
         self.dim = dim
 
     @property
     def row_bytes(self) -> int:
         """Bytes of a vector."""
-        return 2 * self.dim
+        return self._type.itemsize * self.dim
 
     def encode(self, rows: Floats) -> Codes:
-        """Return vectors in half precision [N, 2 D]."""
-        narrow = np.ascontiguousarray(rows, "<f2")
-        return narrow.view(np.uint8).reshape(len(rows), self.row_bytes)
+        """Return vectors as bytes [N, row_bytes]."""
+        kept = np.ascontiguousarray(rows, self._type)
+        return kept.view(np.uint8).reshape(len(rows), self.row_bytes)
 
     def decode(self, codes: Codes) -> Floats:
         """Return vectors [N, D]."""
-        return np.ascontiguousarray(codes).view("<f2").astype(np.float32).reshape(-1, self.dim)
+        found = np.ascontiguousarray(codes).view(self._type)
+        return found.astype(np.float32, copy=False).reshape(-1, self.dim)
 
 
 class ByteRows:
@@ -97,33 +105,6 @@ class ByteRows:
         return np.ascontiguousarray(codes[:, 4:]).view(np.int8).astype(np.float32) * scales
 
 
-class FloatRows:
-    """Vectors in single precision, 4 D bytes."""
-
-    number = 3
-
-    def __init__(self, dim: int) -> None:
-        """Take the numbers in a vector.
-
-        Args:
-            dim: numbers in a vector.
-        """
-        self.dim = dim
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a vector."""
-        return 4 * self.dim
-
-    def encode(self, rows: Floats) -> Codes:
-        """Return vectors as bytes [N, 4 D]."""
-        return np.ascontiguousarray(rows, "<f4").view(np.uint8).reshape(len(rows), self.row_bytes)
-
-    def decode(self, codes: Codes) -> Floats:
-        """Return vectors [N, D]."""
-        return np.ascontiguousarray(codes).view("<f4").reshape(-1, self.dim)
-
-
 def row_codec(kind: str, dim: int) -> RowCodec:
     """Return a codec by its name.
 
@@ -137,7 +118,7 @@ def row_codec(kind: str, dim: int) -> RowCodec:
     Raises:
         ConfigError: there is none of that name.
     """
-    kinds = {"fp32": FloatRows, "fp16": HalfRows, "int8": ByteRows}
+    kinds = {"fp32": FloatRows, "fp16": partial(FloatRows, is_half=True), "int8": ByteRows}
     if kind not in kinds:
         raise ConfigError(f"vectors kept as {kind!r}", hint=f"give one of {', '.join(kinds)}")
     return kinds[kind](dim)
