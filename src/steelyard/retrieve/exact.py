@@ -7,10 +7,9 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.errors import BackendError, ConfigError, DataError
-from steelyard.native import switched_off, verdict
+from steelyard.errors import ConfigError, DataError
 from steelyard.retrieve.index import Hits, SearchStats, checked_k, checked_vectors
-from steelyard.retrieve.native.library import address, load_library
+from steelyard.retrieve.native.library import address, trusted_library
 
 __all__ = ["ExactSearch"]
 
@@ -180,13 +179,7 @@ def _coded(rows: Floats) -> tuple[NDArray[np.int8], Floats]:
 @cache
 def _library() -> ctypes.CDLL | None:
     """Load the library; None without a compiler, switched off, or where it finds others."""
-    if switched_off():
-        return None
-    try:
-        library = load_library()
-    except BackendError:
-        return None
-    return library if not verdict(library, "exact", lambda: _difference(library), 0.5) else None
+    return trusted_library("exact", _difference)
 
 
 def _difference(library: ctypes.CDLL) -> float:

@@ -6,13 +6,11 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.errors import BackendError
-from steelyard.native import switched_off, verdict
 from steelyard.retrieve.cells import CellRows
 from steelyard.retrieve.codec import CodeArrays
 from steelyard.retrieve.index import Metric
 from steelyard.retrieve.native.cells import NativeCells
-from steelyard.retrieve.native.library import load_library
+from steelyard.retrieve.native.library import trusted_library
 from steelyard.retrieve.native.trial import difference
 
 __all__ = ["native_cells"]
@@ -42,10 +40,4 @@ def native_cells(
 @cache
 def _library() -> ctypes.CDLL | None:
     """Load the library; None without a compiler, switched off, or where it finds others."""
-    if switched_off():
-        return None
-    try:
-        library = load_library()
-    except BackendError:
-        return None
-    return library if not verdict(library, "search", lambda: difference(library), 0.5) else None
+    return trusted_library("search", difference)

@@ -1,14 +1,16 @@
 """The compiled library of searches, and what its functions take."""
 
 import ctypes
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
-from steelyard.native import NativeCode, load, typed
+from steelyard.errors import BackendError
+from steelyard.native import NativeCode, load, switched_off, typed, verdict
 
-__all__ = ["CellFields", "ListFields", "TreeFields", "address", "load_library"]
+__all__ = ["CellFields", "ListFields", "TreeFields", "address", "trusted_library"]
 
 _FOLDER = Path(__file__).parent
 _SOURCES = ("cell_search.cpp", "exact_scan.cpp", "tenant_search.cpp")
@@ -102,7 +104,7 @@ _SIGNATURES = {
 }
 
 
-def load_library() -> ctypes.CDLL:
+def _load() -> ctypes.CDLL:
     """Load the library, compiling it where that was not done yet.
 
     Returns:
@@ -112,6 +114,25 @@ def load_library() -> ctypes.CDLL:
         BackendError: there is no compiler, or it failed.
     """
     return typed(load(_CODE), _SIGNATURES, {"steelyard_search_tenant": _SIZE})
+
+
+def trusted_library(label: str, difference: Callable[[ctypes.CDLL], float]) -> ctypes.CDLL | None:
+    """Load the library where it finds what the other way finds.
+
+    Args:
+        label: which of its searches are meant; what was found of them is kept under it.
+        difference: returns how many results differ; called where that is not known.
+
+    Returns:
+        The library; None without a compiler, switched off, or where it once found others.
+    """
+    if switched_off():
+        return None
+    try:
+        library = _load()
+    except BackendError:
+        return None
+    return library if not verdict(library, label, lambda: difference(library), 0.5) else None
 
 
 def address(values: NDArray[Any]) -> int:
