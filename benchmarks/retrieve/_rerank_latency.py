@@ -5,12 +5,12 @@ from contextlib import ExitStack
 
 import numpy as np
 from benchmarks.common import Check
+from benchmarks.retrieve._device_reads import device_read_bytes
 from benchmarks.retrieve._token_documents import Queries
 from benchmarks.retrieve._token_world import TokenWorld
 
 from steelyard.catalog import storage_tier
 from steelyard.catalog.storage import StorageTier
-from steelyard.direct_io import device_read_bytes
 from steelyard.plan.retrieve.rerank import RerankDesign, predict_rerank
 from steelyard.retrieve.multivector import PrefetchedReranker, RerankTrace, ThrottledReader
 from steelyard.retrieve.multivector.profile import profile_rerank

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 from benchmarks.common import Check
+from benchmarks.retrieve._device_reads import device_read_bytes
 from benchmarks.retrieve._token_documents import TokenDocuments
 from benchmarks.retrieve._token_world import TokenWorld
 
-from steelyard.direct_io import device_read_bytes
 from steelyard.retrieve.multivector import MultiVectorStore, PrefetchedReranker
 from steelyard.retrieve.opening import open_index
 

@@ -19,7 +19,7 @@ from benchmarks.retrieve._token_world import TokenWorld, kept_folder, token_worl
 
 from steelyard.retrieve.multivector import PrefetchedReranker, ThrottledReader
 from steelyard.retrieve.multivector.candidates import CandidateSearch
-from steelyard.retrieve.multivector.profile import hit_rates
+from steelyard.retrieve.multivector.profile import count_hits
 
 PAPER = ["48-espn"]
 
@@ -77,7 +77,8 @@ def hit_checks(world: TokenWorld, quick: bool) -> list[Check]:
     """Compare hits with the share of the best that lies in the cells searched first."""
     queries = world.made.queries(50 if quick else 200, seed=6)
     index, counts = world.index, (32, 100)
-    measured = hit_rates(CandidateSearch(index=index), queries.texts, _SHARES, counts)
+    hits = count_hits(CandidateSearch(index=index), queries.texts, _SHARES, counts)
+    measured = hits.mean(axis=2) / np.array(counts)
     numbers = np.empty(len(index), np.int32)
     numbers[index.rows.ids] = np.repeat(np.arange(index.nlist), np.diff(index.rows.starts))
     order = np.argsort(-(queries.texts @ index.centers.T), axis=1, kind="stable")

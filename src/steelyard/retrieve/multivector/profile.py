@@ -16,7 +16,7 @@ from steelyard.retrieve.multivector.reranker import PrefetchedReranker
 from steelyard.retrieve.multivector.store import MultiVectorStore
 from steelyard.retrieve.multivector.tracing import RerankTrace
 
-__all__ = ["SHARES", "RerankProfile", "hit_rates", "profile_rerank"]
+__all__ = ["SHARES", "RerankProfile", "count_hits", "profile_rerank"]
 
 Floats = NDArray[np.float64]
 SHARES = (0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
@@ -139,7 +139,7 @@ def profile_rerank(
         reranks=reranks,
         early_s=early_s,
         beside_s=beside_s,
-        hits=_hits(search, texts, shares, reranks),
+        hits=count_hits(search, texts, shares, reranks),
         kept=kept,
         **costs,
         merge_s=merge_s,
@@ -199,13 +199,13 @@ def _by_query(turns: list[list[RerankTrace]], name: str) -> Floats:
     return np.array([[getattr(trace, name) for trace in turn] for turn in turns]).T
 
 
-def hit_rates(
+def count_hits(
     search: CandidateSearch,
     texts: NDArray[np.float32],
     shares: Sequence[float],
     reranks: Sequence[int],
-) -> Floats:
-    """Return the share of final candidates that a share of the search finds already.
+) -> NDArray[np.int64]:
+    """Count candidates of the end that were there after a share of the search.
 
     Args:
         search: index and how far it is searched.
@@ -214,19 +214,8 @@ def hit_rates(
         reranks: candidates R.
 
     Returns:
-        Mean over the queries [S, R].
+        Counts [S, R, Q].
     """
-    found = _hits(search, texts, tuple(shares), tuple(reranks))
-    return found.mean(axis=2) / np.array(reranks)
-
-
-def _hits(
-    search: CandidateSearch,
-    texts: NDArray[np.float32],
-    shares: tuple[float, ...],
-    reranks: tuple[int, ...],
-) -> NDArray[np.int64]:
-    """Count candidates of the end that were there after a share of the search [S, R, Q]."""
     found = np.zeros((len(shares), len(reranks), len(texts)), np.int64)
     for place, share in enumerate(shares):
         steps = [hits.ids for hits, _ in search.steps(texts, max(reranks), share)]
