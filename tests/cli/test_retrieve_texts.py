@@ -31,7 +31,9 @@ def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, s
 
 
 def test_two_lines_find_a_note(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "build", home / "notes", "--words", "32", "--html", home / "p.html")
+    code, out, _ = run(
+        capsys, "build", home / "notes", "--words", "32", "--report", home / "p.html"
+    )
     assert code == 0
     assert "words + flat vectors: comparing all" in out
     assert "a search takes" in out

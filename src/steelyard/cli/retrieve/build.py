@@ -99,7 +99,7 @@ def build(
     texts: TextFlags | None = None,
     recipe: Path | None = None,
     seed: int = 0,
-    html: Path | None = None,
+    report: Path | None = None,
     json: Switch = False,
 ) -> None:
     """Build an index of texts, or of the vectors in a file.
@@ -117,7 +117,7 @@ def build(
         texts: how texts are cut and encoded.
         recipe: TOML file with kind, words, dim and text_field, in the place of those options.
         seed: seed of samples, first centers and made queries.
-        html: file for a page with all that is printed.
+        report: HTML file for a page with all that is printed.
         json: print JSON instead of a table.
     """
     given = options or IndexOptions()
@@ -127,7 +127,7 @@ def build(
         if given.kind == "fastscan":
             raise ConfigError("--kind fastscan is for vectors", hint="texts: flat, ivf or ivfpq")
         wanted = read_recipe(recipe, given.kind, texts or TextFlags())
-        build_texts(sources, out, wanted, seed=seed, html=html, json=json)
+        build_texts(sources, out, wanted, seed=seed, report=report, json=json)
         return
     if recipe is not None:
         raise ConfigError("--recipe is for texts", hint="name the options of vectors themselves")
@@ -137,11 +137,11 @@ def build(
             f"{len(sources)} sources with vectors, --out {out}",
             hint="give one file of vectors and --out FILE",
         )
-    _build_vectors(first, out, given, seed=seed, html=html, json=json)
+    _build_vectors(first, out, given, seed=seed, report=report, json=json)
 
 
 def _build_vectors(
-    vectors: Path, out: Path, options: IndexOptions, *, seed: int, html: Path | None, json: bool
+    vectors: Path, out: Path, options: IndexOptions, *, seed: int, report: Path | None, json: bool
 ) -> None:
     """Build an index of the vectors in a file."""
     rows = read_vectors(vectors)
@@ -164,7 +164,7 @@ def _build_vectors(
     took_s = time.perf_counter() - began_s
     checks = checked(said, measure_vectors(index, rows, build_s, seed=seed))
     keep_checks(checks)
-    _show(index, out, took_s, checks, html, json)
+    _show(index, out, took_s, checks, report, json)
     if not json:
         say_next("retrieve", "search", out, "queries.npy")
 
@@ -179,7 +179,7 @@ def _sample(rows: NDArray[np.generic], cells: int, seed: int) -> NDArray[np.gene
 
 
 def _show(
-    index: IVF, out: Path, took_s: float, checks: list[Check], html: Path | None, json: bool
+    index: IVF, out: Path, took_s: float, checks: list[Check], report: Path | None, json: bool
 ) -> None:
     """Print what was built."""
     memory = index.memory_bytes()
@@ -193,7 +193,7 @@ def _show(
     ]
     facts += [(f"memory, {name}", pretty(size, "byte"), "") for name, size in memory.items()]
     sections = [Section("Index", [Facts(facts)]), Section("Forecasts", [Checks(checks)])]
-    page = Report(f"Index {out}", index.kind, sections)
+    page = Report("Index of vectors", f"{index.kind} in {out}", sections)
     values = {
         "settings": index.settings(),
         "vectors": len(index),
@@ -201,4 +201,4 @@ def _show(
         "seconds": took_s,
         "checks": check_values(checks),
     }
-    print_report(page, json=json, html=html, values=values)
+    print_report(page, json=json, html=report, values=values)

@@ -20,7 +20,7 @@ from steelyard.retrieve.corpus import CorpusBuild, CorpusOptions
 from steelyard.retrieve.corpus.building import CorpusProgress, build_corpus
 from steelyard.retrieve.forecasts import TEXT_FORECASTER
 from steelyard.runs.progress import Advance, progress
-from steelyard.runs.report import Checks, Facts, Report, Section
+from steelyard.runs.report import Checks, Facts, Report, Section, Text
 from steelyard.units import pretty
 
 __all__ = ["TextFlags", "build_texts", "latest_index", "read_recipe"]
@@ -87,7 +87,7 @@ def build_texts(
     recipe: SearchRecipe,
     *,
     seed: int,
-    html: Path | None,
+    report: Path | None,
     json: bool,
 ) -> None:
     """Build an index of texts and print what was done.
@@ -97,7 +97,7 @@ def build_texts(
         out: folder for the index; one in the user's own folder when None.
         recipe: how texts are cut, encoded and indexed.
         seed: seed of all draws.
-        html: file for a page.
+        report: HTML file for the page.
         json: print JSON instead of a table.
     """
     folder = (out or _default_folder(sources)).expanduser().resolve()
@@ -114,7 +114,7 @@ def build_texts(
     write_json(_latest_path(), {"index": str(folder)})
     checks = checked(said, built.measured)
     keep_checks(checks, TEXT_FORECASTER)
-    print_report(_page(built, checks), json=json, html=html, values=_values(built, checks))
+    print_report(_page(built, checks), json=json, html=report, values=_values(built, checks))
     if not json:
         say_next("retrieve", "search", "what you look for")
 
@@ -181,17 +181,18 @@ def _page(built: CorpusBuild, checks: Sequence[Check]) -> Report:
         ("on disk", pretty(index.disk_bytes(), "byte"), "measured"),
         ("time", pretty(sum(built.stage_s.values()), "s"), "measured"),
     ]
-    if built.skipped.counts:
-        facts.insert(2, ("left out", built.skipped.told(), ""))
+    notes = [Text(f"Index: {_line(built, checks)}.")]
     if record.made_queries:
         found = ", ".join(f"{name} {value:.2f}" for name, value in record.found.items())
         told = f"{index.store.shape.fusion.told()}; reciprocal rank of sentences: {found}"
-        facts.append(("weights", told, "measured"))
-    facts.append(("index", _line(built, checks), ""))
-    sections = [Section("Texts", [Facts(facts)])]
+        notes.append(Text(f"Weights (measured): {told}."))
+    if built.skipped.counts:
+        notes.append(Text(f"Left out: {built.skipped.told()}."))
+    # Sentences stand below the figures: a card holds a number with its unit.
+    sections = [Section("Texts", [Facts(facts), *notes])]
     if checks:
         sections.append(Section("Forecasts", [Checks(list(checks))]))
-    return Report(f"Index {index.folder}", index.store.shape.name, sections)
+    return Report("Index of texts", str(index.folder), sections)
 
 
 def _line(built: CorpusBuild, checks: Sequence[Check]) -> str:

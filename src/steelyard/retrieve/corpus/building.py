@@ -105,6 +105,7 @@ class _CorpusBuilder:
         record = self._blank(sources)
         old = self._old(record)
         if old and self._is_current(old, record, files):
+            self.chosen = ChosenShape(old.store.shape, "as it was built")
             return self._done(old, None)
         if old is None:
             self._staged("forecast", lambda: self._forecast(files))
