@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["cluster", "reduce"]
 
-_SHOWN, _COLUMNS_SHOWN = 30, 3
+_SHOWN, _COLUMNS_SHOWN, _ROUNDING = 30, 3, 1e-6
 
 
 @cyclopts.Parameter(name="*")
@@ -118,9 +118,9 @@ def _sections(found: "ClusteredTable") -> list[Section]:
     """Return the page of clusters."""
     facts = [
         ("clusters", f"{len(found.sizes):,}", ""),
-        ("silhouette", f"{found.silhouette:.3f}", "-1 to 1, on 2,000 rows; 0 is no structure"),
-        ("Davies-Bouldin", f"{found.davies_bouldin:.3f}", "less is better"),
-        *((name, f"{value:,.6g}", "") for name, value in found.facts.items()),
+        ("silhouette", f"{found.silhouette:.3f}", ""),
+        ("Davies-Bouldin", f"{found.davies_bouldin:.3f}", ""),
+        *((name, f"{value:,.4g}", "") for name, value in found.facts.items()),
     ]
     rows: list[list[Cell]] = []
     for place, size in enumerate(found.sizes.tolist()):
@@ -131,13 +131,18 @@ def _sections(found: "ClusteredTable") -> list[Section]:
         rows[:_SHOWN],
         "columns whose mean is farthest from that of all rows, in their standard deviations",
     )
-    warnings = [Text(line) for line in found.warnings]
-    return [Section("Found", [Facts(facts), *warnings]), Section("Clusters", [table])]
+    told = (
+        "Silhouette of 2,000 rows: from -1 to 1, 0 is no structure. Davies-Bouldin: less is better."
+    )
+    notes = [Text(line) for line in (told, *found.warnings)]
+    return [Section("Found", [Facts(facts), *notes]), Section("Clusters", [table])]
 
 
 def _told(found: "ClusteredTable", place: int) -> str:
     """Return the columns that make a cluster, in words."""
-    spreads, middles = found.spreads[place], found.middles[place]
+    spreads, middles = found.spreads[place], found.middles[place].copy()
+    # Means come from standardized columns: what is left of rounding is no mean.
+    middles[np.abs(middles) < _ROUNDING * np.abs(found.middles).max(axis=0)] = 0.0
     chosen = np.argsort(-spreads, kind="stable")[:_COLUMNS_SHOWN].tolist()
     return ", ".join(
         found.columns[at]

@@ -134,8 +134,9 @@ def _more(best: "ComparedLearner") -> list[Block]:
     for times in (2, 10):
         said = law.predict({"samples": [float(best.rows * times)]})
         value, low, high = said.value[0], said.low[0], said.high[0]
-        facts.append((f"loss at {times}x the rows", f"{value:.4g}", f"{low:.4g} to {high:.4g}"))
-    return [table, Facts(facts), Text("fitted: " + law.law.formula)]
+        told = f"{value:.4g} ({low:.4g} to {high:.4g})"
+        facts.append((f"loss at {times}x the rows", told, "fitted"))
+    return [table, Facts(facts), Text(f"The law is {law.law.formula}, with 80 % intervals.")]
 
 
 def _values(found: "ComparedTable") -> dict[str, Any]:

@@ -124,7 +124,7 @@ def _folder(out: Path | None) -> AbstractContextManager[str]:
 def _sections(found: "DetectedTable") -> list[Section]:
     """Return the page of odd rows."""
     facts = [
-        ("odd rows", f"{found.count:,}", f"scores above {found.threshold:.4g}"),
+        ("odd rows", f"{found.count:,} with scores above {found.threshold:.4g}", ""),
         ("rows", f"{len(found.scores):,}", ""),
     ]
     rows: list[list[Cell]] = [[row.place, row.score, row.told] for row in found.odd[:_SHOWN]]
