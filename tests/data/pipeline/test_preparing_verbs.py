@@ -76,3 +76,13 @@ def test_splits_and_what_is_refused(sales, tmp_path, capsys):
     ):
         with pytest.raises(ConfigError):
             run("table", *words)
+
+
+def test_a_share_that_no_key_falls_into_is_told(tmp_path, capsys):
+    table = tmp_path / "one.csv"
+    table.write_text("shop,price\n" + "a,1\n" * 50)
+    run("table", "split", table, "--out", tmp_path / "s.csv", "--by", "shop", "--json")
+    told = json.loads(capsys.readouterr().out)
+    empty = [name for name in ("train", "test") if not told[name]["rows"]]
+    assert len(empty) == 1
+    assert empty[0] in told["warnings"][0]

@@ -1,5 +1,6 @@
 """`steelyard data table transform` and `split`: features by a recipe, and rows kept aside."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -356,15 +357,25 @@ def split(
     ]
     heads = [Column("share"), Column("file"), Column("rows", align="right")]
     blocks = [Table([*heads, Column("of all", align="right")], rows_shown)]
-    lines = [Text(line) for line in found.warnings]
+    warnings = [*found.warnings, *_empty_shares(written)]
+    lines = [Text(line) for line in warnings]
     if any(bad for _, _, bad in written.values()):
         lines.append(Text("rows that broke a rule stand beside each file"))
     page = Report("Split", f"{total:,} rows", [Section("Files", [*blocks, *lines])])
     values = {
         name: {"out": str(path), "rows": count, "set_aside": bad}
         for name, (path, count, bad) in written.items()
-    } | {"warnings": list(found.warnings)}
+    } | {"warnings": warnings}
     print_report(page, json=json, html=None, values=values)
+
+
+def _empty_shares(written: Mapping[str, tuple[Path, int, int]]) -> list[str]:
+    """Say which shares got no row: few keys can all fall to the others."""
+    return [
+        f"{name} has no row: no key fell into it; name more columns, or another seed"
+        for name, (_, count, _) in written.items()
+        if not count
+    ]
 
 
 def _shares_of(given: str) -> dict[str, float]:
