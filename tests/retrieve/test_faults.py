@@ -1,4 +1,4 @@
-"""Indexes on a full disk, with turned bits, and killed: what was told of stays, the rest is whole."""
+"""Indexes on a full disk, with turned bits, and killed: what was told of stays."""
 
 import errno
 import os
