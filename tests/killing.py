@@ -10,6 +10,7 @@ import importlib
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import subprocess
@@ -51,7 +52,13 @@ class KilledLines:
         self._server, self._folder = server, folder
 
     def run(
-        self, words: list[str], within: Path, *, step: int = 0, after_s: float | None = None
+        self,
+        words: list[str],
+        within: Path,
+        *,
+        step: int = 0,
+        after_s: float | None = None,
+        most_bytes: int = 0,
     ) -> Ended:
         """Run one line.
 
@@ -61,13 +68,14 @@ class KilledLines:
                 renamed and removed. Caches of kernels elsewhere are written once.
             step: its process is killed before this change to files; 0 for no such kill.
             after_s: it is killed after so many seconds.
+            most_bytes: longest file that it can write, as on a full disk; 0 for any.
 
         Returns:
             How it ended.
         """
         told = self._folder / "told.txt"
         order = {"words": words, "within": str(within), "step": step, "after_s": after_s}
-        order["told"] = str(told)
+        order |= {"told": str(told), "most_bytes": most_bytes}
         assert self._server.stdin is not None
         assert self._server.stdout is not None
         self._server.stdin.write(json.dumps(order) + "\n")
@@ -184,8 +192,10 @@ def killed_lines(folder: Path, *modules: str, home: Path | None = None) -> Itera
     # Threads do not outlive a fork, and waiting ones take a core from others.
     given = os.environ | {"OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"}
     given |= {"STEELYARD_HOME": str(home or folder / "home")}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(words, **pipes, text=True, cwd=_ROOT, env=given) as server:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        words, stdin=pipe, stdout=pipe, text=True, cwd=_ROOT, env=given
+    ) as server:
         yield KilledLines(server, folder)
         assert server.stdin is not None
         server.stdin.close()
@@ -222,6 +232,8 @@ def _run(order: dict[str, Any], writing: int) -> None:
     out = os.open(order["told"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(out, 1)
     os.dup2(out, 2)
+    if most := order["most_bytes"]:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
     counted = [0]
 
     def count(event: str, arguments: tuple[Any, ...]) -> None:
@@ -240,6 +252,8 @@ def _run(order: dict[str, Any], writing: int) -> None:
     except BaseException:
         import traceback
 
+        # What the line said goes to a file too.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
         traceback.print_exc()
     finally:
         sys.stdout.flush()

@@ -4,6 +4,7 @@ import ctypes
 import errno
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -21,7 +22,9 @@ __all__ = [
     "disk_full_told",
     "exclusive",
     "folder_beside",
+    "is_inside",
     "read_json",
+    "remove_leftovers",
     "replace_folder",
     "sha256_file",
     "user_dir",
@@ -158,21 +161,31 @@ def _cleared(path: Path) -> str:
     # In the same folder, because a rename is atomic only within one file system. The process number
     # in the name tells a later writer whether the file is still being written.
     path.parent.mkdir(parents=True, exist_ok=True)
-    start = f".{path.name}."
-    for entry in os.scandir(path.parent):
-        if entry.name.startswith(start) and entry.name.endswith(_SUFFIX):
-            owner = entry.name.removeprefix(start).partition(".")[0]
-            if owner.isdecimal() and not _is_running(int(owner)):
-                _remove(Path(entry.path))
-    return f"{start}{os.getpid()}."
+    remove_leftovers(path.parent, path.name)
+    return f".{path.name}.{os.getpid()}."
 
 
-def _remove(path: Path) -> None:
-    """Remove a file or a folder, which may be gone already."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
+def remove_leftovers(folder: Path, name: str = "") -> None:
+    """Remove what killed processes of this machine were making in a folder.
+
+    Args:
+        folder: the folder.
+        name: what they were making; any file or folder when it is left out.
+    """
+    wanted = re.compile(rf"\.{re.escape(name) or '.+'}\.(\d+)\.[^.]+{re.escape(_SUFFIX)}")
+    for entry in os.scandir(folder):
+        found = wanted.fullmatch(entry.name)
+        if not found or _is_running(int(found[1])):
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path, ignore_errors=True)
+        else:
+            Path(entry.path).unlink(missing_ok=True)
+
+
+def is_inside(folder: Path, name: str) -> bool:
+    """Return whether a name that a file gives leads to somewhere below a folder, links followed."""
+    return (folder / name).resolve().is_relative_to(folder.resolve())
 
 
 def _is_running(process: int) -> bool:

@@ -111,7 +111,8 @@ def read_manifest(directory: Path | str) -> Manifest:
         The manifest; files are not checked.
 
     Raises:
-        DataError: the folder is not there, not finished, or its manifest cannot be read.
+        DataError: the folder is not there, not finished, its manifest cannot be read, or a shard
+            would lie elsewhere.
     """
     directory = Path(directory)
     if not (directory / MANIFEST).is_file():
@@ -120,13 +121,14 @@ def read_manifest(directory: Path | str) -> Manifest:
             f"folder {directory} {state}",
             hint="make it with: steelyard data prepare PATHS --out DIR",
         )
+    hint = f"delete the folder {directory} and prepare it again"
     try:
-        return msgspec.convert(read_json(directory / MANIFEST), Manifest)
+        found = msgspec.convert(read_json(directory / MANIFEST), Manifest)
     except msgspec.ValidationError as error:
-        raise DataError(
-            f"{directory / MANIFEST}: {error}",
-            hint=f"delete the folder {directory} and prepare it again",
-        ) from error
+        raise DataError(f"{directory / MANIFEST}: {error}", hint=hint) from error
+    if outside := [name for name in _expected(found) if Path(name).name != name]:
+        raise DataError(f"{directory / MANIFEST}: {outside[0]!r} is no plain file name", hint=hint)
+    return found
 
 
 def verify(directory: Path, manifest: Manifest) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from steelyard.errors import DataError
-from steelyard.files import read_json, sha256_file, write_json
+from steelyard.files import read_json, remove_leftovers, sha256_file, write_json
 
 __all__ = ["StageFolder", "hash_of"]
 
@@ -34,8 +34,8 @@ class StageFolder:
         """
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
-        for left in (*directory.glob(".*.part"), *directory.parent.glob(".*.part")):
-            left.unlink(missing_ok=True)
+        for folder in (directory, directory.parent):
+            remove_leftovers(folder)
 
     def run(
         self, name: str, key: str, work: Callable[[], tuple[dict[str, Any], list[Path]]]

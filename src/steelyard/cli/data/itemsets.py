@@ -242,6 +242,9 @@ def _mined(baskets: "Baskets", support: float, **options: Any) -> "Itemsets":
         with _compiling_told():
             return mine(baskets, support, **options)
     except CapacityError as error:
+        # A full disk says nothing of how many there are.
+        if isinstance(error.__cause__, OSError):
+            raise
         told = forecast_mining(baskets, support).itemsets
         raise CapacityError(
             f"{error}; about {told.value:,.0f} frequent ones are forecast", hint=error.hint

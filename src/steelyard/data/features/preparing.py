@@ -18,7 +18,7 @@ from steelyard.data.table.budget import FoldBudget
 from steelyard.data.table.columns import has_numbers
 from steelyard.data.table.row_folds import RowCountFold
 from steelyard.errors import ConfigError, DataError
-from steelyard.files import exclusive
+from steelyard.files import disk_full_told, exclusive
 from steelyard.units import parse
 
 if TYPE_CHECKING:
@@ -60,9 +60,10 @@ def work_folder(folder: Path) -> Iterator[None]:
 
     Raises:
         StoreError: another process works in the folder.
+        CapacityError: the disk is full.
     """
     try:
-        with exclusive(folder):
+        with exclusive(folder), disk_full_told(folder):
             yield
     except (ConfigError, DataError):
         shutil.rmtree(folder, ignore_errors=True)

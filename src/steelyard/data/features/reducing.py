@@ -12,6 +12,7 @@ from steelyard.data.features.pca import PrincipalComponents
 from steelyard.data.features.projection import RandomProjection
 from steelyard.data.features.randomized import randomized_components
 from steelyard.data.features.store import blocks_of
+from steelyard.data.mapped_rows import new_map
 from steelyard.data.sketch import Covariance
 from steelyard.errors import ConfigError
 
@@ -141,7 +142,7 @@ def reduced(
     if folder is None:
         made: NDArray[np.float32] = np.empty(shape, np.float32)
     else:
-        made = np.memmap(folder / "reduced.f32", np.float32, "w+", shape=shape)
+        made = new_map(folder / "reduced.f32", np.float32, shape)
     at = 0
     for part in itertools.chain([first], parts):
         made[at : at + len(part)] = part

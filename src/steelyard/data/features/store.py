@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.data.features.encoder import FeatureEncoder
+from steelyard.data.mapped_rows import new_map
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,7 +76,7 @@ def write_features(
     path, shape = folder / _FEATURES, (rows, encoder.width)
     if not all(shape):
         return np.empty(shape, np.float32)
-    made, first, read = np.memmap(path, np.float32, "w+", shape=shape), 0, 0
+    made, first, read = new_map(path, np.float32, shape), 0, 0
     for batch in table.batches:
         found = encoder.encode(batch)
         if keep is not None:

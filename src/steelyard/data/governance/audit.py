@@ -12,7 +12,7 @@ from typing import Any
 from steelyard.errors import CapacityError, DataError
 from steelyard.files import exclusive
 
-__all__ = ["AuditLog"]
+__all__ = ["AuditLog", "hash_entry"]
 
 _BEGIN = "0" * 64
 
@@ -56,15 +56,26 @@ class AuditLog:
                 "about": dict(about),
                 "before": entries[-1]["hash"] if entries else _BEGIN,
             }
-            entry["hash"] = _hash(entry)
-            try:
-                with self.path.open("a") as file:
-                    file.write(json.dumps(entry) + "\n")
-                    file.flush()
-                    os.fsync(file.fileno())
-            except OSError as error:
-                raise CapacityError(f"cannot write {self.path}: {error}") from error
+            entry["hash"] = hash_entry(entry)
+            self._write(json.dumps(entry).encode() + b"\n")
         return str(entry["hash"])
+
+    def _write(self, line: bytes) -> None:
+        """Add a line, whole or not at all."""
+        with self.path.open("ab", buffering=0) as file:
+            end = file.tell()
+            try:
+                written = file.write(line)
+                # A disk that has room for a part takes that, and only the next call fails.
+                if written < len(line):
+                    file.write(line[written:])
+                os.fsync(file.fileno())
+            except OSError as error:
+                # Half a line would make every later one be refused.
+                file.truncate(end)
+                raise CapacityError(
+                    f"cannot write {self.path}: {error.strerror}", hint="free some space"
+                ) from error
 
     def entries(self) -> list[dict[str, Any]]:
         """Return all lines.
@@ -83,7 +94,7 @@ class AuditLog:
         for number, line in enumerate(lines[:-1], 1):
             try:
                 entry = json.loads(line)
-                fits = entry["before"] == before and entry["hash"] == _hash(entry)
+                fits = entry["before"] == before and entry["hash"] == hash_entry(entry)
             except (ValueError, KeyError, TypeError):
                 fits = False
             if not fits or entry["number"] != number:
@@ -107,8 +118,8 @@ class AuditLog:
         return str(entries[-1]["hash"]) if entries else _BEGIN
 
 
-def _hash(entry: Mapping[str, Any]) -> str:
-    """Return the hash of a line without its own."""
+def hash_entry(entry: Mapping[str, Any]) -> str:
+    """Return the hash of what JSON can hold, without its own "hash"."""
     told = {name: value for name, value in entry.items() if name != "hash"}
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 

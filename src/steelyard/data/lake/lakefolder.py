@@ -5,6 +5,7 @@ from pathlib import Path
 
 from steelyard.data.lake.tables import look_at_table
 from steelyard.errors import DataError
+from steelyard.files import is_inside
 
 __all__ = ["FOLDER", "LakeFolder", "is_as"]
 
@@ -38,10 +39,9 @@ class LakeFolder:
         Raises:
             DataError: it leads out of the lake.
         """
-        path = (self.root / relative).resolve()
-        if not path.is_relative_to(self.root.resolve()):
+        if not is_inside(self.root, relative):
             raise DataError(f"{relative!r} of {self.folder} leads out of the lake")
-        return path
+        return (self.root / relative).resolve()
 
 
 def is_as(prints: tuple[tuple[str, str], ...]) -> bool:

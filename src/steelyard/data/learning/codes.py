@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from steelyard.data.learning.bins import FeatureBins
 from steelyard.data.learning.sides import RowSides, open_sides
+from steelyard.data.mapped_rows import new_map
 
 if TYPE_CHECKING:
     from steelyard.data.table import DataTable
@@ -60,7 +61,7 @@ def write_codes(
         rows: rows of the table.
         done: is told how many rows were read.
     """
-    codes = np.memmap(folder / _CODES, np.uint8, "w+", shape=(len(bins), rows))
+    codes = new_map(folder / _CODES, np.uint8, (len(bins), rows))
     read = 0
     for batch in table.batches:
         first = sides.count

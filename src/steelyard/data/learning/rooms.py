@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from steelyard.data.mapped_rows import new_map
+
 __all__ = ["RowRoom", "fill_places"]
 
 _BLOCK = 1 << 18
@@ -35,7 +37,7 @@ class RowRoom:
         """
         if self._folder is None or not all(shape):
             return np.empty(shape, kind)
-        mapped = np.memmap(self._folder / f"{name}.room", kind, "w+", shape=shape)
+        mapped = new_map(self._folder / f"{name}.room", kind, shape)
         # A plain array keeps the file mapped, and its parts are cheaper to cut.
         return np.asarray(mapped)
 

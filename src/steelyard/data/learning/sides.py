@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.data.learning.targets import TargetColumn
+from steelyard.data.mapped_rows import new_map
 from steelyard.data.sketch.hashing import hash_integers
 from steelyard.data.table.columns import columns_of
 
@@ -47,8 +48,8 @@ class RowSides:
         """
         self._target, self._by, self._seed = target, by, seed
         self._limit = np.uint64(int(held_share * (2.0**64 - 2**12)))
-        self._targets = np.memmap(folder / _TARGETS, np.float32, "w+", shape=(rows,))
-        self._held = np.memmap(folder / _HELD, np.bool_, "w+", shape=(rows,))
+        self._targets = new_map(folder / _TARGETS, np.float32, (rows,))
+        self._held = new_map(folder / _HELD, np.bool_, (rows,))
         self.count = self._read = 0
 
     def take(self, batch: "pa.RecordBatch") -> NDArray[np.int64]:

@@ -153,16 +153,24 @@ class LogArchive:
             DataError: it is no archive of a log, or is damaged.
         """
         self._pack = Pack.open(path)
-        if "meta" not in self._pack.names:
-            raise DataError(f"{path} is no archive of a log", hint="write one with logs compress")
         self.read_bytes = 0
-        meta = json.loads(unsqueezed(self._section("meta")).decode(errors="surrogateescape"))
+        meta = self._meta(path)
         self._frames: list[list[str]] = meta["frames"]
         self.templates: list[str] = meta["templates"]
         self.lines: int = meta["lines"]
         self.num_bytes: int = meta["bytes"]
         self._groups: int = meta["groups"]
         self._ends_in_break: bool = meta["ends_in_break"]
+
+    def _meta(self, path: Path) -> dict[str, Any]:
+        """Return what the archive says of itself; other packs have a section of that name too."""
+        raw = self._section("meta") if "meta" in self._pack.names else b""
+        try:
+            return json.loads(unsqueezed(raw).decode(errors="surrogateescape"))
+        except (DataError, ValueError) as error:
+            raise DataError(
+                f"{path} is no archive of a log", hint="write one with logs compress"
+            ) from error
 
     def _section(self, name: str) -> bytes:
         raw = self._pack[name].tobytes()

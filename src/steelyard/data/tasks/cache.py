@@ -111,16 +111,21 @@ def read_info(folder: Path) -> CacheInfo:
         What it holds; files are not checked.
 
     Raises:
-        DataError: there is no finished cache, or its record is damaged.
+        DataError: there is no finished cache, its record is damaged, or a shard would lie
+            elsewhere.
     """
     path = folder / CACHE
     if not path.is_file():
         state = "holds no finished cache" if folder.is_dir() else "does not exist"
         raise DataError(f"folder {folder} {state}", hint="make it with: steelyard data cache")
+    hint = f"delete the folder {folder}"
     try:
-        return msgspec.convert(read_json(path), CacheInfo)
+        found = msgspec.convert(read_json(path), CacheInfo)
     except msgspec.ValidationError as error:
-        raise DataError(f"{path}: {error}", hint=f"delete the folder {folder}") from error
+        raise DataError(f"{path}: {error}", hint=hint) from error
+    if outside := [shard.name for shard in found.shards if Path(shard.name).name != shard.name]:
+        raise DataError(f"{path}: shard {outside[0]!r} is no plain file name", hint=hint)
+    return found
 
 
 def write_cache(

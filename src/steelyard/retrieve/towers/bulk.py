@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from steelyard.data.mapped_rows import take_room
 from steelyard.data.stages import hash_of
 from steelyard.errors import ConfigError, DataError
 from steelyard.files import exclusive, read_json, write_json
@@ -89,7 +90,9 @@ def require_vectors_of(path: Path, encoder: "PassageEncoder") -> None:
 def _opened(path: Path, shape: tuple[int, int], *, is_new: bool) -> np.memmap:
     """Return the rows that are being written."""
     if is_new or not path.is_file():
-        return np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=shape)
+        made = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=shape)
+        take_room(path, path.stat().st_size)
+        return made
     return np.lib.format.open_memmap(path, mode="r+")
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from steelyard.catalog import Architecture
 from steelyard.catalog.huggingface import read_architecture
 from steelyard.errors import ConfigError, DataError
-from steelyard.files import read_json
+from steelyard.files import is_inside, read_json
 from steelyard.nn.mapped import Weights
 from steelyard.nn.own_folder import INDEX, WEIGHTS
 from steelyard.nn.towers import Pooling, Tower
@@ -109,7 +109,7 @@ def _modules(folder: Path) -> dict[str, str]:
             hint="a tower is a Transformer, a Pooling and at most a Normalize",
         )
     for kind, name in found.items():
-        if not (folder / name).resolve().is_relative_to(folder.resolve()):
+        if not is_inside(folder, name):
             raise DataError(f"{folder / 'modules.json'}: {kind} lies outside the folder: {name}")
     return found
 
