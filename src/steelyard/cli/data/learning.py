@@ -25,6 +25,7 @@ _SHARES = {
     "linear": "share of the sizes of all weights of standardized features",
     "bayes": "share of how far apart values put the classes",
     "neighbours": "all features count alike",
+    "neural": "share of what features do to the score, by slope times size",
 }
 """What the share of a column is, by learner."""
 
@@ -36,8 +37,8 @@ class LearnOptions:
 
     Args:
         learner: boosted trees, a random forest, a linear model by stochastic descent (log, hinge or
-            squared loss), ridge regression from sums of products, naive Bayes, or neighbours in a
-            sample of the rows.
+            squared loss), ridge regression from sums of products, naive Bayes, neighbours in a
+            sample of the rows, or a perceptron of two inner layers (neural).
         task: classify or regress; by what the column looks like when left out.
         leave_out: columns that are not learned from, such as keys, separated by commas.
         held: share of rows that are kept aside to end in time and to measure.
@@ -52,14 +53,16 @@ class LearnOptions:
         loss: loss of the linear learner: log, hinge or squared; by the target when left out.
         penalty: weight of the squared weights of ridge; chosen by cross-validation when left out.
         neighbours: rows whose targets are averaged, of the learner neighbours.
-        reduce: fewer features for linear, ridge and neighbours, such as pca:16 or random:64.
+        reduce: fewer features for linear, ridge, neighbours and neural, such as pca:16 or random:64.
         threads: threads.
         memory: most bytes that the first pass may take, such as 200MB; what is kept for each row
             then lies in mapped files.
         seed: changes which rows are kept aside, and what is drawn.
     """
 
-    learner: Literal["boosted", "forest", "linear", "ridge", "bayes", "neighbours"] = "boosted"
+    learner: Literal["boosted", "forest", "linear", "ridge", "bayes", "neighbours", "neural"] = (
+        "boosted"
+    )
     task: Literal["classify", "regress"] | None = None
     leave_out: str = ""
     held: float = 0.2
@@ -121,6 +124,10 @@ class LearnOptions:
             return learning.RidgeConfig(penalty=self.penalty)
         if self.learner == "neighbours":
             return learning.NeighbourConfig(neighbours=self.neighbours)
+        if self.learner == "neural":
+            from steelyard.train.tabular import NeuralConfig
+
+            return NeuralConfig()
         return learning.BayesConfig() if self.learner == "bayes" else None
 
 
