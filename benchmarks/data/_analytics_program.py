@@ -4,8 +4,8 @@
 and "NAME/odd". {"kmeans": FILE, "count": k, "seeds": n} clusters "x" of an .npz file and is
 answered by {"inertias", "iterations"}. {"forest": FILE, "seeds": n} is answered by the mean ROC-AUC
 of isolation forests by set. {"learner": NAME, "rows": FILE} fits "x" and "y" of rows that are not
-"held" and is answered by {"auc", "seconds"}. {"perceptron": FILE} fits a perceptron to "numbers" and
-"texts" and is answered by {"auc"}.
+"held" and is answered by {"auc", "seconds"}. {"perceptron": FILE} fits perceptrons to
+"numbers" and "texts" and is answered by {"auc"}.
 """
 
 import json

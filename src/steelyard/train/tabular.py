@@ -1,5 +1,6 @@
 """A perceptron as a learner of tables: `data.learning` hands it rows, `Estimator` trains it."""
 
+import itertools
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -121,7 +122,7 @@ def _module(config: NeuralConfig, job: FitJob, start: NDArray[np.float32]) -> nn
     widths, parts = [job.features.shape[1], *config.hidden], []
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(job.seed)
-        for wide, width in zip(widths, widths[1:], strict=False):
+        for wide, width in itertools.pairwise(widths):
             parts += [nn.Linear(wide, width), nn.ReLU(), nn.Dropout(config.dropout)]
         last = nn.Linear(widths[-1], job.target.width)
     with torch.no_grad():
@@ -137,6 +138,7 @@ def _loss_of(job: FitJob) -> Callable[[nn.Module, Batch], Tensor]:
     is_number, is_two = job.target.task == "regress", job.target.width == 1
 
     def loss(module: nn.Module, batch: Batch) -> Tensor:
+        assert isinstance(batch, tuple), "features and targets"
         rows, targets = batch
         scores = module(rows)
         if is_number:

@@ -44,8 +44,8 @@ def compare(
         *sources: files, patterns such as 'sales/*.csv', folders, and addresses.
         target: column to predict.
         time: time for all fits, such as 60s or 5min; the passes over the table come before.
-        learners: boosted, forest, linear, ridge, bayes, neighbours, neural, separated by commas; all
-            that can predict the target when left out.
+        learners: boosted, forest, linear, ridge, bayes, neighbours, neural, separated by commas;
+            all that can predict the target when left out.
         out: file for the best model.
         task: classify or regress; by what the column looks like when left out.
         leave_out: columns that are not learned from, such as keys, separated by commas.
@@ -98,19 +98,17 @@ def compare(
 
 def _handed_in(names: list[str]) -> "dict[str, LearnerConfig]":
     """Return learners that stand above tables; none where others were asked for."""
+    from steelyard.data.learning import LEARNERS
+
+    known = [*LEARNERS, "neural"]
+    if wrong := [name for name in names if name not in known]:
+        raise ConfigError(f"no learner {wrong[0]!r}", hint=f"learners are {', '.join(known)}")
     # Its library takes a second to load, which a comparison of other learners need not wait for.
-    if names and "neural" not in names and set(names) <= _family():
+    if names and "neural" not in names:
         return {}
     from steelyard.train.tabular import NeuralConfig
 
     return {"neural": NeuralConfig()}
-
-
-def _family() -> set[str]:
-    """Return learners of tables by name."""
-    from steelyard.data.learning import LEARNERS
-
-    return set(LEARNERS)
 
 
 def _page(found: "ComparedTable", target: str) -> Report:
