@@ -4,7 +4,8 @@
 and "NAME/odd". {"kmeans": FILE, "count": k, "seeds": n} clusters "x" of an .npz file and is
 answered by {"inertias", "iterations"}. {"forest": FILE, "seeds": n} is answered by the mean ROC-AUC
 of isolation forests by set. {"learner": NAME, "rows": FILE} fits "x" and "y" of rows that are not
-"held" and is answered by {"auc", "seconds"}.
+"held" and is answered by {"auc", "seconds"}. {"perceptron": FILE} fits perceptrons to
+"numbers" and "texts" and is answered by {"auc"}.
 """
 
 import json
@@ -122,6 +123,34 @@ def learn(name, path):
     return {"auc": area(y[held], model.predict_proba(x[held])[:, 1]), "seconds": seconds}
 
 
+def perceptron(path):
+    """Fit a perceptron to numbers with gaps and texts, and measure it on the rows kept aside."""
+    import warnings
+
+    from sklearn.compose import ColumnTransformer  # pyright: ignore[reportMissingImports]
+    from sklearn.impute import SimpleImputer  # pyright: ignore[reportMissingImports]
+    from sklearn.neural_network import MLPClassifier  # pyright: ignore[reportMissingImports]
+    from sklearn.pipeline import make_pipeline  # pyright: ignore[reportMissingImports]
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler  # pyright: ignore
+
+    # A perceptron that has not settled after its 200 passes says so in a warning.
+    warnings.simplefilter("ignore")
+    given = np.load(path)
+    numbers, texts, y, held = (given[name] for name in ("numbers", "texts", "y", "held"))
+    width = numbers.shape[1]
+    x = np.concatenate([numbers.astype(object), texts.astype(object)], axis=1)
+    filled = make_pipeline(SimpleImputer(add_indicator=True), StandardScaler())
+    flags = OneHotEncoder(max_categories=33, handle_unknown="infrequent_if_exist")
+    parts = [("numbers", filled, list(range(width)))]
+    parts.append(("texts", flags, list(range(width, x.shape[1]))))
+    areas = []
+    for seed in range(3):
+        model = make_pipeline(ColumnTransformer(parts), MLPClassifier(random_state=seed))
+        model.fit(x[~held], y[~held])
+        areas.append(area(y[held], model.predict_proba(x[held])[:, 1]))
+    return {"auc": float(np.mean(areas))}
+
+
 answer({"name": "learners in memory"})
 for line in sys.stdin:
     told = json.loads(line)
@@ -129,6 +158,8 @@ for line in sys.stdin:
         answer(sets(told["sets"]))
     elif "kmeans" in told:
         answer(kmeans(told["kmeans"], told["count"], told["seeds"]))
+    elif "perceptron" in told:
+        answer(perceptron(told["perceptron"]))
     elif "forest" in told:
         answer(forest(told["forest"], told["seeds"]))
     else:

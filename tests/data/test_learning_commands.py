@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from steelyard.cli.data import app
-from steelyard.errors import ConfigError
+from steelyard.errors import ConfigError, DataError
 
 
 def run(*words) -> None:
@@ -73,8 +73,16 @@ def test_rows_are_clustered_and_made_narrower(table, tmp_path, capsys):
     told = json.loads(capsys.readouterr().out)
     assert sum(told["sizes"]) == 800
     assert pl.read_csv(out)["cluster"].value_counts(sort=True)["count"].to_list() == told["sizes"]
-    run("table", "cluster", table, "--method", "density", "--out", out)
+    kept = ("--model", tmp_path / "c.model")
+    run("table", "cluster", table, "--method", "density", "--out", out, *kept)
     assert "rows in no cluster" in capsys.readouterr().out
+    run("table", "predict", tmp_path / "c.model", table, "--out", tmp_path / "again.csv", "--json")
+    assert json.loads(capsys.readouterr().out) == {"rows": 800, "missing_columns": []}
+    assert (tmp_path / "again.csv").read_bytes() == out.read_bytes()
+    with pytest.raises(DataError, match=r"t\.csv is no model"):
+        run("table", "predict", table, table, "--out", out)
+    with pytest.raises(ConfigError, match="there is no"):
+        run("table", "predict", tmp_path / "none", table, "--out", out)
     run("table", "reduce", table, "--to", "pca:2", "--out", tmp_path / "r.parquet", "--json")
     told = json.loads(capsys.readouterr().out)
     assert (told["rows"], told["columns"]) == (800, 2)

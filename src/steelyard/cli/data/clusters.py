@@ -8,6 +8,7 @@ import cyclopts
 import numpy as np
 
 from steelyard.cli.data.scanned import Sources, kinds_of, names_of, scanned
+from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, print_report
 from steelyard.errors import ConfigError
 from steelyard.runs.progress import progress
@@ -67,6 +68,7 @@ class GroupOptions:
 def cluster(
     *sources: Sources,
     out: Path,
+    model: Path | None = None,
     options: GroupOptions | None = None,
     types: str = "",
     json: Switch = False,
@@ -84,6 +86,7 @@ def cluster(
         out: file for the cluster of each row, in the order of the rows: .parquet, .csv, .jsonl or
             .arrow. Beside it stands the distance to the center, the share of the likeliest part of
             a mixture, or 1 for core rows.
+        model: file that keeps the clusters: `steelyard data table predict` puts other rows in them.
         options: how rows are clustered.
         types: kinds of columns of text files, such as "id=text, price=number".
         json: print JSON instead of tables.
@@ -108,10 +111,14 @@ def cluster(
     write_file(
         out, pa.schema([("cluster", pa.int64()), ("strength", pa.float32())]), found.batches()
     )
+    if model is not None:
+        found.model.save(model)
     page = Report(
         "Clusters", f"{len(found.labels):,} rows, {given.method}; {out}", _sections(found)
     )
     print_report(page, json=json, html=report, values=_values(found))
+    if model is not None and not json:
+        say_next("data", "table", "predict", model, *sources, "--out", "clusters.parquet")
 
 
 def _sections(found: "ClusteredTable") -> list[Section]:

@@ -12,7 +12,7 @@ from steelyard.runs.report import Block, Cell, Column, Facts, Report, Section, T
 from steelyard.units import parse
 
 if TYPE_CHECKING:
-    from steelyard.data.learning import ComparedLearner, ComparedTable
+    from steelyard.data.learning import ComparedLearner, ComparedTable, LearnerConfig
 
 __all__ = ["compare"]
 
@@ -44,8 +44,8 @@ def compare(
         *sources: files, patterns such as 'sales/*.csv', folders, and addresses.
         target: column to predict.
         time: time for all fits, such as 60s or 5min; the passes over the table come before.
-        learners: boosted, forest, linear, ridge, bayes, neighbours, separated by commas; all that
-            can predict the target when left out.
+        learners: boosted, forest, linear, ridge, bayes, neighbours, neural, separated by commas;
+            all that can predict the target when left out.
         out: file for the best model.
         task: classify or regress; by what the column looks like when left out.
         leave_out: columns that are not learned from, such as keys, separated by commas.
@@ -73,7 +73,10 @@ def compare(
         memory=memory,
         seed=seed,
     )
-    options = CompareOptions(fit=fit, time_s=parse(time, "s"), learners=names_of(learners))
+    names = names_of(learners)
+    options = CompareOptions(
+        fit=fit, time_s=parse(time, "s"), learners=names, more=_handed_in(names)
+    )
     with progress("compare", total=5.0, quiet=json) as advance:
         stages = {"bins": 0.0, "codes": 1.0}
         passed = [0.0]
@@ -91,6 +94,21 @@ def compare(
     print_report(_page(found, target), json=json, html=report, values=_values(found))
     if out is not None and not json:
         say_next("data", "table", "predict", out, *sources, "--out", "predicted.parquet")
+
+
+def _handed_in(names: list[str]) -> "dict[str, LearnerConfig]":
+    """Return learners that stand above tables; none where others were asked for."""
+    from steelyard.data.learning import LEARNERS
+
+    known = [*LEARNERS, "neural"]
+    if wrong := [name for name in names if name not in known]:
+        raise ConfigError(f"no learner {wrong[0]!r}", hint=f"learners are {', '.join(known)}")
+    # Its library takes a second to load, which a comparison of other learners need not wait for.
+    if names and "neural" not in names:
+        return {}
+    from steelyard.train.tabular import NeuralConfig
+
+    return {"neural": NeuralConfig()}
 
 
 def _page(found: "ComparedTable", target: str) -> Report:

@@ -14,7 +14,8 @@ from steelyard.runs.progress import progress
 from steelyard.runs.report import Block, Cell, Column, Facts, Report, Section, Table, Text
 
 if TYPE_CHECKING:
-    from steelyard.data.learning import FitOptions, FittedTable, LearnerConfig
+    from steelyard.data.features.row_model import RowModel
+    from steelyard.data.learning import FitOptions, FittedTable, LearnerConfig, TableModel
 
 __all__ = ["fit", "predict"]
 
@@ -25,6 +26,7 @@ _SHARES = {
     "linear": "share of the sizes of all weights of standardized features",
     "bayes": "share of how far apart values put the classes",
     "neighbours": "all features count alike",
+    "neural": "share of what features do to the score, by slope times size",
 }
 """What the share of a column is, by learner."""
 
@@ -36,8 +38,8 @@ class LearnOptions:
 
     Args:
         learner: boosted trees, a random forest, a linear model by stochastic descent (log, hinge or
-            squared loss), ridge regression from sums of products, naive Bayes, or neighbours in a
-            sample of the rows.
+            squared loss), ridge regression from sums of products, naive Bayes, neighbours in a
+            sample of the rows, or a perceptron of two inner layers (neural).
         task: classify or regress; by what the column looks like when left out.
         leave_out: columns that are not learned from, such as keys, separated by commas.
         held: share of rows that are kept aside to end in time and to measure.
@@ -52,14 +54,16 @@ class LearnOptions:
         loss: loss of the linear learner: log, hinge or squared; by the target when left out.
         penalty: weight of the squared weights of ridge; chosen by cross-validation when left out.
         neighbours: rows whose targets are averaged, of the learner neighbours.
-        reduce: fewer features for linear, ridge and neighbours, such as pca:16 or random:64.
+        reduce: fewer features for linear, ridge, neighbours and neural, such as pca:16.
         threads: threads.
         memory: most bytes that the first pass may take, such as 200MB; what is kept for each row
             then lies in mapped files.
         seed: changes which rows are kept aside, and what is drawn.
     """
 
-    learner: Literal["boosted", "forest", "linear", "ridge", "bayes", "neighbours"] = "boosted"
+    learner: Literal["boosted", "forest", "linear", "ridge", "bayes", "neighbours", "neural"] = (
+        "boosted"
+    )
     task: Literal["classify", "regress"] | None = None
     leave_out: str = ""
     held: float = 0.2
@@ -121,6 +125,10 @@ class LearnOptions:
             return learning.RidgeConfig(penalty=self.penalty)
         if self.learner == "neighbours":
             return learning.NeighbourConfig(neighbours=self.neighbours)
+        if self.learner == "neural":
+            from steelyard.train.tabular import NeuralConfig
+
+            return NeuralConfig()
         return learning.BayesConfig() if self.learner == "bayes" else None
 
 
@@ -194,31 +202,52 @@ def predict(
     types: str = "",
     json: Switch = False,
 ) -> None:
-    """Predict the column of a model for each row.
+    """Apply a model to each row: a prediction, a cluster, or how odd it is.
 
     Example: steelyard data table predict returned.model new.csv --out predicted.parquet
 
+    A learner takes a column that is missing for missing values; clusters and detectors refuse it.
+
     Args:
-        model: file that `steelyard data table fit` wrote.
+        model: file that `steelyard data table fit`, or `cluster` or `detect` with --model, wrote.
         *sources: files, patterns such as 'sales/*.csv', folders, and addresses.
-        out: file for the predictions, in the order of the rows: .parquet, .csv, .jsonl or .arrow.
+        out: file for what the model says, in the order of the rows: .parquet, .csv, .jsonl or
+            .arrow.
         types: kinds of columns of text files, such as "id=text, price=number".
         json: print JSON instead of a table.
     """
     table = scanned(sources, kinds_of(types))
-    from steelyard.data.learning import TableModel
-    from steelyard.data.table.writing import write_file
+    from steelyard.data.table.writing import checked_format, write_file
 
-    fitted = TableModel.open(model)
-    missing = [name for name in fitted.inputs.names if name not in table.schema.names]
+    checked_format(out)
+    fitted, names = _opened(model)
+    missing = [name for name in names if name not in table.schema.names]
     batches = fitted.predict(table)
     schema = fitted.schema()
     rows = write_file(out, schema, batches)
     facts = Facts([("rows", f"{rows:,}", ""), ("columns", ", ".join(schema.names), "")])
     blocks: list[Block] = [facts]
     blocks += [Text(f"column {name} is not there: it counts as missing") for name in missing]
-    page = Report(f"Predictions of {fitted.target.name}", str(out), [Section("Written", blocks)])
+    page = Report(f"What {model.name} says", str(out), [Section("Written", blocks)])
     print_report(page, json=json, values={"rows": rows, "missing_columns": missing})
+
+
+def _opened(model: Path) -> "tuple[TableModel | RowModel, list[str]]":
+    """Return a model of any kind, and the columns that it wants."""
+    from steelyard.data.features.row_model import RowModel, kind_of_model
+
+    if not model.exists():
+        raise ConfigError(f"there is no {model}", hint="fit a model: steelyard data table fit")
+    if kind_of_model(model) != "row-model":
+        from steelyard.data.learning import TableModel
+
+        found = TableModel.open(model)
+        return found, found.inputs.names
+    from steelyard.data.anomalies import DetectorModel
+    from steelyard.data.clustering import ClusterModel
+
+    rows = RowModel.open(model, {**ClusterModel.known, **DetectorModel.known})
+    return rows, rows.inputs.names
 
 
 def _sections(fitted: "FittedTable") -> list[Section]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import cyclopts
 
 from steelyard.cli.data.scanned import Sources, kinds_of, names_of, scanned
+from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, print_report
 from steelyard.files import folder_beside
 from steelyard.runs.progress import progress
@@ -68,6 +69,7 @@ class OddOptions:
 def detect(
     *sources: Sources,
     out: Path | None = None,
+    model: Path | None = None,
     options: OddOptions | None = None,
     types: str = "",
     json: Switch = False,
@@ -84,6 +86,7 @@ def detect(
         *sources: files, patterns such as 'sales/*.csv', folders, and addresses.
         out: file for the score of each row, whether it is odd and why, in the order of the rows:
             .parquet, .csv, .jsonl or .arrow.
+        model: file that keeps the detector: `steelyard data table predict` scores other rows.
         options: how odd rows are found.
         types: kinds of columns of text files, such as "id=text, price=number".
         json: print JSON instead of tables.
@@ -109,10 +112,14 @@ def detect(
     if out is not None:
         schema = pa.schema([("score", pa.float32()), ("odd", pa.bool_()), ("why", pa.string())])
         write_file(out, schema, found.batches())
+    if model is not None:
+        found.model.save(model)
     told = f"{len(found.scores):,} rows, {given.method}" + ("" if out is None else f"; {out}")
     print_report(
         Report("Odd rows", told, _sections(found)), json=json, html=report, values=_values(found)
     )
+    if model is not None and not json:
+        say_next("data", "table", "predict", model, *sources, "--out", "odd.parquet")
 
 
 def _folder(out: Path | None) -> AbstractContextManager[str | Path]:

@@ -13,13 +13,14 @@ from steelyard.data.anomalies.half_space import HalfSpaceTrees
 from steelyard.data.anomalies.isolation import IsolationForest
 from steelyard.data.anomalies.local_outliers import LocalOutliers
 from steelyard.data.anomalies.mahalanobis import MahalanobisDetector
+from steelyard.data.anomalies.model import DetectorModel, OddRow, RowScores, odd_rows
 from steelyard.data.anomalies.residuals import ResidualDetector
+from steelyard.data.features.inputs import FeatureInputs
 from steelyard.data.features.preparing import (
     PreparedFeatures,
     prepare_features,
     work_folder,
 )
-from steelyard.data.features.reducing import directions_of
 from steelyard.data.features.store import blocks_of
 from steelyard.data.sketch import Covariance
 from steelyard.errors import ConfigError
@@ -72,31 +73,6 @@ class DetectOptions:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class OddRow:
-    """A row that is odd.
-
-    Attributes:
-        place: number of the row, from 0.
-        score: how odd it is.
-        reasons: columns with their share of the blame, largest first, and their value where it is
-            a number.
-    """
-
-    place: int
-    score: float
-    reasons: tuple[tuple[str, float, float | None], ...]
-
-    @property
-    def told(self) -> str:
-        """The reasons in words."""
-        parts = (
-            f"{name}{'' if value is None else f' = {value:.4g}'} ({share:.0%})"
-            for name, share, value in self.reasons
-        )
-        return ", ".join(parts)
-
-
 @dataclass(frozen=True, kw_only=True)
 class DetectedTable:
     """How odd rows of a table are.
@@ -108,6 +84,7 @@ class DetectedTable:
         count: how many rows are odd.
         columns: columns by their share of the blame in all odd rows that were explained.
         warnings: columns that are left out, and infinite values.
+        model: the detector, which scores other rows too.
     """
 
     scores: NDArray[np.float32]
@@ -116,6 +93,7 @@ class DetectedTable:
     count: int
     columns: list[tuple[str, float]]
     warnings: list[str]
+    model: DetectorModel
 
     def batches(self) -> "Iterator[pa.RecordBatch]":
         """Return the columns "score", "odd" and "why" (the oddest 1,000), in the rows' order."""
@@ -220,18 +198,10 @@ def _told(
     threshold = float(np.float32(np.quantile(scores, 1 - share)))
     count = int((scores > np.float32(threshold)).sum())
     order = np.argsort(-scores, kind="stable")[: min(count, _MOST_EXPLAINED)]
-    blame = detector.blame(np.asarray(given.features[order], np.float64))
-    if given.reducer is not None:
-        # What narrower features are blamed for, columns are by how far they move them.
-        blame = blame @ directions_of(given.reducer) ** 2
-    shares = given.encoder.by_column(blame)
-    shares = shares / np.maximum(shares.sum(axis=1, keepdims=True), 1e-300)
-    values = given.encoder.raw_means(np.asarray(given.whole[order], np.float64))
-    names = given.encoder.names
-    odd = [
-        OddRow(int(place), float(scores[place]), _reasons(names, shares[at], values[at]))
-        for at, place in enumerate(order)
-    ]
+    inputs = FeatureInputs(encoder=given.encoder, reducer=given.reducer)
+    rows = (given.whole[order], given.features[order], scores[order], order)
+    odd, shares = odd_rows(detector, inputs, *rows)
+    names = inputs.names
     whole = shares.mean(axis=0) if len(order) else np.zeros(len(names))
     return DetectedTable(
         scores=scores,
@@ -240,15 +210,7 @@ def _told(
         count=count,
         columns=sorted(zip(names, whole.tolist(), strict=True), key=lambda item: -item[1]),
         warnings=given.warnings,
-    )
-
-
-def _reasons(
-    names: list[str], shares: NDArray[np.float64], values: NDArray[np.float64]
-) -> tuple[tuple[str, float, float | None], ...]:
-    """Return the columns with the largest shares, at most three."""
-    chosen = [at for at in np.argsort(-shares, kind="stable")[:3].tolist() if shares[at] > 0.05]
-    return tuple(
-        (names[at], float(shares[at]), None if np.isnan(values[at]) else float(values[at]))
-        for at in chosen
+        model=DetectorModel(
+            inputs=inputs, fitted=RowScores(detector=detector, threshold=threshold)
+        ),
     )

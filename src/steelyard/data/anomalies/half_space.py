@@ -213,3 +213,23 @@ class HalfSpaceTrees:
     def blame(self, rows: NDArray[np.floating]) -> NDArray[np.float64]:
         """Return how much less odd rows would be in the middle of each column [N, D]."""
         return drops(self, rows, np.zeros(self.width))
+
+    def sections(self) -> dict[str, NDArray[Any]]:
+        """Return the halves and the masses of both windows by name."""
+        return {
+            "columns": self._columns,
+            "cuts": self._cuts,
+            "latest": self._latest,
+            "taken": self._taken,
+        }
+
+    @classmethod
+    def restored(cls, about: dict[str, Any], sections: dict[str, NDArray[Any]]) -> "HalfSpaceTrees":
+        """Return the trees of their attributes and of arrays by name; they go on learning."""
+        told = dict(about)
+        seen = told.pop("seen")
+        found = cls(**told)
+        # What was drawn is kept too: another version of the generator may draw otherwise.
+        found._columns, found._cuts = sections["columns"], sections["cuts"]
+        found._latest, found._taken, found.seen = sections["latest"], sections["taken"], seen
+        return found

@@ -3,9 +3,11 @@
 from steelyard.data.clustering.clustered import ClusteredTable, ClusterOptions, cluster_table
 from steelyard.data.clustering.density import DensityClusters, density_clusters, usual_radius
 from steelyard.data.clustering.mixture import GaussianMixture, fit_mixture
+from steelyard.data.clustering.model import ClusterModel
 from steelyard.data.clustering.quality import davies_bouldin, silhouette
 
 __all__ = [
+    "ClusterModel",
     "ClusterOptions",
     "ClusteredTable",
     "DensityClusters",

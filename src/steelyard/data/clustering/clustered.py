@@ -10,14 +10,21 @@ from numpy.typing import NDArray
 
 from steelyard.data.clustering.density import density_clusters, usual_radius
 from steelyard.data.clustering.mixture import fit_mixture
+from steelyard.data.clustering.model import (
+    ClusterCenters,
+    ClusterModel,
+    ClusterParts,
+    RowClusters,
+)
 from steelyard.data.clustering.quality import davies_bouldin, silhouette
+from steelyard.data.features.inputs import FeatureInputs
 from steelyard.data.features.preparing import (
     PreparedFeatures,
     prepare_features,
     work_folder,
 )
 from steelyard.data.features.store import blocks_of
-from steelyard.data.kmeans import kmeans, nearest
+from steelyard.data.kmeans import kmeans
 from steelyard.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -84,6 +91,7 @@ class ClusteredTable:
         davies_bouldin: how wide clusters are over how far they are apart.
         facts: further figures of the method by name.
         warnings: columns that are left out, and infinite values.
+        model: the clusters, which other rows can be put in.
     """
 
     labels: NDArray[np.int64]
@@ -96,6 +104,7 @@ class ClusteredTable:
     davies_bouldin: float
     facts: dict[str, float]
     warnings: list[str]
+    model: ClusterModel
 
     def batches(self) -> "Iterator[pa.RecordBatch]":
         """Return the columns "cluster" and "strength", in the order of the rows."""
@@ -149,13 +158,19 @@ def cluster_table(
                 hint="give fewer clusters",
             )
         done("clusters", 0.0)
-        labels, strengths, facts = _METHODS[options.method](given, options)
-        found = _told(given, labels, strengths, facts)
+        found = _told(given, _METHODS[options.method](given, options))
         del given
     return found
 
 
-_Found = tuple[NDArray[np.int64], NDArray[np.float32], dict[str, float]]
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """Clusters as a method numbers them, -1 for none."""
+
+    labels: NDArray[np.int64]
+    strengths: NDArray[np.float32]
+    clusters: RowClusters
+    facts: dict[str, float]
 
 
 def _around_means(given: PreparedFeatures, options: ClusterOptions) -> _Found:
@@ -172,23 +187,28 @@ def _around_means(given: PreparedFeatures, options: ClusterOptions) -> _Found:
         precision="float32",
         tolerance=1e-3,
     )
-    apart = nearest(given.features, found.centers)[1]
     facts = {"inertia": found.inertia, "passes": found.passes}
-    return found.labels, np.sqrt(apart).astype(np.float32), facts
+    return _assigned(given, ClusterCenters(centers=found.centers, numbers=np.arange(count)), facts)
+
+
+def _assigned(given: PreparedFeatures, clusters: RowClusters, facts: dict[str, float]) -> _Found:
+    """Put all rows in clusters, as rows of other tables will be."""
+    parts = [clusters.labels(np.asarray(block)) for block in blocks_of(given.features)]
+    labels, strengths = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return _Found(labels=labels, strengths=strengths, clusters=clusters, facts=facts)
 
 
 def _as_mixture(given: PreparedFeatures, options: ClusterOptions) -> _Found:
     """Cluster as a mixture of normal distributions."""
     shape = "full" if given.features.shape[1] <= _MOST_FULL else "diagonal"
     found = fit_mixture(given.features, options.clusters, shape=shape, seed=options.seed)
-    parts = [found.assign(np.asarray(block, np.float64)) for block in blocks_of(given.features)]
-    labels, shares = (np.concatenate(part) for part in zip(*parts, strict=True))
     facts = {
         "mean log density": found.likelihood,
-        "BIC": found.bic(len(labels)),
+        "BIC": found.bic(len(given.features)),
         "passes": float(found.passes),
     }
-    return labels, shares.astype(np.float32), facts
+    parts = ClusterParts(mixture=found, numbers=np.arange(options.clusters))
+    return _assigned(given, parts, facts)
 
 
 def _by_density(given: PreparedFeatures, options: ClusterOptions) -> _Found:
@@ -203,7 +223,13 @@ def _by_density(given: PreparedFeatures, options: ClusterOptions) -> _Found:
         "core rows": float(found.is_core.sum()),
         "rows in no cluster": float((found.labels < 0).sum()),
     }
-    return found.labels, found.is_core.astype(np.float32), facts
+    cores, numbers = np.array(features[found.is_core]), found.labels[found.is_core]
+    return _Found(
+        labels=found.labels,
+        strengths=found.is_core.astype(np.float32),
+        clusters=ClusterCenters(centers=cores, numbers=numbers, radius=found.radius),
+        facts=facts,
+    )
 
 
 _METHODS: dict[Method, Callable[[PreparedFeatures, ClusterOptions], _Found]] = {
@@ -213,13 +239,9 @@ _METHODS: dict[Method, Callable[[PreparedFeatures, ClusterOptions], _Found]] = {
 }
 
 
-def _told(
-    given: PreparedFeatures,
-    labels: NDArray[np.int64],
-    strengths: NDArray[np.float32],
-    facts: dict[str, float],
-) -> ClusteredTable:
+def _told(given: PreparedFeatures, found: _Found) -> ClusteredTable:
     """Return clusters by their size, with the means of their columns."""
+    labels = found.labels
     count = int(labels.max(initial=-1)) + 1
     sizes = np.bincount(labels[labels >= 0], minlength=count)
     order = np.argsort(-sizes, kind="stable")
@@ -227,19 +249,25 @@ def _told(
     numbers = np.full(count + 1, -1)
     numbers[order] = np.arange(len(order))
     labels = numbers[labels]
+    # Parts of a mixture, and means, may have no row: they have no number.
+    more = np.full(int(found.clusters.numbers.max(initial=-1)) + 1, -1)
+    more[: min(count, len(more))] = numbers[: min(count, len(more))]
+    clusters = found.clusters.renumbered(more)
+    inputs = FeatureInputs(encoder=given.encoder, reducer=given.reducer)
     centers, whole = _means(given.features, labels, len(order)), given.whole
     wide = centers if whole is given.features else _means(whole, labels, len(order))
     return ClusteredTable(
         labels=labels,
-        strengths=strengths,
+        strengths=found.strengths,
         sizes=sizes[order],
         columns=given.encoder.names,
         middles=given.encoder.raw_means(wide),
         spreads=np.sqrt(given.encoder.by_column(wide**2)),
         silhouette=silhouette(given.features, labels),
         davies_bouldin=davies_bouldin(given.features, labels, centers),
-        facts=facts,
+        facts=found.facts,
         warnings=given.warnings,
+        model=ClusterModel(inputs=inputs, fitted=clusters),
     )
 
 

@@ -15,6 +15,7 @@ from steelyard.data.learning.linear import LinearConfig, LinearModel
 from steelyard.data.learning.model import TableModel
 from steelyard.data.learning.neighbours import NeighbourConfig, Neighbours
 from steelyard.data.learning.options import FitOptions
+from steelyard.data.learning.perceptron import Perceptron
 from steelyard.data.learning.ridge import RidgeConfig
 from steelyard.data.learning.scores import Scored, auc
 from steelyard.data.learning.trees import TreeLimits
@@ -49,6 +50,7 @@ __all__ = [
     "NaiveBayes",
     "NeighbourConfig",
     "Neighbours",
+    "Perceptron",
     "RidgeConfig",
     "Scored",
     "TableModel",

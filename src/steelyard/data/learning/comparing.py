@@ -1,7 +1,7 @@
 """Learners side by side under one time budget: more rows in each round, until the time is over."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -57,18 +57,32 @@ class CompareOptions:
         fit: what is learned from which rows; its learner does not matter.
         time_s: time for fits, in seconds; the passes over the table come before.
         learners: names; empty for all that can predict the target.
+        more: learners of one's own by name, beside the family, such as
+            {"neural": steelyard.train.tabular.NeuralConfig()}.
     """
 
     fit: FitOptions
     time_s: float = 60.0
     learners: Sequence[str] = ()
+    more: Mapping[str, LearnerConfig] = field(default_factory=dict)
+
+    @property
+    def family(self) -> dict[str, LearnerConfig]:
+        """Learners that may be compared, by name."""
+        return FAMILY | dict(self.more)
+
+    @property
+    def names(self) -> list[str]:
+        """Learners that are compared."""
+        return list(self.learners) or list(self.family)
 
     def __post_init__(self) -> None:
         """Refuse what is out of range."""
         if not self.time_s > 0:
             raise ConfigError(f"{self.time_s:g} s for all fits", hint="give more than 0")
-        if wrong := [name for name in self.learners if name not in FAMILY]:
-            raise ConfigError(f"no learner {wrong[0]!r}", hint=f"learners are {', '.join(FAMILY)}")
+        if wrong := [name for name in self.learners if name not in self.family]:
+            known = ", ".join(self.family)
+            raise ConfigError(f"no learner {wrong[0]!r}", hint=f"learners are {known}")
 
 
 @dataclass(kw_only=True)
@@ -158,23 +172,21 @@ def compare_table(
         CapacityError: the disk is full.
     """
     check_options(table, replace(options.fit, reduce="", learner=None))
-    names = list(options.learners) or list(FAMILY)
+    family = options.family
     with work_folder(folder):
         prepared: dict[str, PreparedRows] = {}
-        wanted: dict[Needs, None] = {FAMILY[name].needs: None for name in names}
-        for needs in wanted:
+        # The first learner of each kind stands for the others: rows are the same for all.
+        wanted: dict[Needs, LearnerConfig] = {}
+        for name in options.names:
+            wanted.setdefault(family[name].needs, family[name])
+        for needs, learner in wanted.items():
             own = folder / needs
             own.mkdir(exist_ok=True)
-            own_options = replace(options.fit, learner=FAMILY[_first(names, needs)])
+            own_options = replace(options.fit, learner=learner)
             prepared[needs] = prepare_rows(table, own_options, needs, own, done)
-        found = _Race(options, names, prepared, done).run()
+        found = _Race(options, prepared, done).run()
         del prepared
     return found
-
-
-def _first(names: list[str], needs: Needs) -> str:
-    """Return the first learner with such needs."""
-    return next(name for name in names if FAMILY[name].needs == needs)
 
 
 class _Race:
@@ -183,11 +195,11 @@ class _Race:
     def __init__(
         self,
         options: CompareOptions,
-        names: list[str],
         prepared: dict[str, PreparedRows],
         done: Callable[[str, float], None],
     ) -> None:
         self.options, self.prepared, self.done = options, prepared, done
+        self.family, names = options.family, options.names
         some = next(iter(prepared.values()))
         self.target = some.target
         self.parts = RowParts(np.asarray(some.store.is_held), options.fit.seed)
@@ -235,9 +247,9 @@ class _Race:
     def _warm_up(self, name: str) -> None:
         """Fit a learner once: kernels are compiled before time is taken."""
         self.done(f"{name}: kernels", 0.0)
-        rows = sampled(self.prepared[FAMILY[name].needs], self.parts, _FIRST_ROWS)
+        rows = sampled(self.prepared[self.family[name].needs], self.parts, _FIRST_ROWS)
         with suppress(DataError):
-            FAMILY[name].fit(rows.job(self.options.fit)).scores(part_of(rows.store, _TWO))
+            self.family[name].fit(rows.job(self.options.fit)).scores(part_of(rows.store, _TWO))
 
     def _fits(self, name: str, count: int, begun_s: float) -> bool:
         """Fit a learner to a sample if the time allows it."""
@@ -251,11 +263,11 @@ class _Race:
                 return False
         elif now_s > self.options.time_s and self.found:
             return False
-        rows = sampled(self.prepared[FAMILY[name].needs], self.parts, count)
+        rows = sampled(self.prepared[self.family[name].needs], self.parts, count)
         self.done(f"{name} of {count:,} rows", min(now_s / self.options.time_s, 1.0))
         fit_s = time.perf_counter()
         try:
-            learner = FAMILY[name].fit(rows.job(self.options.fit))
+            learner = self.family[name].fit(rows.job(self.options.fit))
         except DataError as error:
             # A small sample may lack a class; the next one is larger.
             self.left_out[name] = str(error)
@@ -263,7 +275,7 @@ class _Race:
         took_s = time.perf_counter() - fit_s
         self.left_out.pop(name, None)
         model = TableModel(inputs=rows.inputs, target=self.target, learner=learner)
-        store = self.prepared[FAMILY[name].needs].store
+        store = self.prepared[self.family[name].needs].store
         losses, scores = [], np.empty((1, 0), np.float32)
         for places in (self.parts.choose, self.parts.measure):
             scores = learner.scores(part_of(store, places))

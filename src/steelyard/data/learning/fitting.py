@@ -9,9 +9,9 @@ from steelyard.data.features.preparing import work_folder
 from steelyard.data.features.reducing import parse_reduction
 from steelyard.data.learning.learners import FittedLearner
 from steelyard.data.learning.measuring import column_warnings, measured
-from steelyard.data.learning.model import TableModel
+from steelyard.data.learning.model import FITTED, TableModel
 from steelyard.data.learning.options import FitOptions
-from steelyard.data.learning.preparing import PreparedRows, prepare_rows
+from steelyard.data.learning.preparing import WORK, PreparedRows, prepare_rows
 from steelyard.data.learning.scores import Scored
 from steelyard.errors import ConfigError
 
@@ -104,13 +104,16 @@ def _learned(
 
     def keep(learner: FittedLearner | None, share: float) -> None:
         done("trees", share)
-        if learner is not None and share - kept[0] >= _SAVE_EVERY and share < 1:
+        is_due = share - kept[0] >= _SAVE_EVERY and share < 1
+        # What the file would hold of others, a later call could not read.
+        if learner is not None and learner.kind in FITTED and is_due:
             kept[0] = share
             TableModel(inputs=rows.inputs, target=rows.target, learner=learner).save(partly)
 
     begun = TableModel.open(partly).learner if partly.exists() else None
     mapped = folder if options.memory else None
-    return options.config.fit(rows.job(options, mapped, begun=begun, done=keep))
+    given = {"begun": begun, "done": keep, "work": folder / WORK}
+    return options.config.fit(rows.job(options, mapped, **given))
 
 
 def check_options(table: "DataTable", options: FitOptions) -> None:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.data.features.encoder import FeatureEncoder
-from steelyard.data.features.reducing import REDUCTIONS, FeatureReducer, directions_of
+from steelyard.data.features.inputs import FeatureInputs
 from steelyard.data.learning.bins import FeatureBins
 from steelyard.data.learning.learners import Needs
 
@@ -103,68 +102,6 @@ class CodeInputs:
             arrays = {name.removeprefix(begins): sections[name] for name in own}
             bins.append(FeatureBins.restored(item["name"], arrays, text=item["is_text"]))
         return cls(bins=bins)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FeatureInputs:
-    """Features of columns.
-
-    Attributes:
-        encoder: how columns become features.
-        reducer: what makes them narrower; None for nothing.
-    """
-
-    needs: ClassVar[Needs] = "features"
-    encoder: FeatureEncoder
-    reducer: FeatureReducer | None = None
-
-    @property
-    def names(self) -> list[str]:
-        """Columns that are used."""
-        return self.encoder.names
-
-    @property
-    def count(self) -> int:
-        """Features of a row, as learners see them."""
-        return self.encoder.width if self.reducer is None else len(directions_of(self.reducer))
-
-    def encode(self, batch: "pa.RecordBatch") -> NDArray[Any]:
-        """Return features float32 [N, K]."""
-        found = self.encoder.encode(batch)
-        return found if self.reducer is None else self.reducer.apply(found).astype(np.float32)
-
-    def shares(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return what features count, by column."""
-        own = weights if self.reducer is None else np.abs(directions_of(self.reducer)).T @ weights
-        found = self.encoder.by_column(own)
-        return found / max(float(found.sum()), 1e-300)
-
-    def about(self) -> dict[str, Any]:
-        """Return the plain values."""
-        kind = next((k for k, one in REDUCTIONS.items() if isinstance(self.reducer, one)), "")
-        return {"columns": self.encoder.about(), "reduce": kind}
-
-    def sections(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays by name."""
-        found = self.encoder.sections()
-        if self.reducer is not None:
-            found |= {f"reduce/{name}": part for name, part in self.reducer.sections().items()}
-        return found
-
-    @classmethod
-    def restored(
-        cls, about: Mapping[str, Any], sections: dict[str, NDArray[Any]]
-    ) -> "FeatureInputs":
-        """Return the inputs of values and arrays."""
-        encoder, reducer = FeatureEncoder.restored(about["columns"], sections), None
-        if about["reduce"]:
-            own = {
-                name.removeprefix("reduce/"): part
-                for name, part in sections.items()
-                if name.startswith("reduce/")
-            }
-            reducer = REDUCTIONS[about["reduce"]].restored(own)
-        return cls(encoder=encoder, reducer=reducer)
 
 
 INPUTS: dict[str, Any] = {"codes": CodeInputs, "features": FeatureInputs}

@@ -65,6 +65,8 @@ class FitJob:
         seed: seed of all that is drawn.
         folder: where what is kept for each row lies in mapped files; in memory when None.
         begun: what an earlier call had when it ended.
+        work: where a learner may keep what it goes on with after a kill, itself; None where nobody
+            goes on.
         done: is told what is fitted so far, where that can be begun with, and the share of the
             work that is done.
     """
@@ -76,6 +78,7 @@ class FitJob:
     seed: int = 0
     folder: Path | None = None
     begun: FittedLearner | None = None
+    work: Path | None = None
     done: Callable[[FittedLearner | None, float], None] = lambda _fitted, _share: None
 
     @property
@@ -102,7 +105,11 @@ class FitJob:
 
 
 class LearnerConfig(Protocol):
-    """Settings of a learner, which fit it."""
+    """Settings of a learner, which fit it: ours, or an object of one's own that is handed in.
+
+    Settings are fields of a dataclass, or attributes of plain values: a call that goes on after a
+    kill knows by them that they are the same.
+    """
 
     needs: ClassVar[Needs]
     """What it learns from."""

@@ -1,7 +1,7 @@
 """A fitted learner with the columns that it wants, in a file, and its predictions."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from steelyard.data.learning.inputs import INPUTS, TableInputs
 from steelyard.data.learning.learners import FittedLearner
 from steelyard.data.learning.linear import LinearModel
 from steelyard.data.learning.neighbours import Neighbours
+from steelyard.data.learning.perceptron import Perceptron
 from steelyard.data.learning.targets import TargetColumn
 from steelyard.data.pack import Pack, write_pack
 from steelyard.errors import DataError
@@ -25,13 +26,14 @@ if TYPE_CHECKING:
 
     from steelyard.data.table import DataTable
 
-__all__ = ["TableModel"]
+__all__ = ["FITTED", "TableModel"]
 
 _VERSION = 2
 _LEARNER = "learner/"
-_FITTED: dict[str, type[FittedLearner]] = {
-    item.kind: item for item in (Boosted, Forest, LinearModel, NaiveBayes, Neighbours)
+FITTED: dict[str, type[FittedLearner]] = {
+    item.kind: item for item in (Boosted, Forest, LinearModel, NaiveBayes, Neighbours, Perceptron)
 }
+"""What models hold, by what users call it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,11 +124,12 @@ class TableModel:
         write_pack(path, told | own | self.inputs.sections())
 
     @classmethod
-    def open(cls, path: Path) -> "TableModel":
+    def open(cls, path: Path, learners: Sequence[type[FittedLearner]] = ()) -> "TableModel":
         """Read a model.
 
         Args:
             path: file of `save`.
+            learners: classes of fitted learners of one's own that it may hold.
 
         Returns:
             The model.
@@ -149,14 +152,15 @@ class TableModel:
             own = {short: sections[name] for short, name in parts if short != name}
         else:
             raise DataError(f"{path} is of version {about['version']}, this reads 1 to {_VERSION}")
-        if about["learner"] not in _FITTED or about["needs"] not in INPUTS:
+        known = FITTED | {item.kind: item for item in learners}
+        if about["learner"] not in known or about["needs"] not in INPUTS:
             raise DataError(
                 f"{path} holds the learner {about['learner']!r} on {about['needs']!r}",
-                hint=f"this reads {', '.join(_FITTED)}",
+                hint=f"this reads {', '.join(known)}; hand others in: open(path, learners=[...])",
             )
         return cls(
             inputs=INPUTS[about["needs"]].restored(about, sections),
             target=TargetColumn.of(about["target"]),
-            learner=_FITTED[about["learner"]].restored(about["learned"], own),
+            learner=known[about["learner"]].restored(about["learned"], own),
             about=about["about"],
         )

@@ -1,7 +1,8 @@
 """Rows of a table as learners take them, in files: one pass to look, one to write."""
 
+import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +32,10 @@ from steelyard.files import read_json, write_json
 if TYPE_CHECKING:
     from steelyard.data.table import DataTable
 
-__all__ = ["PreparedRows", "prepare_rows"]
+__all__ = ["WORK", "PreparedRows", "prepare_rows"]
 
+WORK = "learner"
+"""Folder of what a learner keeps itself to go on with after a kill."""
 _FREQUENT, _QUANTILES = 1024, 1024
 
 
@@ -97,7 +100,7 @@ def prepare_rows(
         ConfigError: text is to be predicted as a number.
         CapacityError: the disk is full.
     """
-    settings = asdict(options) | {"leave_out": list(options.leave_out)}
+    settings = _plain(options)
     files = [[item.path, item.num_bytes] for item in table.files]
     kind = type(options.config).__name__
     key = hash_of([settings, files, str(table.schema), kind, needs])
@@ -110,7 +113,9 @@ def prepare_rows(
         given = {"total": about["total"], "warnings": about["warnings"]}
         return PreparedRows(inputs=inputs, target=target, store=store, **given)
     for path in folder.iterdir():
-        if path.name != ".lock":
+        if path.name == WORK:
+            shutil.rmtree(path)
+        elif path.name != ".lock":
             path.unlink()
     write = _write_coded if needs == "codes" else _write_featured
     found = write(table, options, folder, done)
@@ -127,6 +132,14 @@ def prepare_rows(
     # Last: what stands before it is whole.
     write_json(told, about | {"warnings": found.warnings})
     return found
+
+
+def _plain(options: FitOptions) -> dict[str, Any]:
+    """Return options as plain values: a learner of one's own need not be a dataclass."""
+    learner = options.config
+    told = asdict(learner) if is_dataclass(learner) else vars(learner)
+    own = asdict(replace(options, learner=None))
+    return own | {"leave_out": list(options.leave_out), "learner": repr(sorted(told.items()))}
 
 
 def _opened(folder: Path, inputs: TableInputs, rows: int, width: int) -> CodeStore | FeatureStore:
