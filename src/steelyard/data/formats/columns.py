@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.data.formats.bits import empty
+from steelyard.data.formats.memory import empty
 from steelyard.data.formats.buffers import EncodedColumn, join_buffers
-from steelyard.data.formats.lookup import copy_texts, gather, text_offsets
+from steelyard.data.formats.lookup import ROOM, copy_texts, gather, text_offsets
 from steelyard.data.formats.numbers import Numbers, encode_numbers
 from steelyard.data.formats.physical import (
     array_of,
@@ -335,7 +335,7 @@ class ColumnChunk:
         is_short = longest * len(codes) < 1 << 31
         offsets = empty(len(codes) + 1, np.int32 if is_short else np.int64)
         text_offsets(ends, codes, offsets)
-        found = empty(int(offsets[-1]) + 16, np.uint8)
+        found = empty(int(offsets[-1]) + ROOM, np.uint8)
         copy_texts(heap, ends, codes, offsets, found)
         return offsets, found
 
