@@ -74,7 +74,9 @@ class EncodedColumn:
         self._pack, self._number = pack, number
         # A chunk of one block is checked whole.
         self._is_checked = pack.size(number) <= BLOCK_BYTES
-        self._bytes = pack.whole(number) if self._is_checked else pack.raw(number, 0, _HEAD.size)
+        self._bytes: Any = (
+            pack.whole(number) if self._is_checked else pack.raw(number, 0, _HEAD.size)
+        )
         head = _HEAD.unpack_from(self._bytes)
         code, self.validity, self._count, self.parameter, self.rows, self.nulls = head
         if code >= len(ENCODINGS):
@@ -146,7 +148,12 @@ class EncodedColumn:
             return self._streams[index]
         place, size = self._buffer(index)
         raw = self._whole[place : place + size]
-        made = Stream(raw, lambda first, last: self._check(place + first, place + last))
+        pack, number = self._pack, self._number
+        if self._is_checked:
+            made = Stream(raw)
+        else:
+            # Were it to hold this column, neither would be let go before Python looks for circles.
+            made = Stream(raw, lambda first, last: pack.raw(number, place + first, place + last))
         self._streams[index] = made
         return made
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.data.formats.memory import empty
 from steelyard.data.formats.buffers import EncodedColumn, join_buffers
 from steelyard.data.formats.lookup import ROOM, copy_texts, gather, text_offsets
+from steelyard.data.formats.memory import empty
 from steelyard.data.formats.numbers import Numbers, encode_numbers
 from steelyard.data.formats.physical import (
     KeptType,
@@ -179,7 +179,7 @@ class ColumnChunk:
             kept: type of the column.
         """
         self._chunk, self._type, self._kind = chunk, kept.stored, kept.kind
-        self._dtype = kept.dtype
+        self._dtype: np.dtype[Any] = kept.dtype or np.dtype("i1")
         self._kept: Any = None
 
     @cached_property
@@ -279,7 +279,11 @@ class ColumnChunk:
         if self._kept is None:
             chunk = self._chunk
             own = list(_NUMBERS)[chunk.parameter & 255]
-            count = len(chunk.raw(1)) // self._dtype.itemsize if own == "plain" else chunk.stream(1).count
+            count = (
+                len(chunk.raw(1)) // self._dtype.itemsize
+                if own == "plain"
+                else chunk.stream(1).count
+            )
             self._kept = self._numbers(1).decode(0, count)
         return self._kept
 
@@ -338,11 +342,11 @@ class ColumnChunk:
     def _copied(self, codes: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
         """Return texts of a dictionary behind each other."""
         ends, heap = self._dictionary()
+        lengths = np.diff(ends).astype(np.int32)
         # Offsets of 32 bits are those of most texts; longer ones need more than two billion bytes.
-        longest = int(np.diff(ends).max(initial=0))
-        is_short = longest * len(codes) < 1 << 31
+        is_short = int(lengths.max(initial=0)) * len(codes) < 1 << 31
         offsets = empty(len(codes) + 1, np.int32 if is_short else np.int64)
-        text_offsets(ends, codes, offsets)
+        text_offsets(lengths, codes, offsets)
         found = empty(int(offsets[-1]) + ROOM, np.uint8)
         copy_texts(heap, ends, codes, offsets, found)
         return offsets, found

@@ -49,18 +49,18 @@ def repeat_runs(kept: np.ndarray, ends: np.ndarray, first: int, found: np.ndarra
 
 
 @njit()
-def text_offsets(ends: np.ndarray, codes: np.ndarray, offsets: np.ndarray) -> None:
+def text_offsets(lengths: np.ndarray, codes: np.ndarray, offsets: np.ndarray) -> None:
     """Fill in where texts of a dictionary begin when they stand behind each other.
 
     Args:
-        ends: begins of the texts and the end of the last, [texts + 1].
+        lengths: bytes of the texts, [texts].
         codes: which, [rows].
         offsets: filled from 0 on, [rows + 1].
     """
     total = np.int64(0)
     offsets[0] = 0
     for row in range(len(codes)):
-        total += np.int64(ends[codes[row] + 1]) - np.int64(ends[codes[row]])
+        total += np.int64(lengths[codes[row]])
         offsets[row + 1] = total
 
 

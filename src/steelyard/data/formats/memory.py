@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 __all__ = ["copy32", "empty", "load8", "prefetch", "store8"]
 
-_LEAST_POOLED = 1 << 16
+_LEAST_POOLED = 1 << 20
 
 
 def empty(count: int, dtype: Any) -> NDArray[Any]:

@@ -103,7 +103,7 @@ class KeptType:
         stored: the type of what is kept.
         field: a field of the given type, of any name.
         kind: what `kind_of` says of the stored type.
-        dtype: what `dtype_of` says of it, int8 for flags, None for types without one width.
+        dtype: what `dtype_of` says of it.
     """
 
     given: "pa.DataType"
@@ -116,9 +116,7 @@ class KeptType:
     def of(cls, field: "pa.Field") -> "KeptType":
         """Return how the columns of a field are kept."""
         stored = stored_type(field.type)
-        kind = kind_of(stored)
-        dtype = np.dtype("i1") if kind == "flag" else dtype_of(stored)
-        return cls(field.type, stored, field, kind, dtype)
+        return cls(field.type, stored, field, kind_of(stored), dtype_of(stored))
 
 
 @lru_cache(maxsize=128)

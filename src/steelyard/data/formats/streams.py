@@ -261,7 +261,7 @@ class Stream:
     """
 
     def __init__(
-        self, raw: NDArray[np.uint8], check: Callable[[int, int], None] = lambda first, last: None
+        self, raw: NDArray[np.uint8], check: Callable[[int, int], Any] = lambda first, last: None
     ) -> None:
         """Read the head.
 

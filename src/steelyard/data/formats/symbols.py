@@ -15,6 +15,8 @@ _MOST, _LONGEST, _ESCAPE = 255, 8, 255
 _SAMPLE_BYTES = 16_384
 _ROUNDS = 5
 _SPARE = 16
+_LOW, _HIGH = np.uint64(0x7F7F7F7F7F7F7F7F), np.uint64(0x8080808080808080)
+_ONES = np.uint64(0x0101010101010101)
 _STEP = 2048
 """Codes after which the places of texts are looked up."""
 
@@ -217,9 +219,18 @@ def _expand_neighbours(
         if to + 8 * (stop - begin) + 8 > len(found):
             return False
         while place < stop:
-            code = raw[place]
-            seen[place - begin] = to
-            if code != 255:
+            eight = load8(raw, place)
+            if place + 8 <= stop and not ((eight & _LOW) + _ONES) & eight & _HIGH:
+                # None of eight codes is the escape: seven bits and the highest are not all set.
+                for at in range(8):
+                    code = np.uint8(eight >> np.uint64(8 * at))
+                    seen[np.uint64(place - begin + at)] = to
+                    store8(found, to, words[code])
+                    to += np.int64(sizes[code])
+                place += 8
+                continue
+            code, seen[place - begin] = raw[place], to
+            if code != _ESCAPE:
                 store8(found, to, words[code])
                 to += np.int64(sizes[code])
                 place += 1

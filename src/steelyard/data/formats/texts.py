@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.data.formats.memory import empty
 from steelyard.data.formats.buffers import EncodedColumn
 from steelyard.data.formats.lookup import copy_texts
+from steelyard.data.formats.memory import empty
 from steelyard.data.formats.streams import encode_integers
 from steelyard.data.formats.symbols import (
     SymbolTable,
