@@ -1,6 +1,7 @@
 """One container for typed arrays: sections with checksums, the directory last, mapped when read."""
 
 import mmap
+import os
 import zlib
 from collections.abc import Callable
 from functools import cached_property
@@ -30,6 +31,18 @@ from steelyard.data.pack_writer import (
 from steelyard.errors import DataError
 
 __all__ = ["Pack", "PackWriter", "pack_bytes", "write_pack", "writing_pack"]
+
+
+class _OpenFile:
+    """A file that is closed with the last pack that reads it."""
+
+    def __init__(self, path: str | Path) -> None:
+        # A file object of Python would take longer to make than all else of opening a pack.
+        self.number = os.open(path, os.O_RDONLY)
+
+    def __del__(self) -> None:
+        if hasattr(self, "number"):
+            os.close(self.number)
 
 
 class Pack:
@@ -62,6 +75,7 @@ class Pack:
             DataError: it is no pack, is cut short, or its directory is damaged.
         """
         self.where, self._payload, self.fetch = where, memoryview(payload), fetch
+        self._file: _OpenFile | None = None
         self.checked_bytes = 0
         self._checked_pages: set[int] = set()
         self._checked: set[int] = set()
@@ -69,7 +83,7 @@ class Pack:
         self._read_tail()
 
     @classmethod
-    def open(cls, path: Path) -> "Pack":
+    def open(cls, path: str | Path) -> "Pack":
         """Map a file.
 
         Args:
@@ -82,20 +96,23 @@ class Pack:
             DataError: it cannot be read, or is no whole pack.
         """
         try:
-            with path.open("rb") as file:
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            file = _OpenFile(path)
+            mapped = mmap.mmap(file.number, 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             raise DataError(f"cannot read the pack {path}: {error}") from error
-        return cls(mapped, str(path))
+        pack = cls(mapped, str(path))
+        pack._file = file
+        return pack
 
     def _read_tail(self) -> None:
         """Take in where the parts of the directory are."""
         size = len(self._payload)
         self.fetch(size - TAIL.size, size)
-        if size < ALIGN + TAIL.size or bytes(self._payload[-len(MAGIC) :]) != MAGIC:
+        is_long = size >= ALIGN + TAIL.size
+        tail = TAIL.unpack_from(self._payload, size - TAIL.size) if is_long else (0,) * 8
+        self._place, self.count, sums, texts, pages, version, checksum, magic = tail
+        if magic != MAGIC:
             raise DataError(f"{self.where} is no pack, or is cut short", hint="write it again")
-        tail = TAIL.unpack(self._payload[-TAIL.size :])
-        self._place, self.count, sums, texts, pages, version, checksum, _ = tail
         if version != VERSION and bytes(self._payload[: len(MAGIC)]) == MAGIC:
             raise DataError(
                 f"{self.where} is a pack of version {version}, and {VERSION} is read",
@@ -115,19 +132,30 @@ class Pack:
 
     def _listed(self, first: int, length: int) -> memoryview:
         """Return bytes of the directory; pages that hold them are checked."""
-        for page in range(first // PAGE_BYTES, (first + length - 1) // PAGE_BYTES + 1):
-            if page in self._checked_pages:
-                continue
-            begins = self._place + page * PAGE_BYTES
-            ends = min(begins + PAGE_BYTES, self._place + self._end)
-            self.fetch(begins, ends)
-            if zlib.crc32(self._payload[begins:ends]) != int(self._page_sums[page]):
-                raise DataError(f"the directory of {self.where} is damaged", hint="write it again")
-            self._checked_pages.add(page)
+        self._check_listed(first, length)
         return self._payload[self._place + first : self._place + first + length]
 
+    def _check_listed(self, first: int, length: int) -> None:
+        """Check the pages that hold bytes of the directory."""
+        page, last = first // PAGE_BYTES, (first + length - 1) // PAGE_BYTES
+        while page <= last:
+            if page not in self._checked_pages:
+                self._check_page(page)
+            page += 1
+
+    def _check_page(self, page: int) -> None:
+        """Check a page of the directory."""
+        begins = self._place + page * PAGE_BYTES
+        ends = min(begins + PAGE_BYTES, self._place + self._end)
+        self.fetch(begins, ends)
+        if zlib.crc32(self._payload[begins:ends]) != int(self._page_sums[page]):
+            raise DataError(f"the directory of {self.where} is damaged", hint="write it again")
+        self._checked_pages.add(page)
+
     def _entry(self, number: int) -> tuple[int, ...]:
-        return ENTRY.unpack(self._listed(number * ENTRY.size, ENTRY.size))
+        first = number * ENTRY.size
+        self._check_listed(first, ENTRY.size)
+        return ENTRY.unpack_from(self._payload, self._place + first)
 
     def name(self, number: int) -> str:
         """Return the name of a section by its number, in the order they were written."""
@@ -148,7 +176,9 @@ class Pack:
         slot = hash_of_name(text) & last
         # Half of the slots are empty, but a damaged directory must not be searched for ever.
         for _ in range(last + 1):
-            (number,) = NUMBER.unpack(self._listed(self._slots + 4 * slot, 4))
+            begins = self._slots + NUMBER.size * slot
+            self._check_listed(begins, NUMBER.size)
+            (number,) = NUMBER.unpack_from(self._payload, self._place + begins)
             if not number:
                 return None
             _, _, place, _, length, _ = self._entry(number - 1)
@@ -189,6 +219,31 @@ class Pack:
         elif last > first and number not in self._checked:
             self.fetch(place, place + size)
             if zlib.crc32(self._payload[place : place + size]) != checksum:
+                raise self._damaged(number)
+            self._checked.add(number)
+            self.checked_bytes += size
+        return raw
+
+    def whole(self, number: int) -> Any:
+        """Return all bytes of a section, checked; those of one block are copied from a file.
+
+        To map a page for the first time takes longer than to copy what is on it.
+
+        Args:
+            number: number of the section.
+
+        Returns:
+            Bytes, or what shares the pack's memory.
+
+        Raises:
+            DataError: a byte is damaged.
+        """
+        place, size, _, checksum, *_ = self._entry(number)
+        if size > BLOCK_BYTES or self._file is None:
+            return self.raw(number)
+        raw = os.pread(self._file.number, size, place)
+        if number not in self._checked:
+            if len(raw) != size or zlib.crc32(raw) != checksum:
                 raise self._damaged(number)
             self._checked.add(number)
             self.checked_bytes += size

@@ -3,6 +3,7 @@
 import datetime
 import decimal
 import errno
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -187,6 +188,31 @@ def test_plain_numbers_share_the_files_memory(tmp_path):
     words = Steelpack.open(written(tmp_path, table_of_types(10).select(["word"])))
     with pytest.raises(ConfigError, match="column 'word' holds object"):
         words.torch()
+
+
+def test_large_dictionaries_are_kept_by_pieces_unless_zstd_saves_more(tmp_path):
+    words = [f"user {row * 7919 % 9973:05d} of shop {row % 31}" for row in range(6000)]
+    table = pa.table({"word": pa.array(words).take(pa.array(RNG.integers(0, 6000, 30_000)))})
+    pack = Steelpack.open(written(tmp_path, table))
+    chunk = pack._chunk(0, 0)._chunk
+    assert chunk.encoding == "dictionary" and len(chunk.raw(3)) and not len(chunk.raw(2))
+    assert_same(pack.read(), table)
+    rows = RNG.integers(0, 30_000, 100)
+    assert_same(pack.take(rows), table.take(rows))
+    same = pa.table({"word": pa.array([f"{'x' * 90}{row:05d}" for row in range(6000)] * 3)})
+    long = Steelpack.open(written(tmp_path, same))
+    assert len(long._chunk(0, 0)._chunk.raw(2))
+    assert_same(long.read(), same)
+
+
+def test_a_pack_that_is_let_go_closes_its_file(tmp_path):
+    path, folder = written(tmp_path, table_of_types(500)), Path("/proc/self/fd")
+    if not folder.is_dir():
+        pytest.skip("open files are not listed here")
+    before = len(list(folder.iterdir()))
+    for _ in range(20):
+        Steelpack.open(path).read(["id", "noise"])
+    assert len(list(folder.iterdir())) <= before + 2
 
 
 def test_any_flipped_byte_is_named_with_the_last_whole_group(tmp_path):

@@ -5,8 +5,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from steelyard.data.formats.lookup import ROOM, copy_texts, repeat_runs, text_offsets
+from steelyard.data.formats.memory import empty
 from steelyard.data.formats.streams import KINDS, Stream, _code_lengths, encode_integers
-from steelyard.data.formats.symbols import compress_texts, expand_texts, trained
+from steelyard.data.formats.symbols import (
+    compress_texts,
+    expand_neighbours,
+    expand_texts,
+    trained,
+)
 from steelyard.errors import DataError
 
 RNG = np.random.default_rng(0)
@@ -82,6 +89,61 @@ def test_texts_by_pieces_come_back_byte_for_byte(texts):
         offsets, found = expand_texts(raw, ends, rows, table)
         for place, row in enumerate(rows.tolist()):
             assert found[offsets[place] : offsets[place + 1]].tobytes() == texts[row]
+    first = len(texts) // 2
+    offsets, found = expand_neighbours(raw, ends[first:], table)
+    for place, text in enumerate(texts[first:]):
+        assert found[offsets[place] : offsets[place + 1]].tobytes() == text
+
+
+def test_neighbouring_texts_of_many_pieces_and_escapes_are_those_of_single_ones():
+    words = [bytes(RNG.integers(0, 256, 3, np.uint8)) for _ in range(400)]
+    texts = [b"".join(RNG.choice(words, RNG.integers(0, 9)).tolist()) for _ in range(5000)]
+    lengths, heap = np.array(list(map(len, texts))), np.frombuffer(b"".join(texts), np.uint8)
+    table = trained(lengths, heap)
+    codes, raw = compress_texts(lengths, heap, table)
+    ends = np.concatenate([[0], np.cumsum(codes)])
+    offsets, found = expand_neighbours(raw, ends, table)
+    np.testing.assert_array_equal(np.diff(offsets), lengths)
+    np.testing.assert_array_equal(found[: offsets[-1]], heap)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.binary(max_size=100), min_size=1, max_size=20), st.data())
+def test_texts_of_a_dictionary_are_copied_behind_each_other(texts, data):
+    codes = data.draw(st.lists(st.integers(0, len(texts) - 1), min_size=1, max_size=60))
+    lengths = np.array(list(map(len, texts)), np.int32)
+    ends = np.concatenate([[0], np.cumsum(lengths)])
+    offsets = np.empty(len(codes) + 1, np.int32)
+    codes = np.array(codes, np.int32)
+    text_offsets(lengths, codes, offsets)
+    expected = b"".join(texts[code] for code in codes)
+    for spare in (0, 7, ROOM):
+        heap = np.frombuffer(b"".join(texts) + bytes(spare), np.uint8)
+        found = np.zeros(offsets[-1] + ROOM, np.uint8)
+        copy_texts(heap, ends, codes, offsets, found)
+        assert found[: offsets[-1]].tobytes() == expected
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(-9, 9), st.integers(1, 30)), min_size=1), st.data())
+def test_runs_are_filled_as_numpy_repeats(runs, data):
+    kept, lengths = (np.array(side) for side in zip(*runs, strict=True))
+    ends, expected = np.cumsum(lengths).astype("u4"), np.repeat(kept, lengths)
+    first = data.draw(st.integers(0, int(lengths[0]) - 1))
+    last = data.draw(st.integers(first, len(expected)))
+    found = np.full(last - first, 99, np.int32)
+    repeat_runs(kept.astype("i2"), ends, first, found)
+    np.testing.assert_array_equal(found, expected[first:last])
+
+
+def test_large_arrays_are_of_arrows_pool():
+    pool = pytest.importorskip("pyarrow").default_memory_pool()
+    before = pool.bytes_allocated()
+    values = empty(1 << 18, np.float64)
+    values[:] = 1.5
+    assert pool.bytes_allocated() - before == values.nbytes and len(values) == 1 << 18
+    del values
+    assert pool.bytes_allocated() == before
 
 
 def test_texts_that_repeat_pieces_become_smaller():

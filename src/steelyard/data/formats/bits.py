@@ -3,12 +3,8 @@
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
-from numpy.typing import NDArray
 
+from steelyard.data.formats.memory import load8, store8
 from steelyard.jit import njit
 
 __all__ = [
@@ -16,11 +12,8 @@ __all__ = [
     "CODE_BLOCK",
     "add_up",
     "decode_prefix",
-    "empty",
     "encode_prefix",
-    "load8",
     "pack_blocks",
-    "store8",
     "take_prefix",
     "take_running",
     "take_widths",
@@ -34,60 +27,6 @@ CODE_BLOCK = 128
 _LOOKUP = 12
 _SPARE = 16
 """Bytes after each packed buffer, so that a load of eight bytes stays inside."""
-
-
-_LEAST_HUGE, _HUGE = 1 << 20, 4 << 20
-
-
-def empty(count: int, dtype: Any) -> NDArray[Any]:
-    """Return an array that is not filled, in few and large pages.
-
-    Args:
-        count: count of values.
-        dtype: dtype of them.
-
-    Returns:
-        The array, [count].
-    """
-    size = count * np.dtype(dtype).itemsize
-    if size < _LEAST_HUGE:
-        return np.empty(count, dtype)
-    # NumPy asks for large pages from 4 MiB on; a page fault for each 4 KiB took a fifth of a scan.
-    whole = max(size, _HUGE)
-    return np.empty(whole, np.uint8)[:size].view(dtype)
-
-
-@intrinsic
-def _load8(typingctx: Any, array: Any, place: Any) -> Any:
-    """Load eight bytes of a uint8 array from any place."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        wide = builder.bitcast(builder.gep(data, [args[1]]), ir.IntType(64).as_pointer())
-        loaded = builder.load(wide)
-        loaded.align = 1
-        return loaded
-
-    return types.uint64(array, types.int64), codegen
-
-
-@intrinsic
-def _store8(typingctx: Any, array: Any, place: Any, value: Any) -> Any:
-    """Store eight bytes to a uint8 array at any place."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        wide = builder.bitcast(builder.gep(data, [args[1]]), ir.IntType(64).as_pointer())
-        stored = builder.store(args[2], wide)
-        stored.align = 1
-        return cgutils.get_null_value(ir.IntType(64))
-
-    return types.int64(array, types.int64, types.uint64), codegen
-
-
-# A type checker takes an intrinsic for a function with one more argument.
-load8: Any = _load8
-store8: Any = _store8
 
 
 @njit()

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -71,19 +72,25 @@ class EncodedColumn:
             DataError: the head is damaged, or the encoding is unknown.
         """
         self._pack, self._number = pack, number
-        self._whole = pack.raw(number, 0, _HEAD.size)
-        head = _HEAD.unpack_from(self._whole.data)
+        # A chunk of one block is checked whole.
+        self._is_checked = pack.size(number) <= BLOCK_BYTES
+        self._bytes: Any = (
+            pack.whole(number) if self._is_checked else pack.raw(number, 0, _HEAD.size)
+        )
+        head = _HEAD.unpack_from(self._bytes)
         code, self.validity, self._count, self.parameter, self.rows, self.nulls = head
-        # A chunk of one block was checked whole just now.
-        self._is_checked = len(self._whole) <= BLOCK_BYTES
         if code >= len(ENCODINGS):
             raise DataError(
                 f"section {pack.name(number)!r} of {pack.where} has an encoding of number {code}, "
                 f"and {len(ENCODINGS)} are known",
                 hint="read it with the Steelyard that wrote it, or a later one",
             )
-        self.encoding, self.size = ENCODINGS[code], len(self._whole)
+        self.encoding, self.size = ENCODINGS[code], len(self._bytes)
         self._streams: dict[int, Stream] = {}
+
+    @cached_property
+    def _whole(self) -> NDArray[np.uint8]:
+        return np.frombuffer(self._bytes, np.uint8)
 
     def _check(self, first: int, last: int) -> None:
         if not self._is_checked:
@@ -92,7 +99,7 @@ class EncodedColumn:
     def _buffer(self, index: int) -> tuple[int, int]:
         first = _HEAD.size + _PLACE.size * (index % self._count)
         self._check(first, first + _PLACE.size)
-        return _PLACE.unpack_from(self._whole.data, first)
+        return _PLACE.unpack_from(self._bytes, first)
 
     def raw(self, index: int, first: int = 0, last: int | None = None) -> NDArray[np.uint8]:
         """Return a buffer of which a range of bytes is checked.
@@ -113,13 +120,40 @@ class EncodedColumn:
         self._check(place + first, place + last)
         return self._whole[place : place + size]
 
+    def shared(self, index: int, first: int, last: int) -> "pa.Buffer":
+        """Return a range of bytes of a buffer, as `raw` checks it, that shares its memory.
+
+        Args:
+            index: number of the buffer.
+            first: first byte.
+            last: one past the last.
+
+        Returns:
+            The bytes, [last - first].
+
+        Raises:
+            DataError: the range is damaged, or the buffer ends before it.
+        """
+        import pyarrow as pa
+
+        place, size = self._buffer(index)
+        if last > size:
+            raise DataError(f"a chunk of {self._pack.where} is damaged: a buffer ends too early")
+        self._check(place + first, place + last)
+        return pa.py_buffer(self._bytes).slice(place + first, last - first)
+
     def stream(self, index: int) -> Stream:
         """Return the integers of a buffer, of which the head is read once."""
         if index in self._streams:
             return self._streams[index]
         place, size = self._buffer(index)
         raw = self._whole[place : place + size]
-        made = Stream(raw, lambda first, last: self._check(place + first, place + last))
+        pack, number = self._pack, self._number
+        if self._is_checked:
+            made = Stream(raw)
+        else:
+            # Were it to hold this column, neither would be let go before Python looks for circles.
+            made = Stream(raw, lambda first, last: pack.raw(number, place + first, place + last))
         self._streams[index] = made
         return made
 

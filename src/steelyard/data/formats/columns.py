@@ -1,18 +1,19 @@
 """One column of one row group: which encoding is smallest, and how it is read again."""
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.data.formats.bits import empty
 from steelyard.data.formats.buffers import EncodedColumn, join_buffers
-from steelyard.data.formats.lookup import copy_texts, gather, text_offsets
+from steelyard.data.formats.lookup import ROOM, copy_texts, gather, text_offsets
+from steelyard.data.formats.memory import empty
 from steelyard.data.formats.numbers import Numbers, encode_numbers
 from steelyard.data.formats.physical import (
+    KeptType,
     array_of,
-    dtype_of,
     filled_forward,
     kind_of,
     numbers_of,
@@ -170,16 +171,20 @@ def _texts(array: "pa.Array", compress: str) -> tuple[str, int, list[Any]]:
 class ColumnChunk:
     """A column of a row group, read as Arrow."""
 
-    def __init__(self, chunk: EncodedColumn, type: "pa.DataType") -> None:
+    def __init__(self, chunk: EncodedColumn, kept: KeptType) -> None:
         """Point to a chunk.
 
         Args:
             chunk: its bytes.
-            type: type of the column.
+            kept: type of the column.
         """
-        self._chunk, self._type, self._kind = chunk, type, kind_of(type)
+        self._chunk, self._type, self._kind = chunk, kept.stored, kept.kind
+        self._dtype: np.dtype[Any] = kept.dtype or np.dtype("i1")
         self._kept: Any = None
-        self._own_texts = Texts(chunk, 0)
+
+    @cached_property
+    def _own_texts(self) -> Texts:
+        return Texts(self._chunk, 0)
 
     def decode(self, first: int, last: int) -> "pa.Array":
         """Return neighbouring rows.
@@ -202,6 +207,10 @@ class ColumnChunk:
         if chunk.encoding == "arrow":
             return self._arrow().slice(first, last - first)
         bitmap = chunk.bitmap(first, last)
+        if self._kind == "number" and chunk.encoding == "plain":
+            size = self._dtype.itemsize
+            values = chunk.shared(0, first * size, last * size)
+            return pa.Array.from_buffers(self._type, last - first, [bitmap, values])
         if self._kind == "text":
             return self._text(bitmap, *self._decoded_texts(first, last))
         if self._kind == "vector":
@@ -259,7 +268,7 @@ class ColumnChunk:
 
     def _numbers(self, first: int) -> Numbers:
         """Return the numbers of buffers from one on: a dictionary, or all."""
-        dtype, chunk = dtype_of(self._type) or np.dtype("i1"), self._chunk
+        dtype, chunk = self._dtype, self._chunk
         if chunk.encoding in ("constant", "dictionary"):
             own = list(_NUMBERS)[chunk.parameter & 255]
             return Numbers(chunk, own, chunk.parameter >> 8, first, dtype)
@@ -270,8 +279,11 @@ class ColumnChunk:
         if self._kept is None:
             chunk = self._chunk
             own = list(_NUMBERS)[chunk.parameter & 255]
-            dtype = dtype_of(self._type) or np.dtype("i1")
-            count = len(chunk.raw(1)) // dtype.itemsize if own == "plain" else chunk.stream(1).count
+            count = (
+                len(chunk.raw(1)) // self._dtype.itemsize
+                if own == "plain"
+                else chunk.stream(1).count
+            )
             self._kept = self._numbers(1).decode(0, count)
         return self._kept
 
@@ -330,12 +342,12 @@ class ColumnChunk:
     def _copied(self, codes: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
         """Return texts of a dictionary behind each other."""
         ends, heap = self._dictionary()
+        lengths = np.diff(ends).astype(np.int32)
         # Offsets of 32 bits are those of most texts; longer ones need more than two billion bytes.
-        longest = int(np.diff(ends).max(initial=0))
-        is_short = longest * len(codes) < 1 << 31
+        is_short = int(lengths.max(initial=0)) * len(codes) < 1 << 31
         offsets = empty(len(codes) + 1, np.int32 if is_short else np.int64)
-        text_offsets(ends, codes, offsets)
-        found = empty(int(offsets[-1]) + 16, np.uint8)
+        text_offsets(lengths, codes, offsets)
+        found = empty(int(offsets[-1]) + ROOM, np.uint8)
         copy_texts(heap, ends, codes, offsets, found)
         return offsets, found
 

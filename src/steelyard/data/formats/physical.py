@@ -1,6 +1,7 @@
 """How Arrow's types are kept: as numbers of one width, as texts, as vectors, or as Arrow wrote."""
 
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,9 +13,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
+    "KeptType",
     "array_of",
     "dtype_of",
     "filled_forward",
+    "kept_types",
     "kind_of",
     "numbers_of",
     "stored_type",
@@ -89,6 +92,47 @@ def dtype_of(type: "pa.DataType") -> "np.dtype[Any] | None":
             return None
         return np.dtype(f"{'u' if is_.is_unsigned_integer(type) else 'i'}{type.bit_width // 8}")
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class KeptType:
+    """A type of columns and how it is kept.
+
+    Attributes:
+        given: the type as it was given.
+        stored: the type of what is kept.
+        field: a field of the given type, of any name.
+        kind: what `kind_of` says of the stored type.
+        dtype: what `dtype_of` says of it.
+    """
+
+    given: "pa.DataType"
+    stored: "pa.DataType"
+    field: "pa.Field"
+    kind: str
+    dtype: "np.dtype[Any] | None"
+
+    @classmethod
+    def of(cls, field: "pa.Field") -> "KeptType":
+        """Return how the columns of a field are kept."""
+        stored = stored_type(field.type)
+        return cls(field.type, stored, field, kind_of(stored), dtype_of(stored))
+
+
+@lru_cache(maxsize=128)
+def kept_types(schema: bytes) -> "tuple[tuple[KeptType, ...], Any]":
+    """Return how the columns of a schema are kept; files of one table share what was parsed.
+
+    Args:
+        schema: as Arrow writes it.
+
+    Returns:
+        A type for each field, and the schema's metadata.
+    """
+    import pyarrow as pa
+
+    parsed = pa.ipc.read_schema(pa.py_buffer(schema))
+    return tuple(KeptType.of(field) for field in parsed), parsed.metadata
 
 
 def filled_forward(values: NDArray[Any], valid: NDArray[np.bool_]) -> NDArray[Any]:

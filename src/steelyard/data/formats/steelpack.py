@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from steelyard.data.formats.buffers import EncodedColumn
 from steelyard.data.formats.columns import ColumnChunk
 from steelyard.data.formats.marks import whole_groups
-from steelyard.data.formats.physical import stored_type
+from steelyard.data.formats.physical import KeptType, kept_types
 from steelyard.data.formats.selection import Condition, rows_within
 from steelyard.data.formats.writer import FACTS, VERSION
 from steelyard.data.formats.zones import ZONE_ROWS
@@ -50,7 +50,7 @@ class Steelpack:
         self.pack = pack
         if not pack.count or pack.name(pack.count - 1) != "steelpack":
             raise DataError(f"{pack.where} is a pack, but holds no table")
-        listed = pack.at(pack.count - 1).tolist()
+        listed = np.frombuffer(pack.whole(pack.count - 1), "<i8").tolist()
         facts = dict(zip(FACTS, listed, strict=False))
         if facts["version"] != VERSION or facts["zone rows"] != ZONE_ROWS:
             raise DataError(
@@ -77,23 +77,21 @@ class Steelpack:
                 short the last whole row group is named.
         """
         try:
-            pack = Pack.open(Path(path))
+            pack = Pack.open(path)
         except DataError as error:
             told = whole_groups(Path(path))
             raise DataError(f"{error.args[0]}{told}", hint="write it again") from error
         return cls(pack)
 
     @cached_property
-    def _types(self) -> "pa.Schema":
-        import pyarrow as pa
-
-        return pa.ipc.read_schema(pa.py_buffer(self.pack.at(self.pack.count - 3)))
+    def _types(self) -> "tuple[tuple[KeptType, ...], Any]":
+        return kept_types(bytes(self.pack.whole(self.pack.count - 3)))
 
     @cached_property
     def _fields(self) -> NDArray[np.uint32] | None:
         """Number of the type of each column, None where all have the same."""
-        found = self.pack.at(self.pack.count - 2)
-        return found if len(found) else None
+        number = self.pack.count - 2
+        return self.pack.raw(number).view("<u4") if self.pack.size(number) else None
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -106,18 +104,13 @@ class Steelpack:
         import pyarrow as pa
 
         fields = [self._field(place, name) for place, name in enumerate(self.names)]
-        return pa.schema(fields, self._types.metadata)
+        return pa.schema(fields, self._types[1])
 
-    @cached_property
-    def _kinds(self) -> "list[tuple[pa.DataType, pa.DataType, pa.Field]]":
-        """Types of columns as given and as kept, and fields that lack a name."""
-        return [(item.type, stored_type(item.type), item) for item in self._types]
-
-    def _kind(self, place: int) -> "tuple[pa.DataType, pa.DataType, pa.Field]":
-        return self._kinds[0 if self._fields is None else self._fields[place]]
+    def _kind(self, place: int) -> KeptType:
+        return self._types[0][0 if self._fields is None else self._fields[place]]
 
     def _field(self, place: int, name: str) -> "pa.Field":
-        return self._kind(place)[2].with_name(name)
+        return self._kind(place).field.with_name(name)
 
     def _places(self, columns: Sequence[str] | None) -> list[tuple[int, str]]:
         """Return places and names of columns, all when there are none."""
@@ -138,9 +131,8 @@ class Steelpack:
         """Return a column of a row group; its sections stand in the order of the columns."""
         if (group, place) not in self._chunks:
             number = group * (self.width + 1) + place
-            self._chunks[group, place] = ColumnChunk(
-                self._located(group, number), self._kind(place)[1]
-            )
+            located = self._located(group, number)
+            self._chunks[group, place] = ColumnChunk(located, self._kind(place))
         return self._chunks[group, place]
 
     def _located(self, group: int, number: int) -> EncodedColumn:
@@ -199,7 +191,7 @@ class Steelpack:
         import pyarrow as pa
 
         places = self._places(columns)
-        schema = pa.schema([self._field(*place) for place in places], self._types.metadata)
+        schema = pa.schema([self._field(*place) for place in places], self._types[1])
         for group in range(self.groups) if groups is None else groups:
             rows = self.group_rows[group]
             step = batch_rows or max(rows, 1)
@@ -218,8 +210,9 @@ class Steelpack:
         """Return a column in the type in which it was written."""
         import pyarrow as pa
 
-        wanted = self._kind(place)[0]
-        if array.type == wanted:
+        kept = self._kind(place)
+        wanted = kept.given
+        if kept.stored == wanted:
             return array
         return (array.dictionary_encode() if pa.types.is_dictionary(wanted) else array).cast(wanted)
 
@@ -319,7 +312,7 @@ class Steelpack:
             bad = wanted[(wanted < 0) | (wanted >= self.rows)][0]
             raise ConfigError(f"no row {bad} in {self.pack.where}", hint=f"it has {self.rows} rows")
         places = self._places(columns)
-        schema = pa.schema([self._field(*place) for place in places], self._types.metadata)
+        schema = pa.schema([self._field(*place) for place in places], self._types[1])
         order = np.argsort(wanted, kind="stable")
         sorted_rows = wanted[order]
         ends = np.cumsum(self.group_rows)
@@ -363,7 +356,7 @@ class Steelpack:
             DataError: a byte is damaged.
         """
         conditions = [
-            Condition(place, self._kind(place)[1], *between[name], self._zones(place))
+            Condition(place, self._kind(place).stored, *between[name], self._zones(place))
             for place, name in self._places(list(between))
         ]
         found = rows_within(conditions, self.group_rows, self._kept)

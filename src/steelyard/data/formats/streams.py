@@ -13,7 +13,6 @@ from steelyard.data.formats.bits import (
     CODE_BLOCK,
     add_up,
     decode_prefix,
-    empty,
     encode_prefix,
     pack_blocks,
     take_prefix,
@@ -21,6 +20,8 @@ from steelyard.data.formats.bits import (
     take_widths,
     unpack_blocks,
 )
+from steelyard.data.formats.lookup import repeat_runs
+from steelyard.data.formats.memory import empty
 from steelyard.errors import DataError
 
 __all__ = ["KINDS", "Stream", "encode_integers"]
@@ -260,7 +261,7 @@ class Stream:
     """
 
     def __init__(
-        self, raw: NDArray[np.uint8], check: Callable[[int, int], None] = lambda first, last: None
+        self, raw: NDArray[np.uint8], check: Callable[[int, int], Any] = lambda first, last: None
     ) -> None:
         """Read the head.
 
@@ -344,9 +345,8 @@ class Stream:
             decode_prefix(self._raw, self._places, self._table, first // CODE_BLOCK, found)
         elif self.kind == "runs":
             begin, end = np.searchsorted(self._ends, [first, last - 1], side="right")
-            ends = np.minimum(self._ends[begin : end + 1], last).astype(np.int64)
-            lengths = np.diff(ends, prepend=first)
-            found[:] = np.repeat(self._kept[begin : end + 1], lengths)
+            runs = slice(begin, end + 1)
+            repeat_runs(self._kept[runs], self._ends[runs], first, found)
         else:
             block = first // BLOCK
             unpack_blocks(self._raw, self._least, self._widths, self._starts, block, found)

@@ -6,15 +6,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.data.formats.bits import empty, load8, store8
+from steelyard.data.formats.memory import empty, load8, store8
 from steelyard.jit import njit
 
-__all__ = ["SymbolTable", "compress_texts", "expand_texts", "trained"]
+__all__ = ["SymbolTable", "compress_texts", "expand_neighbours", "expand_texts", "trained"]
 
 _MOST, _LONGEST, _ESCAPE = 255, 8, 255
 _SAMPLE_BYTES = 16_384
 _ROUNDS = 5
 _SPARE = 16
+_LOW, _HIGH = np.uint64(0x7F7F7F7F7F7F7F7F), np.uint64(0x8080808080808080)
+_ONES = np.uint64(0x0101010101010101)
+_STEP = 2048
+"""Codes after which the places of texts are looked up."""
 
 SymbolTable = tuple[NDArray[np.uint64], NDArray[np.uint8]]
 """Pieces, the first byte lowest, [pieces], and their bytes, [pieces]; codes follow their order."""
@@ -169,9 +173,7 @@ def expand_texts(
     Returns:
         Where each text begins and the end of the last, [rows + 1]; their bytes with some behind.
     """
-    words = np.zeros(256, np.uint64)
-    sizes = np.zeros(256, np.uint8)
-    words[: len(table[0])], sizes[: len(table[1])] = table
+    words, sizes = _padded(table)
     first, last = (rows[0], rows[-1]) if len(rows) else (0, -1)
     lengths = ends[first + 1 : last + 2] - ends[first : last + 1]
     if last - first + 1 != len(rows):
@@ -186,3 +188,84 @@ def expand_texts(
             return offsets, found
         room *= 2
         offsets = empty(len(rows) + 1, np.int32 if room < 1 << 31 else np.int64)
+
+
+def _padded(table: SymbolTable) -> SymbolTable:
+    """Return pieces for each of 256 codes; those that are not used are empty."""
+    words, sizes = np.zeros(256, np.uint64), np.zeros(256, np.uint8)
+    words[: len(table[0])], sizes[: len(table[1])] = table
+    return words, sizes
+
+
+@njit()
+def _expand_neighbours(
+    raw: np.ndarray,
+    ends: np.ndarray,
+    words: np.ndarray,
+    sizes: np.ndarray,
+    seen: np.ndarray,
+    offsets: np.ndarray,
+    found: np.ndarray,
+) -> bool:
+    """Write neighbouring texts; return whether they fit.
+
+    Codes are expanded without regard to where a text ends, which no processor can guess; then it
+    is looked up where the first code of each text went.
+    """
+    place, end = np.int64(ends[0]), np.int64(ends[-1])
+    to, row, rows = np.int64(0), 0, len(offsets) - 1
+    while place < end:
+        begin, stop = place, min(place + _STEP, end)
+        if to + 8 * (stop - begin) + 8 > len(found):
+            return False
+        while place < stop:
+            eight = load8(raw, place)
+            if place + 8 <= stop and not ((eight & _LOW) + _ONES) & eight & _HIGH:
+                # None of eight codes is the escape: seven bits and the highest are not all set.
+                for at in range(8):
+                    code = np.uint8(eight >> np.uint64(8 * at))
+                    seen[np.uint64(place - begin + at)] = to
+                    store8(found, to, words[code])
+                    to += np.int64(sizes[code])
+                place += 8
+                continue
+            code, seen[place - begin] = raw[place], to
+            if code != _ESCAPE:
+                store8(found, to, words[code])
+                to += np.int64(sizes[code])
+                place += 1
+            else:
+                found[to] = raw[place + 1]
+                to += 1
+                place += 2
+        while row < rows and ends[row] < place:
+            offsets[row] = seen[np.int64(ends[row]) - begin]
+            row += 1
+    # The end of the last text, and empty texts before it.
+    offsets[row:] = to
+    return True
+
+
+def expand_neighbours(
+    raw: NDArray[np.uint8], ends: NDArray[np.int64], table: SymbolTable
+) -> tuple[NDArray[Any], NDArray[np.uint8]]:
+    """Return texts that follow each other, as `expand_texts` does, in less time.
+
+    Args:
+        raw: codes, [bytes].
+        ends: where each text's codes begin, and the end of the last, [texts + 1].
+        table: pieces.
+
+    Returns:
+        Where each text begins and the end of the last, [texts + 1]; their bytes with some behind.
+    """
+    words, sizes = _padded(table)
+    seen = np.empty(_STEP + 1, np.int64)
+    # Most texts grow two or three times; one that grows more makes the room grow.
+    room = 3 * int(ends[-1] - ends[0]) + 8 * _STEP + 2 * _SPARE
+    while True:
+        found = empty(room, np.uint8)
+        offsets = empty(len(ends), np.int32 if room < 1 << 31 else np.int64)
+        if _expand_neighbours(raw, ends, words, sizes, seen, offsets, found):
+            return offsets, found
+        room *= 2

@@ -7,22 +7,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.data.formats.bits import empty
 from steelyard.data.formats.buffers import EncodedColumn
 from steelyard.data.formats.lookup import copy_texts
+from steelyard.data.formats.memory import empty
 from steelyard.data.formats.streams import encode_integers
-from steelyard.data.formats.symbols import SymbolTable, compress_texts, expand_texts, trained
+from steelyard.data.formats.symbols import (
+    SymbolTable,
+    compress_texts,
+    expand_neighbours,
+    expand_texts,
+    trained,
+)
 from steelyard.errors import BackendError
 
 __all__ = ["FRAME_ROWS", "Texts", "encode_texts"]
 
 FRAME_ROWS = 1024
 """Texts in one compressed frame."""
-_SPARE = 16
+_SPARE = 32
+"""Bytes behind texts, so that many can be loaded at once at any place."""
 _SAVES = 0.8
 """Share of the bytes from which compressing them is worth the time."""
 _LEVEL = 3
 _LEAST_BYTES = 512
+_LARGE_BYTES, _SLOWER_SAVES = 1 << 16, 1.1
+"""Large dictionaries are kept by pieces, read four times as fast, unless zstd saves so much."""
 
 
 def _codec() -> Any:
@@ -44,8 +53,8 @@ def encode_texts(
     Args:
         lengths: bytes of each, [texts].
         heap: their bytes, [bytes].
-        compress: "auto" by frequent pieces, and a dictionary by zstd, where that saves a fifth;
-            "always" by zstd, or "never".
+        compress: "auto" by frequent pieces, and a dictionary by zstd where that is much smaller,
+            where that saves a fifth; "always" by zstd, or "never".
         whole: they are a dictionary, which is read at once.
 
     Returns:
@@ -62,7 +71,12 @@ def encode_texts(
     frames = [
         codec.compress(heap[first:last], asbytes=True) for first, last in itertools.pairwise(cuts)
     ]
-    if compress == "auto" and sum(map(len, frames)) > _SAVES * len(heap):
+    size = sum(map(len, frames))
+    if compress == "auto" and len(heap) > _LARGE_BYTES:
+        pieces = _by_pieces(lengths, heap)
+        if sum(map(len, pieces[1:])) < _SLOWER_SAVES * size:
+            return pieces
+    if compress == "auto" and size > _SAVES * len(heap):
         return [encode_integers(lengths), b"", b"", _spared(heap)]
     sizes = np.array([len(frame) for frame in frames], "<u4")
     return [encode_integers(lengths), sizes, b"", b"".join(frames)]
@@ -78,7 +92,7 @@ def _by_pieces(lengths: NDArray[np.int64], heap: NDArray[np.uint8]) -> list[Any]
 
 
 def _spared(heap: NDArray[np.uint8]) -> bytes:
-    """Return bytes with some behind, so that eight can be loaded at any place."""
+    """Return bytes with some behind."""
     return heap.tobytes() + bytes(_SPARE)
 
 
@@ -127,7 +141,7 @@ class Texts:
         pieces = self._pieces()
         if pieces is not None:
             raw = self._chunk.raw(self._first + 3, begin, end)
-            return expand_texts(raw, ends, np.arange(first, last, dtype=np.int32), pieces)
+            return expand_neighbours(raw, ends[first : last + 1], pieces)
         if not len(sizes):
             heap = self._chunk.raw(self._first + 3, begin, end + _SPARE)
             return ends[first : last + 1] - begin, heap[begin : end + _SPARE]
