@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from steelyard.catalog.storage import StorageTier
 from steelyard.errors import ConfigError
 
-__all__ = ["Prefetched", "PrefetchedTime", "hidden_items", "read_ready_s"]
+__all__ = ["Prefetched", "PrefetchedTime", "hidden_items", "read_busy_s", "read_ready_s"]
 
 Floats = NDArray[np.float64]
 
@@ -87,6 +87,21 @@ def hidden_items(
     return int(max(beside_s - first_s, 0.0) * bytes_per_s / item_bytes)
 
 
+def read_busy_s(sizes: NDArray[np.int64], drive: StorageTier) -> Floats:
+    """Return how long a drive is busy with each random read, latency apart.
+
+    Args:
+        sizes: bytes of each read [N].
+        drive: its rate of bytes and of random reads; a rate of 0 does not limit.
+
+    Returns:
+        Seconds [N].
+    """
+    per_read_s = 1 / drive.reads_per_s if drive.reads_per_s else 0.0
+    per_byte_s = 1 / drive.bytes_per_s if drive.bytes_per_s else 0.0
+    return np.maximum(per_read_s, np.asarray(sizes, np.float64) * per_byte_s)
+
+
 def read_ready_s(sizes: NDArray[np.int64], drive: StorageTier, depth: int) -> Floats:
     """Return when each of some random reads is done, from the moment the first is asked for.
 
@@ -106,9 +121,7 @@ def read_ready_s(sizes: NDArray[np.int64], drive: StorageTier, depth: int) -> Fl
     """
     if depth < 1:
         raise ConfigError(f"a queue of {depth} reads", hint="give a depth of 1 or more")
-    per_read_s = 1 / drive.reads_per_s if drive.reads_per_s else 0.0
-    per_byte_s = 1 / drive.bytes_per_s if drive.bytes_per_s else 0.0
-    busy_s = np.maximum(per_read_s, np.asarray(sizes, np.float64) * per_byte_s)
+    busy_s = read_busy_s(sizes, drive)
     if len(busy_s) <= depth:
         # Nothing waits for its turn: the drive's latency once, then one read after the other.
         return drive.first_byte_s + np.cumsum(busy_s)

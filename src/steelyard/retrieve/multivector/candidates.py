@@ -80,8 +80,10 @@ class CandidateSearch:
             found = index.search_steps(
                 queries, k, nprobe=probes, stops=stops, tenant=self.tenant, where=self.where
             )
-        last = next(found)
-        for hits in found:
-            yield last, False
-            last = hits
-        yield last, True
+        hits = next(found)
+        if stop < probes:
+            # Yielded before anything more is looked at: reads must begin beside the rest.
+            yield hits, False
+        for later in found:
+            hits = later
+        yield hits, True

@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.errors import DataError
-from steelyard.retrieve.multivector.kernels import DAMAGED, SCORED, UNREAD
+from steelyard.retrieve.multivector.kernels import DAMAGED, DROPPED, SCORED, UNREAD, score_documents
 from steelyard.retrieve.multivector.store import MultiVectorStore
 
 __all__ = ["AskedTexts", "ScoreJob", "work_room"]
 
+_AT_ONCE = np.empty(0, np.int64)
 _LANES = 16
 """Columns of a query are filled up to a multiple: numbers of a vector register."""
 
@@ -86,7 +87,7 @@ class ScoreJob:
     Attributes:
         store: where they are.
         asked: all queries.
-        offsets: first byte of each document, ascending int64 [N].
+        offsets: first byte of each document int64 [N]; what a query wants most comes first.
         sizes: its bytes [N].
         numbers: its number [N].
         pair_starts: first pair of each document [N + 1].
@@ -95,6 +96,8 @@ class ScoreJob:
         text_scores: inner product of the texts' vectors, filled in [P].
         token_scores: sum over the query's tokens of the best product, filled in [P].
         states: what became of each document, uint8 [N].
+        dropped: 1 for documents that nobody wants any more, which may be set while the job runs;
+            those that are not asked for yet are then left out, uint8 [N].
         wanted_width: documents that each query wanted, K.
     """
 
@@ -109,6 +112,7 @@ class ScoreJob:
     text_scores: NDArray[np.float32]
     token_scores: NDArray[np.float32]
     states: NDArray[np.uint8]
+    dropped: NDArray[np.uint8]
     wanted_width: int
 
     @classmethod
@@ -126,13 +130,19 @@ class ScoreJob:
         Raises:
             DataError: a document is not in the store.
         """
-        places = np.flatnonzero(wanted.reshape(-1) >= 0)
-        order = places[np.argsort(wanted.reshape(-1)[places], kind="stable")]
-        of_pair = wanted.reshape(-1)[order]
-        is_first = np.ones(len(of_pair), bool)
-        is_first[1:] = of_pair[1:] != of_pair[:-1]
-        starts = np.append(np.flatnonzero(is_first), len(of_pair)).astype(np.int64)
-        numbers = of_pair[is_first]
+        width, flat = max(wanted.shape[1], 1), wanted.reshape(-1)
+        places = np.flatnonzero(flat >= 0)
+        order = places[np.argsort(flat[places], kind="stable")]
+        is_first = np.ones(len(order), bool)
+        is_first[1:] = flat[order][1:] != flat[order][:-1]
+        # What is near the top of a query's list is likely to stay there: it is read first.
+        starts = np.flatnonzero(is_first)
+        ranks = np.minimum.reduceat(order % width, starts) if len(starts) else order
+        group = np.repeat(ranks, np.diff(np.append(starts, len(order))))
+        order = order[np.lexsort((flat[order], group))]
+        is_first[1:] = flat[order][1:] != flat[order][:-1]
+        starts = np.append(np.flatnonzero(is_first), len(order)).astype(np.int64)
+        numbers = flat[order][is_first]
         rows = store.rows_of(numbers)
         return cls(
             store,
@@ -141,10 +151,11 @@ class ScoreJob:
             store.blocks[rows].astype(np.int64) * store.layout.block_bytes,
             numbers,
             starts,
-            order // max(wanted.shape[1], 1),
+            order // width,
             order,
             np.full(len(order), -np.inf, np.float32),
             np.full(len(order), -np.inf, np.float32),
+            np.zeros(len(numbers), np.uint8),
             np.zeros(len(numbers), np.uint8),
             wanted.shape[1],
         )
@@ -154,9 +165,31 @@ class ScoreJob:
         return len(self.numbers)
 
     @property
+    def num_read(self) -> int:
+        """Documents that were read: all but those that were dropped in time."""
+        return int((self.states != DROPPED).sum())
+
+    @property
     def num_bytes(self) -> int:
-        """Bytes that are read."""
-        return int(self.sizes.sum())
+        """Bytes that were read."""
+        return int(self.sizes[self.states != DROPPED].sum())
+
+    def keep_only(self, numbers: NDArray[np.int64]) -> None:
+        """Drop all other documents; those that are asked for already are still read."""
+        self.dropped[~np.isin(self.numbers, numbers)] = 1
+
+    def score_compiled(
+        self, raw: NDArray[np.uint8], ready_ns: NDArray[np.int64] = _AT_ONCE, begin_ns: int = 0
+    ) -> None:
+        """Fill everything in by the compiled kernel, from records in memory or in a mapped file.
+
+        Args:
+            raw: all records.
+            ready_ns: as of `score_documents`.
+            begin_ns: likewise.
+        """
+        room = work_room(self.store, self.asked.columns.shape[1])
+        score_documents(raw, -1, 0, 1, begin_ns, ready_ns, *self.arrays(), room)
 
     @property
     def damaged(self) -> int:
@@ -166,7 +199,7 @@ class ScoreJob:
     def arrays(self) -> tuple[Any, Any, Any, Any]:
         """Return documents, layout, queries and pairs as kernels take them."""
         return (
-            (self.offsets, self.sizes, self.numbers, self.states),
+            (self.offsets, self.sizes, self.numbers, self.states, self.dropped),
             self.store.kernel_layout(),
             self.asked.arrays(),
             (self.pair_starts, self.pair_queries, self.text_scores, self.token_scores),

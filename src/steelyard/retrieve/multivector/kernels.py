@@ -16,12 +16,13 @@ from steelyard.retrieve.multivector.layout import GOES_ON, HEAD_BYTES
 
 __all__ = [
     "DAMAGED",
+    "DROPPED",
     "SCORED",
     "UNREAD",
     "score_documents",
 ]
 
-SCORED, DAMAGED, UNREAD = 1, 2, 3
+SCORED, DAMAGED, UNREAD, DROPPED = 1, 2, 3, 4
 _GOES_ON, _HEAD = GOES_ON, HEAD_BYTES
 
 
@@ -188,16 +189,20 @@ def score_documents(
         begin_ns: moment at which the reads were asked for, by the clock of `monotonic_ns`.
         ready_ns: nanoseconds after which each document counts as read, ascending [N]; empty where
             it is there when it is there.
-        documents: first bytes, sizes and numbers int64 [N], and what became of each, uint8 [N].
+        documents: first bytes, sizes and numbers int64 [N], what became of each, and which are not
+            wanted any more, uint8 [N].
         layout: block bytes, text_dim, token_bytes, number of the codec and its tables.
         asked: text vectors [Q, text_dim], token vectors as columns [D, C], first column of each
             query [Q + 1], tokens of each query [Q].
         pairs: first pair of each document [N + 1], query of each pair, and both scores of each.
         room: bits and values (the same memory), sums, and best products [C].
     """
-    offsets, sizes, numbers, states = documents
+    offsets, sizes, numbers, states, dropped = documents
     clock = np.empty(2, np.int64)
     for place in range(first, len(offsets), step):
+        if dropped[place]:
+            states[place] = DROPPED
+            continue
         offset, size = offsets[place], sizes[place]
         if handle >= 0:
             if read_at(handle, raw.ctypes.data, size, offset) != size:

@@ -8,11 +8,12 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.direct_io import DirectFile, aligned_bytes
+from steelyard.direct_io import PAGE_BYTES, DirectFile, aligned_bytes
 from steelyard.errors import CapacityError, ConfigError, DataError
 from steelyard.retrieve.multivector.jobs import ScoreJob, work_room
 from steelyard.retrieve.multivector.kernels import score_documents
 from steelyard.retrieve.multivector.store import MultiVectorStore
+from steelyard.retrieve.multivector.native import native_scores
 
 __all__ = [
     "MappedReader",
@@ -77,8 +78,11 @@ class _InBackground:
 
 def _score_there(raw: NDArray[np.uint8], job: ScoreJob) -> None:
     """Score documents that lie in memory or in a mapped file."""
-    room = work_room(job.store, job.asked.columns.shape[1])
-    score_documents(raw, -1, 0, 1, 0, _AT_ONCE, *job.arrays(), room)
+    native = native_scores()
+    if native is None:
+        job.score_compiled(raw)
+    else:
+        native.score_memory(job, raw)
 
 
 class MemoryReader(_InBackground):
@@ -178,15 +182,17 @@ class MappedReader(_InBackground):
 
 
 class ThreadedReader:
-    """Direct reads by threads, each with a buffer, that score what they have read.
+    """Direct reads, as many at once as there are buffers; each document is scored as it comes.
 
-    As many reads are under way as there are threads. None of them takes Python's lock between the
-    first document and the last.
+    Where the system reads asynchronously, one thread hands many reads over in one call and scores
+    what has come; otherwise as many threads as buffers each read and score. None of them takes
+    Python's lock between the first document and the last.
 
     Attributes:
         depth: reads under way at once.
         is_direct: whether reads bypass the page cache.
-        note: why they do not.
+        is_queued: whether the system reads asynchronously.
+        note: why they do not bypass it.
     """
 
     name = "threads"
@@ -211,12 +217,21 @@ class ThreadedReader:
         self._file = DirectFile.open(store.records, align=store.layout.block_bytes, direct=direct)
         self.depth, self.is_direct = depth, self._file.is_direct
         self.note = "" if self.is_direct else f"reads go through the page cache: {self._file.note}"
-        self._buffers = [aligned_bytes(store.longest_bytes) for _ in range(depth)]
+        # Each buffer begins on a page: direct reads need that.
+        stride = -(-store.longest_bytes // PAGE_BYTES) * PAGE_BYTES
+        self._room = aligned_bytes(depth * stride)
+        self._buffers = self._room.reshape(depth, stride)
+        self._native = native_scores()
+        self._queue = self._native.open_reads(depth) if self._native else 0
+        self.is_queued = self._queue > 0
         self._threads = ThreadPoolExecutor(depth, thread_name_prefix="read")
         self._leader = ThreadPoolExecutor(1, thread_name_prefix="read-leader")
 
     def score(self, job: ScoreJob) -> None:
         """Fill a job in; returns when it is done."""
+        if self._native and self.is_queued:
+            self._native.score_file(job, self._file.handle, self._queue, self._room, self.depth)
+            return
         width = min(self.depth, len(job))
         arrays, columns = job.arrays(), job.asked.columns.shape[1]
         work = partial(self._part, width, job.store, columns, arrays)
@@ -247,6 +262,9 @@ class ThreadedReader:
         """End the threads and close the file."""
         self._leader.shutdown()
         self._threads.shutdown()
+        if self._native and self.is_queued:
+            self._native.close_reads(self._queue)
+            self.is_queued = False
         self._file.close()
 
 

@@ -43,7 +43,8 @@ class PrefetchedReranker:
     """Searches candidates, and reads and scores what will likely be among them meanwhile.
 
     After a share of the search, its best so far are read and scored in the background, and the rest
-    of the search goes on. At its end, candidates that were not among them are read too. The result
+    of the search goes on. At its end, those of them that have fallen out and are not asked for yet
+    are left out, and candidates that were not among them are read too. The result
     does not depend on the share, nor on the reader: prefetching changes times, never scores.
 
     A document's score is the inner product of the texts' vectors, weighted, plus for each token of
@@ -165,6 +166,8 @@ class PrefetchedReranker:
             early = ScoreJob.of(self.store, asked, guessed)
             running = self.reader.start(early)
             hits, _ = next(steps)
+            # A slow drive is still at the first of them: what has fallen out is not asked for.
+            early.keep_only(hits.ids[:, : self.rerank])
         searched_s = time.perf_counter()
         if running is not None:
             running.result()
@@ -186,10 +189,10 @@ class PrefetchedReranker:
             late_s=late_s - waited_s,
             merge_s=end_s - late_s,
             total_s=end_s - begin_s,
-            prefetched=len(early) if early is not None else 0,
+            prefetched=early.num_read if early is not None else 0,
             hits=int((places >= 0).sum()),
             misses=int((final >= 0).sum() - (places >= 0).sum()),
-            reads=sum(len(job) for job in jobs),
+            reads=sum(job.num_read for job in jobs),
             read_bytes=sum(job.num_bytes for job in jobs),
             damaged=sum(job.damaged for job in jobs),
             note=self.reader.note,

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from steelyard.catalog.storage import StorageTier
-from steelyard.cost.overlap import read_ready_s
+from steelyard.cost.overlap import read_busy_s, read_ready_s
 from steelyard.errors import ConfigError
-from steelyard.retrieve.multivector.jobs import ScoreJob, work_room
-from steelyard.retrieve.multivector.kernels import score_documents
+from steelyard.retrieve.multivector.jobs import ScoreJob
 from steelyard.retrieve.multivector.readers import MappedReader
 from steelyard.retrieve.multivector.store import MultiVectorStore
+from steelyard.retrieve.multivector.native import native_scores
 
 __all__ = ["ThrottledReader"]
 
@@ -22,6 +22,8 @@ class ThrottledReader:
 
     The bytes come from a mapped file that is touched whole before; each document is scored no
     sooner than the drive would have brought it. A drive faster than memory cannot be played.
+    Documents that are dropped before the drive would have been asked for them take none of its
+    time; without native code they still do.
 
     Attributes:
         drive: what is played.
@@ -56,17 +58,17 @@ class ThrottledReader:
 
     def score(self, job: ScoreJob) -> None:
         """Fill a job in; returns when it is done."""
-        self._score(job, time.monotonic_ns())
-
-    def _score(self, job: ScoreJob, begin_ns: int) -> None:
-        """Fill a job in whose reads were asked for at some moment."""
-        ready_ns = (read_ready_s(job.sizes, self.drive, self.depth) * 1e9).astype(np.int64)
-        room = work_room(job.store, job.asked.columns.shape[1])
-        score_documents(self._source.raw, -1, 0, 1, begin_ns, ready_ns, *job.arrays(), room)
+        native, raw = native_scores(), self._source.raw
+        if native is None:
+            ready_s = read_ready_s(job.sizes, self.drive, self.depth)
+            job.score_compiled(raw, (ready_s * 1e9).astype(np.int64), time.monotonic_ns())
+            return
+        busy_ns = (read_busy_s(job.sizes, self.drive) * 1e9).astype(np.int64)
+        native.score_memory(job, raw, busy_ns, round(self.drive.first_byte_s * 1e9), self.depth)
 
     def start(self, job: ScoreJob) -> "Future[Any]":
         """Begin to fill a job in."""
-        return self._thread.submit(self._score, job, time.monotonic_ns())
+        return self._thread.submit(self.score, job)
 
     def close(self) -> None:
         """End the thread and give the map back."""
