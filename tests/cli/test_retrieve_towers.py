@@ -48,11 +48,13 @@ def test_towers_are_trained_encoded_and_distilled(run) -> None:
     assert (said["rows"], said["empty"]) == (91, 0)
     assert np.load("vectors.npy").shape == (91, 8)
     student = ["pair/queries", "texts.jsonl", "--query", "title", "--out", "small", "--width", 8]
-    found = run("retrieve", "towers", "distill", *student, *RUN)
+    found = run("retrieve", "towers", "distill", *student, *RUN, "--made", 30)
+    assert (found["queries"], found["made"]) == (81, 30)
     assert found["documents"] == said["encoder"]
     assert found["student_parameters"] < found["teacher_parameters"]
     asks = load_encoder(Path("small"))
     assert isinstance(asks, QueryEncoder) and asks.fingerprint == said["encoder"]
+    assert "0 queries or more" in run("retrieve", "towers", "distill", *student, "--made", -1)["error"]
     wrong = ["texts.jsonl", "--query", "name", "--out", "pair"]
     assert "it has title, body" in run("retrieve", "towers", "train", *wrong)["error"]
     assert "0 rounds" not in run("retrieve", "towers", "train", *pair, "--rounds", 1, *RUN)

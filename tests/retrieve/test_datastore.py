@@ -20,7 +20,7 @@ from steelyard.retrieve.datastore import (
 )
 from steelyard.retrieve.datastore.overlap import Contamination, overlaps
 from steelyard.retrieve.datastore.passages import PassageStore, writing_passages
-from steelyard.retrieve.datastore.sampling import is_sampled
+from steelyard.retrieve.datastore.sampling import is_sampled, mean_failure
 
 WORDS = [f"word{number}" for number in range(300)]
 
@@ -169,6 +169,9 @@ def test_failures_are_as_frequent_as_forecast() -> None:
     few = [is_sampled(np.arange(200), 0.02, seed).sum() < 3 for seed in range(2000)]
     expected = failure_probability(200, 3, 0.02)
     assert abs(np.mean(few) - expected) < 4 * np.sqrt(expected * (1 - expected) / 2000)
+    counts = np.array([0, 7, 1000, 7])
+    alone = [failure_probability(int(count), 3, 0.1) for count in counts]
+    assert mean_failure(counts, 3, 0.1) == pytest.approx(np.mean(alone))
 
 
 def _longest_run(one: list[str], other: list[str]) -> int:
@@ -237,6 +240,7 @@ def test_passages_come_back_from_their_blocks(
     store = PassageStore(tmp_path / "p.pack")
     assert list(store.texts()) == texts
     assert [store.source(n) for n in range(5)] == ["file0", "file0", "file1", "file1", "file2"]
+    assert [raw.decode() for raw in store.raws(np.array([4, 1, 1]))] == [texts[4], texts[1], texts[1]]
     with pytest.raises(IndexError):
         store.raw(5)
 

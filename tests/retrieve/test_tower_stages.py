@@ -25,6 +25,7 @@ from steelyard.retrieve.towers import (
     contrastive_entropy,
     distill_queries,
     load_encoder,
+    made_queries,
     mine_negatives,
     ndcg,
     ranks_of_own,
@@ -267,3 +268,20 @@ def test_a_student_begins_near_its_teacher() -> None:
     assert narrow.tower.projection.shape == (16, 8)
     with pytest.raises(ConfigError, match="size 0"):
         begin_with_teacher(student.tower, teacher.tower, size=0.0)
+
+
+def test_made_queries_are_parts_of_texts_and_all_different() -> None:
+    texts = [f"w{n} a{n} b{n} c{n} d{n} e{n}" for n in range(20)] + ["short", ""]
+    found = made_queries(texts, 150, words=(3, 5), noise=0.2, seed=1)
+    assert len(set(found)) == 150 and not set(found) & set(texts)
+    assert found == made_queries(texts, 150, words=(3, 5), noise=0.2, seed=1)
+    for query in found:
+        inside = [set(query.split()) <= set(text.split()) for text in texts]
+        assert sum(inside) == 1 and 1 <= len(query.split()) <= 5
+    runs = made_queries(texts, 50, words=(3, 5), noise=0.0)
+    assert all(any(query in text for text in texts) for query in runs)
+    with pytest.raises(DataError, match="are wanted"):
+        made_queries(["a b c d"], 100, noise=0.0)
+    with pytest.raises(ConfigError, match="noise"):
+        made_queries(texts, 5, noise=1.0)
+    assert made_queries([], 0) == []

@@ -18,6 +18,7 @@ from steelyard.retrieve.towers import (
     mine_negatives,
     train_towers,
 )
+from steelyard.retrieve.towers.encoder import padded_tokens
 from steelyard.train import EstimatorConfig
 
 WORDS = [a + b for a in ("ba", "ko", "mi", "tu", "re") for b in ("lan", "sod", "fer", "gup")]
@@ -117,6 +118,19 @@ def test_encoding_depends_on_no_neighbour() -> None:
     alone = np.concatenate([encoder.encode([text]) for text in texts])
     np.testing.assert_allclose(together, alone, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(np.linalg.norm(together, axis=1), 1, rtol=1e-5)
+
+
+def test_vectors_in_half_precision_keep_their_digits() -> None:
+    tower = _tower(1, 0).eval()
+    tokens, lengths = padded_tokens([[5, 6, 7], [8], [9, 10]])
+    assert tokens.tolist() == [[5, 6, 7], [8, 0, 0], [9, 10, 0]]
+    assert lengths.tolist() == [3, 1, 2]
+    with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
+        found = tower(tokens, lengths)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.norm(dim=1), torch.ones(3))
+    with torch.inference_mode():
+        torch.testing.assert_close(found, tower(tokens, lengths), atol=0.05, rtol=0)
 
 
 def test_fingerprints_tell_encoders_apart() -> None:

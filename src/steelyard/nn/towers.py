@@ -108,7 +108,9 @@ class Tower(nn.Module):
         else:
             places = lengths - 1 if self.pooling == "last" else torch.zeros_like(lengths)
             pooled = states[torch.arange(len(tokens), device=tokens.device), places]
-        return F.normalize(pooled.float() @ self.projection.float().T, dim=-1)
+        # Outside of a half-precision context: scores are told apart by less than its rounding.
+        with torch.autocast(tokens.device.type, enabled=False):
+            return F.normalize(pooled.float() @ self.projection.float().T, dim=-1)
 
     def _states(self, tokens: Tensor, inside: Tensor) -> Tensor:
         """Return the last hidden states [B, T, C]."""

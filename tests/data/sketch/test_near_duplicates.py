@@ -7,7 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steelyard.data.sketch.minhash import MinHasher
-from steelyard.data.sketch.near_duplicates import duplicate_roots, shingles, text_signatures
+from steelyard.data.sketch.near_duplicates import (
+    duplicate_roots,
+    gram_sets,
+    shingles,
+    text_signatures,
+    word_counts,
+    word_hashes,
+    word_rows,
+)
 
 
 def plain_shingles(text: str, width: int = 5) -> set[tuple[str, ...]]:
@@ -38,6 +46,24 @@ def test_shingles_are_as_many_as_the_plain_ones(text):
 def test_shingles_are_shared_exactly_when_the_plain_ones_are(one, other, width):
     ours = np.intersect1d(shingles(one.encode(), width), shingles(other.encode(), width))
     assert len(ours) == len(plain_shingles(one, width) & plain_shingles(other, width))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.text(alphabet="abC ,é", max_size=30), max_size=5),
+    st.integers(1, 4),
+    st.booleans(),
+)
+def test_many_documents_at_once_are_as_one_by_one(texts, width, short):
+    raws = [text.encode() for text in texts]
+    words, starts = word_rows(raws)
+    grams, begins = gram_sets(words, starts, width, short=short)
+    assert word_counts(raws).tolist() == [len(word_hashes(raw)) for raw in raws]
+    for row, raw in enumerate(raws):
+        assert words[starts[row] : starts[row + 1]].tolist() == word_hashes(raw).tolist()
+        has_any = short or len(word_hashes(raw)) >= width
+        alone = shingles(raw, width).tolist() if has_any else []
+        assert grams[begins[row] : begins[row + 1]].tolist() == alone
 
 
 def edited(words: list[str], edits: int, draw: random.Random) -> list[str]:

@@ -1,6 +1,6 @@
 """Near duplicates among texts: shingles of words, their signatures, and clusters of those."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -9,7 +9,16 @@ from steelyard.data.sketch.lsh import LshTable, band_keys
 from steelyard.data.sketch.minhash import MinHasher
 from steelyard.jit import njit
 
-__all__ = ["duplicate_roots", "shingles", "text_signatures", "word_count", "word_hashes"]
+__all__ = [
+    "duplicate_roots",
+    "gram_sets",
+    "shingles",
+    "text_signatures",
+    "word_count",
+    "word_counts",
+    "word_hashes",
+    "word_rows",
+]
 
 BANDS, ROWS = 14, 8
 """14 bands of 8 rows find 92 % of pairs with Jaccard similarity 0.8, and all but one in ten
@@ -96,6 +105,94 @@ def word_hashes(raw: bytes) -> np.ndarray:
 def word_count(raw: bytes) -> int:
     """Return how many words `shingles` sees in a document in UTF-8."""
     return len(word_hashes(raw))
+
+
+def word_counts(documents: Sequence[bytes]) -> np.ndarray:
+    """Return how many words `shingles` sees in each document in UTF-8, int64 [N]."""
+    return np.diff(word_rows(documents)[1])
+
+
+def word_rows(documents: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
+    """Hash every word of many documents in one call: a call for each takes longer than its words.
+
+    Args:
+        documents: documents in UTF-8.
+
+    Returns:
+        What `word_hashes` returns for each behind each other, uint64, and where each begins, int64
+        [N + 1], the last of which is the end.
+    """
+    starts = np.zeros(len(documents) + 1, np.int64)
+    ends = np.cumsum([len(raw) for raw in documents], dtype=np.int64)
+    codes = np.frombuffer(b"".join(documents), dtype=np.uint8)
+    words = np.empty((len(codes) + len(documents)) // 2 + 1, np.uint64)
+    _word_rows(codes, ends, _WORD, _LOWER, words, starts)
+    return words[: starts[-1]], starts
+
+
+@njit()
+def _word_rows(
+    codes: np.ndarray,
+    ends: np.ndarray,
+    is_word: np.ndarray,
+    lower: np.ndarray,
+    words: np.ndarray,
+    starts: np.ndarray,
+) -> None:
+    """Hash the words of documents that lie behind each other."""
+    first = 0
+    for row in range(len(ends)):
+        begin = starts[row]
+        found = _words(codes[first : ends[row]], is_word, lower, words[begin:])
+        starts[row + 1] = begin + found
+        first = ends[row]
+
+
+def gram_sets(
+    words: np.ndarray, starts: np.ndarray, width: int, *, short: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Hash every run of `width` words of many documents.
+
+    Args:
+        words: hashes of their words, as `word_rows` returns.
+        starts: where each document begins [N + 1].
+        width: words of a run.
+        short: whether a document of fewer words is one run; else it has none.
+
+    Returns:
+        Distinct hashes of each document, sorted, behind each other, and where each begins [N + 1].
+    """
+    found, begins = np.empty(len(words), np.uint64), np.zeros(len(starts), np.int64)
+    _gram_sets(words, starts, width, short, found, begins)
+    return found[: begins[-1]], begins
+
+
+@njit()
+def _gram_sets(
+    words: np.ndarray,
+    starts: np.ndarray,
+    width: int,
+    short: bool,
+    found: np.ndarray,
+    begins: np.ndarray,
+) -> None:
+    """Hash runs of words, sort those of each document and leave out equal ones."""
+    at = 0
+    for row in range(len(starts) - 1):
+        own = words[starts[row] : starts[row + 1]]
+        taken = min(width, len(own)) if short else width
+        count = len(own) - taken + 1 if taken > 0 else 0
+        if count > 0:
+            grams = found[at : at + count]
+            _runs(own, taken, grams)
+            grams.sort()
+            kept = 1
+            for place in range(1, count):
+                if grams[place] != grams[kept - 1]:
+                    grams[kept] = grams[place]
+                    kept += 1
+            at += kept
+        begins[row + 1] = at
 
 
 def text_signatures(

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.data.sketch import MinHasher
-from steelyard.data.sketch.near_duplicates import duplicate_roots, text_signatures, word_count
+from steelyard.data.sketch.near_duplicates import duplicate_roots, text_signatures, word_counts
 from steelyard.errors import ConfigError
 from steelyard.retrieve.datastore.overlap import Contamination, overlaps
 from steelyard.retrieve.datastore.sampling import is_sampled
@@ -126,9 +126,7 @@ class Candidates:
             ConfigError: a step came before that may not.
         """
         numbers, places = self._distinct()
-        long = np.array(
-            [word_count(self.store.raw(n)) >= min_words for n in numbers.tolist()], bool
-        )
+        long = word_counts(self.store.raws(numbers)) >= min_words
         return self._kept("filter", _at(long, places))
 
     def exclude(self, sources: Sequence[str]) -> "Candidates":
@@ -170,7 +168,7 @@ class Candidates:
         numbers, places = self._distinct()
         rows, columns = np.nonzero(self.ids >= 0)
         pairs = np.stack([places[rows, columns], rows], axis=1)
-        raws = [self.store.raw(number) for number in numbers.tolist()]
+        raws = self.store.raws(numbers)
         copies = overlaps(raws, [text.encode() for text in texts], pairs, rule or Contamination())
         stay = np.zeros(self.ids.shape, bool)
         stay[rows, columns] = ~copies
@@ -193,7 +191,7 @@ class Candidates:
         """
         numbers, places = self._distinct()
         hasher = MinHasher(seed=0, num_hashes=_NUM_HASHES)
-        raws = (self.store.raw(number) for number in numbers.tolist())
+        raws = self.store.raws(numbers)
         signed = text_signatures(raws, hasher, width=_GRAM_WORDS)
         roots = duplicate_roots(signed, jaccard, bands=_BANDS)
         stay = np.zeros(self.ids.shape, bool)
@@ -272,10 +270,11 @@ class Candidates:
         """Return those that stay, moved up."""
         self._check(step)
         stay = stay & (self.ids >= 0)
-        order = np.argsort(~stay, axis=1, kind="stable")
-        ids = np.take_along_axis(np.where(stay, self.ids, -1), order, axis=1)
-        scores = np.take_along_axis(np.where(stay, self.scores, -np.inf), order, axis=1)
-        scores = scores.astype(np.float32)
+        rows, columns = np.nonzero(stay)
+        places = (np.cumsum(stay, axis=1) - 1)[rows, columns]
+        ids, scores = np.full_like(self.ids, -1), np.full_like(self.scores, -np.inf)
+        ids[rows, places] = self.ids[rows, columns]
+        scores[rows, places] = self.scores[rows, columns]
         return replace(self, ids=ids, scores=scores, steps=(*self.steps, step))
 
     def _check(self, step: str) -> None:

@@ -1,13 +1,13 @@
 """Passages that hold the text they are asked about."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.data.sketch.near_duplicates import shingles, word_count
+from steelyard.data.sketch.near_duplicates import gram_sets, word_rows
 from steelyard.jit import njit
 
 __all__ = ["Contamination", "overlaps"]
@@ -50,26 +50,13 @@ def overlaps(
     Returns:
         For each pair [P].
     """
-    grams = [_sets(side, lambda raw: shingles(raw, rule.gram_words)) for side in (passages, texts)]
-    runs = [_sets(side, lambda raw: _runs_of(raw, rule.run_words)) for side in (passages, texts)]
+    words = [word_rows(side) for side in (passages, texts)]
+    grams = [gram_sets(*side, rule.gram_words, short=True) for side in words]
+    runs = [gram_sets(*side, rule.run_words, short=False) for side in words]
     found = np.empty(len(pairs), bool)
     rows = np.ascontiguousarray(pairs, dtype=np.int64)
     _compare_pairs(rows, *grams[0], *grams[1], *runs[0], *runs[1], rule.jaccard, found)
     return found
-
-
-def _runs_of(raw: bytes, words: int) -> NDArray[np.uint64]:
-    """Return hashes of runs of words; a shorter text has none."""
-    return shingles(raw, words) if word_count(raw) >= words else np.empty(0, np.uint64)
-
-
-def _sets(
-    texts: Sequence[bytes], cut: Callable[[bytes], NDArray[np.uint64]]
-) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Return sorted sets behind each other, and where each begins."""
-    found = [cut(raw) for raw in texts]
-    starts = np.concatenate([[0], np.cumsum([len(one) for one in found])]).astype(np.int64)
-    return np.concatenate([np.empty(0, np.uint64), *found]), starts
 
 
 @njit()

@@ -163,14 +163,34 @@ class PassageStore:
             IndexError: there is no such passage.
             DataError: its block is damaged.
         """
-        if not 0 <= number < len(self):
-            raise IndexError(f"passage {number} of {len(self)}")
-        block = int(np.searchsorted(self._firsts, number, side="right")) - 1
-        if block not in self._blocks:
-            self._blocks[block] = (self._pack[f"text/{block}"], self._pack[f"ends/{block}"])
-        text, ends = self._blocks[block]
-        place = number - int(self._firsts[block])
-        return text[int(ends[place - 1]) if place else 0 : int(ends[place])].tobytes()
+        return self.raws(np.array([number]))[0]
+
+    def raws(self, numbers: NDArray[np.int64]) -> list[bytes]:
+        """Return the texts of passages in UTF-8.
+
+        Args:
+            numbers: places of passages, from 0 [N].
+
+        Returns:
+            Their bytes.
+
+        Raises:
+            IndexError: there is no such passage.
+            DataError: a block is damaged.
+        """
+        outside = numbers[(numbers < 0) | (numbers >= len(self))]
+        if len(outside):
+            raise IndexError(f"passage {outside[0]} of {len(self)}")
+        blocks = np.searchsorted(self._firsts, numbers, side="right") - 1
+        places = numbers - self._firsts[blocks]
+        found = []
+        for block, place in zip(blocks.tolist(), places.tolist(), strict=True):
+            if block not in self._blocks:
+                self._blocks[block] = (self._pack[f"text/{block}"], self._pack[f"ends/{block}"])
+            text, ends = self._blocks[block]
+            first = int(ends[place - 1]) if place else 0
+            found.append(text[first : int(ends[place])].tobytes())
+        return found
 
     def text(self, number: int) -> str:
         """Return the text of a passage; errors as of `raw`."""

@@ -7,7 +7,7 @@ from scipy.stats import binom
 from steelyard.data.sketch.hashing import hash_integers
 from steelyard.errors import ConfigError
 
-__all__ = ["failure_probability", "is_sampled"]
+__all__ = ["failure_probability", "is_sampled", "mean_failure"]
 
 
 def is_sampled(ids: NDArray[np.int64], share: float, seed: int) -> NDArray[np.bool_]:
@@ -54,3 +54,18 @@ def failure_probability(candidates: int, k: int, share: float) -> float:
     Source: Shao et al. 2024 (arXiv 2407.12854), lemma A.3.
     """
     return float(binom.cdf(k - 1, candidates, share))
+
+
+def mean_failure(candidates: NDArray[np.int64], k: int, share: float) -> float:
+    """Return the mean of `failure_probability` over queries.
+
+    Args:
+        candidates: candidates K of each query [Q].
+        k: passages that are wanted.
+        share: share of passages in the store.
+
+    Returns:
+        Share of queries that fail, 0 to 1.
+    """
+    counts, times = np.unique(candidates, return_counts=True)
+    return float(binom.cdf(k - 1, counts, share) @ times / times.sum())

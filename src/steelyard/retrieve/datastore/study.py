@@ -7,7 +7,7 @@ import numpy as np
 
 from steelyard.errors import ConfigError
 from steelyard.retrieve.datastore.candidates import Candidates
-from steelyard.retrieve.datastore.sampling import failure_probability
+from steelyard.retrieve.datastore.sampling import mean_failure
 
 __all__ = ["StudyCell", "study_grid"]
 
@@ -65,6 +65,7 @@ def study_grid(
     cells = []
     for name, change in (filters or {"none": lambda found: found}).items():
         cleaned = change(candidates)
+        counts = cleaned.counts()
         for share in shares:
             for seed in seeds if share < 1 else seeds[:1]:
                 sampled = cleaned.subsample(share, seed)
@@ -74,7 +75,6 @@ def study_grid(
                         f"a measure of {values.shape} for {len(candidates)} queries",
                         hint="return one number per query",
                     )
-                expected = [failure_probability(int(n), k, share) for n in cleaned.counts()]
                 cells.append(
                     StudyCell(
                         filters=name,
@@ -83,7 +83,7 @@ def study_grid(
                         passages=share * len(candidates.store),
                         value=float(values.mean()),
                         short=float(sampled.is_short(k).mean()),
-                        failure=0.0 if candidates.is_all else float(np.mean(expected)),
+                        failure=0.0 if candidates.is_all else mean_failure(counts, k, share),
                     )
                 )
     return cells

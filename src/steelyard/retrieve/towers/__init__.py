@@ -5,6 +5,7 @@ from steelyard.retrieve.towers.distillation import distill_queries, distill_to_v
 from steelyard.retrieve.towers.encoder import QueryEncoder, TowerEncoder
 from steelyard.retrieve.towers.folder import load_encoder, save_encoder
 from steelyard.retrieve.towers.imported import import_sentence_transformer
+from steelyard.retrieve.towers.made_queries import made_queries
 from steelyard.retrieve.towers.pairs import TextPairs
 from steelyard.retrieve.towers.quality import contrastive_entropy, ndcg, ranks_of_own
 from steelyard.retrieve.towers.refinement import refine_queries
@@ -24,6 +25,7 @@ __all__ = [
     "distill_to_vectors",
     "import_sentence_transformer",
     "load_encoder",
+    "made_queries",
     "mine_negatives",
     "ndcg",
     "ranks_of_own",

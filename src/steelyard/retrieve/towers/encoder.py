@@ -3,6 +3,7 @@
 import hashlib
 import warnings
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 import torch
@@ -27,11 +28,11 @@ def padded_tokens(tokens: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     Returns:
         int64 [B, T] with zeros behind each text, and lengths int64 [B].
     """
-    lengths = torch.tensor([len(row) for row in tokens])
-    rows = torch.zeros(len(tokens), int(lengths.max()), dtype=torch.int64)
-    for place, row in enumerate(tokens):
-        rows[place, : len(row)] = torch.tensor(row)
-    return rows, lengths
+    lengths = np.fromiter(map(len, tokens), np.int64, len(tokens))
+    rows = np.zeros((len(tokens), int(lengths.max())), np.int64)
+    ids = np.fromiter(chain.from_iterable(tokens), np.int64, int(lengths.sum()))
+    rows[np.arange(rows.shape[1]) < lengths[:, None]] = ids
+    return torch.from_numpy(rows), torch.from_numpy(lengths)
 
 
 class TowerEncoder:

@@ -21,6 +21,7 @@ from steelyard.retrieve.towers import (
     begin_with_teacher,
     distill_queries,
     load_encoder,
+    made_queries,
     save_encoder,
 )
 from steelyard.runs.report import Facts, Report, Section
@@ -36,6 +37,7 @@ def distill(
     *,
     query: str = "query",
     out: Path,
+    made: int = 0,
     shape: StudentOptions | None = None,
     run: RunOptions | None = None,
     json: Switch = False,
@@ -53,6 +55,8 @@ def distill(
         queries: file of JSON lines, CSV or Parquet.
         query: column of queries.
         out: folder of the student and its run; a call that was killed goes on.
+        made: queries to make besides: parts of those in the file, some with words left out or
+            exchanged. A column of documents gives them too.
         shape: what the student is like.
         run: how it is trained.
         json: print JSON instead of a table.
@@ -66,7 +70,8 @@ def distill(
     options, own = run or RunOptions(), shape or StudentOptions()
     chosen = ShapeOptions(layers=own.layers, width=own.width, dim=large.dim)
     student = _student(large, chosen, options.seed)
-    losses = distill_queries(large, student, kept, options.config(), out / "run")
+    stream = [*kept, *made_queries(kept, made, seed=options.seed)]
+    losses = distill_queries(large, student, stream, options.config(), out / "run")
     save_encoder(QueryEncoder(student, found.fingerprint), out)
     distances = np.linalg.norm(large.encode(held) - student.encode(held), axis=1)
     sizes = [parameters_of(one.tower) for one in (large, student)]
@@ -74,6 +79,7 @@ def distill(
         "teacher_parameters": sizes[0],
         "student_parameters": sizes[1],
         "queries": len(kept),
+        "made": made,
         "queries_kept_aside": len(held),
         "mean_distance": float(distances.mean()),
         "largest_distance": float(distances.max()),
@@ -83,7 +89,7 @@ def distill(
     facts = Facts(
         [
             ("operations of a query", f"{sizes[0] / sizes[1]:.1f} times fewer", "derived"),
-            ("queries", f"{len(kept):,}", f"{len(held):,} more kept aside"),
+            ("queries", f"{len(kept):,}", f"{len(held):,} more kept aside, {made:,} made"),
             ("mean change of a score, at most", f"{distances.mean():.3f}", "measured"),
             ("largest", f"{distances.max():.3f}", "measured"),
             ("asks documents of", found.fingerprint, ""),
