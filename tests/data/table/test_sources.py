@@ -207,6 +207,17 @@ def test_patterns_and_addresses():
     assert not is_remote("./a=b://c.csv")
 
 
+def test_an_address_of_a_file_here_is_its_path(tmp_path):
+    (tmp_path / "a b.csv").write_text("v\n1\n")
+    for address in (
+        f"file://{tmp_path}",
+        f"file://{tmp_path}/a%20b.csv",
+        f"file://{tmp_path}/*.csv",
+    ):
+        assert [found.path for found in list_found(address)] == [str(tmp_path / "a b.csv")]
+        assert DataTable.scan(address).collect()[0].to_pylist() == [{"v": 1}]
+
+
 def test_reads_are_counted(tmp_path):
     (tmp_path / "a.bin").write_bytes(bytes(1000))
     counts = ReadCounts()
