@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.errors import TraceError
-from steelyard.operate.series.series_set import SeriesSet
+from steelyard.operate.series import SeriesSet
 
 __all__ = ["Demand", "demand_of_series"]
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from steelyard.operate.forecast import Forecaster, RecentQuantiles, SampleForecast
 from steelyard.operate.forecast.conformal import next_log_factor, stretched
 from steelyard.operate.forecast.guarded import forecaster_of, stand_in
-from steelyard.operate.series.series_set import SeriesSet
+from steelyard.operate.series import SeriesSet
 from steelyard.sim.control import Latency
 
 __all__ = [

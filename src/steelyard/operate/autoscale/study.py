@@ -20,7 +20,7 @@ from steelyard.operate.autoscale.scaler import Scaler
 from steelyard.operate.forecast.bookkeeping import SaidSteps
 from steelyard.operate.forecast.choosing import ChosenForecaster
 from steelyard.operate.forecast.recent_errors import RecentErrors
-from steelyard.operate.series.series_set import SeriesSet
+from steelyard.operate.series import SeriesSet
 from steelyard.sim.autoscale import Service
 from steelyard.sim.control import Latency
 

@@ -11,7 +11,7 @@ from steelyard.operate.forecast.blending import BlendedForecaster
 from steelyard.operate.forecast.forecaster import Forecaster
 from steelyard.operate.forecast.guarded import GuardedForecaster
 from steelyard.operate.forecast.simple import RecentQuantiles, SeasonalProfile
-from steelyard.operate.series.series_set import SeriesSet
+from steelyard.operate.series import SeriesSet
 
 __all__ = ["FixedPool", "ForecastPool", "blend_of_seasons"]
 
