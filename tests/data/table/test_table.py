@@ -151,6 +151,22 @@ def test_text_beside_typed_files_is_of_their_types_or_set_aside(tmp_path):
     ]
 
 
+def test_rows_of_bytes_that_are_no_text_are_set_aside_with_their_row(tmp_path):
+    raw = b"id,name,note\n1,ok,x\n2,b\xff\xfed,y\n3,c,\xe9\n4\n5,\xc3\xa9,z\n"
+    (tmp_path / "a.csv").write_bytes(raw)
+    (tmp_path / "b.csv.gz").write_bytes(gzip.compress(raw))
+    for name in ("a.csv", "b.csv.gz"):
+        rows, quarantine = DataTable.scan(tmp_path / name).collect()
+        assert rows["id"].to_pylist() == [1, 5]
+        assert rows["name"].to_pylist() == ["ok", "é"]
+        told = sorted((bad.row, bad.field, bad.value, bad.reason) for bad in quarantine.rows)
+        assert told == [
+            (2, "name", "b\\xff\\xfed", "invalid UTF-8"),
+            (3, "note", "\\xe9", "invalid UTF-8"),
+            (4, "", "4", "1 values, not 3"),
+        ]
+
+
 @pytest.mark.parametrize("text", ["a,b\n", "note of a kind\n1,2\n"])
 def test_a_header_alone_is_a_table_without_rows(tmp_path, text, capsys):
     path = saved(tmp_path, text, "a.csv")
