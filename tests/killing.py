@@ -253,7 +253,8 @@ def _run(order: dict[str, Any], writing: int) -> None:
         import traceback
 
         # What the line said goes to a file too.
-        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+        free = resource.RLIM_INFINITY
+        resource.setrlimit(resource.RLIMIT_FSIZE, (free, free))
         traceback.print_exc()
     finally:
         sys.stdout.flush()

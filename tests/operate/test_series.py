@@ -93,6 +93,39 @@ def test_files_of_other_kinds_are_refused(tmp_path):
         read_series(tmp_path / "e.csv")
 
 
+def test_folders_patterns_and_addresses_are_read_by_the_scan_of_tables(tmp_path):
+    pytest.importorskip("pyarrow")
+    from steelyard.cli.operate.forecast_options import SeriesOptions
+    from steelyard.data.table import DataTable
+
+    whole = table([float(step % 12) for step in range(240)])
+    whole.write_csv(tmp_path / "whole.csv")
+    expected = read_series(tmp_path / "whole.csv")
+    folder = tmp_path / "load"
+    folder.mkdir()
+    for place in range(3):
+        whole.slice(80 * place, 80).write_csv(folder / f"{place}.csv")
+    for name in ("a.arrow", "a.steelpack"):
+        DataTable.scan(folder).write(tmp_path / name)
+    sources = [folder, f"{folder}/*.csv", tmp_path / "a.arrow", tmp_path / "a.steelpack"]
+    for source in (*sources, f"file://{folder}"):
+        found = read_series(source)
+        assert np.array_equal(found.row(0), expected.row(0))
+        assert (found.start_s[0], found.step_s[0]) == (expected.start_s[0], 300)
+        assert str(source) in found.provenance[0]
+    assert SeriesOptions(step="5 min").read(f"{folder}/*.csv").lengths[0] == 240
+    with (folder / "1.csv").open("a") as file:
+        file.write("2026-01-01T13:20:00.000000,much\n")
+    told = r"1\.csv, row 81, field 'cpu': 'much' is no number; 1 of 241 rows"
+    with pytest.raises(TraceError, match=told):
+        read_series(folder)
+    (folder / "1.csv").write_text("")
+    with pytest.raises(DataError, match=r"1\.csv cannot be read"):
+        read_series(folder)
+    with pytest.raises(DataError, match="no file at "):
+        read_series(f"{tmp_path}/none*.csv")
+
+
 def answer(pairs, name="up"):
     result = [{"metric": {"__name__": name, "pod": "a"}, "values": pairs}]
     return {"status": "success", "data": {"resultType": "matrix", "result": result}}

@@ -337,6 +337,20 @@ def run(*words):
     app([str(word) for word in words], result_action="return_value", exit_on_error=False)
 
 
+def test_rows_without_an_end_are_counted(tmp_path, capsys):
+    pytest.importorskip("pyarrow")
+    (tmp_path / "e.csv").write_bytes(b"src,dst\na,b\nc\xff,b\n,b\nd,e\nf,\nd,e\ng\n")
+    words = [tmp_path / "e.csv", "--out", tmp_path / "net", "--num-hashes", 20, "--bands", 10]
+    run("communities", "index", *words)
+    assert "rows left out" in capsys.readouterr().out
+    run("communities", "index", *words, "--json")
+    told = json.loads(capsys.readouterr().out)
+    assert (told["edges"], told["left_out"]) == (2, 4)
+    with pytest.raises(DataError, match="no account 'bb'") as caught:
+        CommunityIndex.open(tmp_path / "net").query(["bb"])
+    assert "b" in caught.value.hint
+
+
 def test_the_verbs(tmp_path, capsys):
     pytest.importorskip("pyarrow")
     net, made = tmp_path / "net", tmp_path / "made"

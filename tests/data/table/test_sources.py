@@ -3,10 +3,7 @@
 import http.server
 import os
 import re
-import socket
-import subprocess
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -210,6 +207,17 @@ def test_patterns_and_addresses():
     assert not is_remote("./a=b://c.csv")
 
 
+def test_an_address_of_a_file_here_is_its_path(tmp_path):
+    (tmp_path / "a b.csv").write_text("v\n1\n")
+    for address in (
+        f"file://{tmp_path}",
+        f"file://{tmp_path}/a%20b.csv",
+        f"file://{tmp_path}/*.csv",
+    ):
+        assert [found.path for found in list_found(address)] == [str(tmp_path / "a b.csv")]
+        assert DataTable.scan(address).collect()[0].to_pylist() == [{"v": 1}]
+
+
 def test_reads_are_counted(tmp_path):
     (tmp_path / "a.bin").write_bytes(bytes(1000))
     counts = ReadCounts()
@@ -219,57 +227,6 @@ def test_reads_are_counted(tmp_path):
         assert len(file.read()) == 850
     assert (counts.num_bytes, counts.requests) == (900, 2)
     assert list_found(str(tmp_path / "none*")) == []
-
-
-@pytest.fixture
-def store(monkeypatch):
-    """A store of S3 in a process of its own: `python -m benchmarks peers install moto`."""
-    from benchmarks import peers
-
-    from steelyard.errors import BackendError
-
-    try:
-        python = peers.python("moto")
-    except BackendError:
-        pytest.skip("moto is not installed")
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "test")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    words = [str(python), "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
-        for _ in range(200):
-            with socket.socket() as asking:
-                if asking.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.1)
-        yield f"127.0.0.1:{port}"
-        server.kill()
-
-
-def test_a_table_in_s3_is_listed_and_read_by_ranges(store):
-    from pyarrow import fs, parquet
-
-    system = fs.S3FileSystem(
-        endpoint_override=store, scheme="http", region="us-east-1", allow_bucket_creation=True
-    )
-    system.create_dir("lake")
-    parquet.write_table(
-        rows_of(50_000), "lake/sales/a.parquet", filesystem=system, row_group_size=10_000
-    )
-    for name, text in (("sales/b.csv", b"id,price\n50000,1.5\n"), ("other/c.csv", b"id\n1\n")):
-        with system.open_output_stream(f"lake/{name}") as file:
-            file.write(text)
-    query = f"?endpoint_override={store}&scheme=http&region=us-east-1"
-    table = DataTable.scan("s3://lake/sales" + query)
-    assert len(table.files) == 2
-    assert any("lacks the column 'note'" in line or "'note'" in line for line in table.drift)
-    rows, quarantine = table.collect()
-    assert len(rows) == 50_001
-    assert quarantine.reads.requests > 2
-    few = DataTable.scan("s3://lake/sales/*.parquet" + query).filter(pc.field("id") < 5)
-    assert (few.skipped_row_groups, len(few.collect()[0])) == (4, 5)
 
 
 @pytest.mark.skipif(not hasattr(os, "symlink"), reason="needs symbolic links")

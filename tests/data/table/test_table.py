@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from steelyard.cli.data.table import app
 from steelyard.data.table import DataTable
 from steelyard.data.table.kinds import as_kind, majority_kind
 from steelyard.data.table.partitions import list_files, split_lines
@@ -132,6 +133,50 @@ def test_a_file_that_cannot_be_read_is_named_and_left_out(tmp_path):
     assert len(table.files) == 1
     assert len(table.unreadable) == 4
     assert any("'a' twice" in why for why in table.unreadable.values())
+
+
+def test_text_beside_typed_files_is_of_their_types_or_set_aside(tmp_path):
+    typed = pa.table({"v": pa.array([1, 2], pa.int8()), "w": [0.5, 1.5], "x": ["a", "b"]})
+    parquet.write_table(typed, tmp_path / "a.parquet")
+    saved(tmp_path, "v,w,x\n3,much,7\n4,2,8\n300,2.5,9\n", "b.csv")
+    table = DataTable.scan(tmp_path)
+    assert table.schema == typed.schema
+    assert any("b.csv: column 'x' looks like whole number" in line for line in table.drift)
+    rows, quarantine = table.collect()
+    assert rows.to_pylist()[2:] == [{"v": 4, "w": 2.0, "x": "8"}]
+    told = [(bad.row, bad.field, bad.value, bad.reason) for bad in quarantine.rows]
+    assert sorted(told) == [
+        (1, "w", "much", "no number"),
+        (3, "v", "300", "no int8 as elsewhere"),
+    ]
+
+
+def test_rows_of_bytes_that_are_no_text_are_set_aside_with_their_row(tmp_path):
+    raw = b"id,name,note\n1,ok,x\n2,b\xff\xfed,y\n3,c,\xe9\n4\n5,\xc3\xa9,z\n"
+    (tmp_path / "a.csv").write_bytes(raw)
+    (tmp_path / "b.csv.gz").write_bytes(gzip.compress(raw))
+    for name in ("a.csv", "b.csv.gz"):
+        rows, quarantine = DataTable.scan(tmp_path / name).collect()
+        assert rows["id"].to_pylist() == [1, 5]
+        assert rows["name"].to_pylist() == ["ok", "é"]
+        told = sorted((bad.row, bad.field, bad.value, bad.reason) for bad in quarantine.rows)
+        assert told == [
+            (2, "name", "b\\xff\\xfed", "invalid UTF-8"),
+            (3, "note", "\\xe9", "invalid UTF-8"),
+            (4, "", "4", "1 values, not 3"),
+        ]
+
+
+@pytest.mark.parametrize("text", ["a,b\n", "note of a kind\n1,2\n"])
+def test_a_header_alone_is_a_table_without_rows(tmp_path, text, capsys):
+    path = saved(tmp_path, text, "a.csv")
+    rows, quarantine = DataTable.scan(path).collect()
+    assert (len(rows), quarantine.total) == (0, text.count("1,2"))
+    app(["profile", path, "--no-keep", "--json"], result_action="return_value")
+    assert json.loads(capsys.readouterr().out)["rows"] == 0
+    saved(tmp_path, "a,b\n1,2\n", "b.csv")
+    if "a,b" in text:
+        assert DataTable.scan(tmp_path).collect()[0].to_pylist() == [{"a": 1, "b": 2}]
 
 
 def test_a_type_that_differs_between_files_names_file_and_column(tmp_path):

@@ -38,6 +38,8 @@ _DRAWN, _NAMED, _TIES = 150, 12, 4
 
 def index_values(index: "CommunityIndex", folder: Path) -> dict[str, Any]:
     """Return the figures of an index."""
+    from steelyard.data.pack import Pack
+
     graph, size = index.graph, (folder / "index.pack").stat().st_size
     return {
         "folder": str(folder),
@@ -45,6 +47,7 @@ def index_values(index: "CommunityIndex", folder: Path) -> dict[str, Any]:
         "searched": len(index),
         "followers": graph.num_columns,
         "edges": graph.num_edges,
+        "left_out": int(Pack.open(folder / "graph.pack")["skipped"].sum()),
         "num_hashes": index.settings.num_hashes,
         "bands": index.settings.bands,
         "rows": index.settings.rows,
@@ -61,7 +64,8 @@ def index_page(values: dict[str, Any]) -> Report:
         [
             ("accounts", f"{values['accounts']:,}", ""),
             ("searched", f"{values['searched']:,}", ""),
-            ("edges", f"{values['edges']:,}", ""),
+            ("edges", f"{values['edges']:,}", "each pair once"),
+            ("rows left out", f"{values['left_out']:,}", "an end is missing or no name"),
             ("signature", f"{values['num_hashes']:,} hashes", ""),
             ("table", f"{values['bands']} bands of {values['rows']}", ""),
             ("half are found from similarity", f"about {values['threshold']:.3f}", ""),

@@ -37,7 +37,7 @@ class _ForecastAnswer:
 
 
 def forecast(
-    file: Path,
+    file: str,
     *,
     horizon: int = 48,
     series: SeriesOptions | None = None,
@@ -56,7 +56,8 @@ def forecast(
     Example: steelyard operate forecast series.csv --horizon 48 --report forecast.html
 
     Args:
-        file: CSV, Parquet, a Prometheus range answer (.json), or rows of the CloudOps schema.
+        file: CSV, Parquet, a Prometheus range answer (.json), or rows of the CloudOps schema; also
+            a folder, a pattern such as 'load/*.csv', and an address such as s3://bucket/load.
         horizon: steps to forecast.
         series: how the file is read.
         model: what is tried.
@@ -70,12 +71,12 @@ def forecast(
     chosen = (model or ModelOptions()).chosen(found, horizon)
     answer = _answer(found, chosen, horizon)
     if not no_keep:
-        answer = _kept(answer, str(file), store)
+        answer = _kept(answer, file, store)
     if chart is not None:
         from steelyard.runs.save import save_chart
 
         save_chart(_chart(answer, 0), chart)
-    page = _page(answer, file.name, with_charts=report is not None)
+    page = _page(answer, Path(file).name, with_charts=report is not None)
     if report is not None:
         page.write_html(report)
     if json:

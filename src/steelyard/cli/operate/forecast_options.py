@@ -41,8 +41,8 @@ class SeriesOptions:
     step: str = ""
     counter: bool | None = None
 
-    def read(self, file: Path) -> "SeriesSet":
-        """Read the series of a file."""
+    def read(self, file: str) -> "SeriesSet":
+        """Read the series of a file, folder, pattern or address."""
         from steelyard import units
         from steelyard.operate.series import read_series
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from steelyard.data.table.kinds import as_kind
+from steelyard.data.table.kinds import as_kind, as_type
 from steelyard.data.table.quarantine import BadRow, Quarantine
 from steelyard.errors import DataError
 
@@ -50,14 +50,17 @@ def fitted(
             columns.append(pa.nulls(len(batch), field.type))
             continue
         values, misfit = as_kind(batch[field.name], kinds[field.name])
+        others = None
+        if values.type != field.type:
+            # Files of Arrow's types say what the column is.
+            values, others = as_type(values, field.type)
         columns.append(values)
-        if misfit is None:
-            continue
-        for place, value in zip(misfit.rows.tolist(), misfit.values, strict=True):
-            if not is_bad[place]:
-                is_bad[place] = True
-                row = int(rows[place])
-                quarantine.add(BadRow(path, row, field.name, str(value), misfit.reason))
+        for found in filter(None, (misfit, others)):
+            for place, value in zip(found.rows.tolist(), found.values, strict=True):
+                if not is_bad[place]:
+                    is_bad[place] = True
+                    row = int(rows[place])
+                    quarantine.add(BadRow(path, row, field.name, str(value), found.reason))
     made = pa.RecordBatch.from_arrays(columns, schema=schema)
     return made.filter(pa.array(~is_bad)) if is_bad.any() else made
 

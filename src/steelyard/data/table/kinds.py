@@ -10,7 +10,7 @@ from steelyard.data.arrow import compute
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["KINDS", "Misfit", "as_kind", "majority_kind"]
+__all__ = ["KINDS", "Misfit", "as_kind", "as_type", "kind_of", "majority_kind"]
 
 KINDS = ("whole number", "number", "yes or no", "date", "time", "text")
 """Kinds of columns, the narrowest first."""
@@ -52,6 +52,20 @@ def arrow_type(kind: str) -> "pa.DataType":
         "time": pa.timestamp("us"),
         "text": pa.string(),
     }[kind]
+
+
+def kind_of(type: "pa.DataType") -> str:
+    """Return the kind whose values stand for an Arrow type; "text" of what no other kind does."""
+    import pyarrow as pa
+
+    checks = {
+        "whole number": pa.types.is_integer,
+        "number": lambda type: pa.types.is_floating(type) or pa.types.is_decimal(type),
+        "yes or no": pa.types.is_boolean,
+        "date": pa.types.is_date,
+        "time": pa.types.is_timestamp,
+    }
+    return next((kind for kind, holds in checks.items() if holds(type)), "text")
 
 
 def majority_kind(values: "pa.Array") -> str:
@@ -106,17 +120,40 @@ def as_kind(values: "pa.Array", kind: str) -> "tuple[pa.Array, Misfit | None]":
     return cast, Misfit(rows, values.take(pa.array(rows)).to_pylist(), f"no {kind}")
 
 
+def as_type(values: "pa.Array", wanted: "pa.DataType") -> "tuple[pa.Array, Misfit | None]":
+    """Turn values into a type that columns of other files have.
+
+    Args:
+        values: of any type, [rows].
+        wanted: the type.
+
+    Returns:
+        Values of the type, missing where they are none, and the misfits.
+    """
+    import pyarrow as pa
+
+    try:
+        return values.cast(wanted), None
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        pass
+    made, pc = _cast(values, wanted), compute()
+    is_wrong = pc.and_(pc.is_null(made), pc.is_valid(values))
+    rows = np.flatnonzero(is_wrong.to_numpy(zero_copy_only=False))
+    told = [str(value) for value in values.take(pa.array(rows)).to_pylist()]
+    return made, Misfit(rows, told, f"no {wanted} as elsewhere")
+
+
 def _cast(values: "pa.Array", wanted: "pa.DataType") -> "pa.Array":
     """Cast values of the right form; those that still are none become missing."""
     import pyarrow as pa
 
     try:
         return values.cast(wanted)
-    except pa.ArrowInvalid:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         parts = []
         for value in values:
             try:
                 parts.append(value.cast(wanted).as_py() if value.is_valid else None)
-            except pa.ArrowInvalid:
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
                 parts.append(None)
         return pa.array(parts, wanted)

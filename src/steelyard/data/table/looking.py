@@ -11,7 +11,7 @@ import numpy as np
 from steelyard.data.arrow import compute, release_unused
 from steelyard.data.table.counts import ReadCounts
 from steelyard.data.table.item_lines import ITEMS
-from steelyard.data.table.kinds import KINDS, arrow_type, as_kind, majority_kind
+from steelyard.data.table.kinds import KINDS, arrow_type, as_kind, kind_of, majority_kind
 from steelyard.data.table.partitions import (
     TableFile,
     TablePart,
@@ -218,14 +218,18 @@ class _Looking:
         names = list(dict.fromkeys(name for item in self.files for name in item.columns))
         if unknown := [name for name in self.types if name not in names]:
             raise ConfigError(f"no column {unknown[0]!r}", hint=f"columns are {', '.join(names)}")
-        values = {name: _joined(parts) for name, parts in self.texts.items()}
-        kinds = {name: self.types.get(name) or majority_kind(values[name]) for name in self.texts}
-        types = {
-            name: Counter(self.own[name].values()).most_common(1)[0][0]
-            if name in self.own
-            else arrow_type(kinds[name])
-            for name in names
+        # A file of a header alone has columns and no values.
+        texts = [name for name in names if name in self.texts or name not in self.own]
+        values = {name: _joined(self.texts.get(name, {})) for name in texts}
+        own = {
+            name: Counter(found.values()).most_common(1)[0][0] for name, found in self.own.items()
         }
+        kinds = {
+            name: self.types.get(name)
+            or (kind_of(own[name]) if name in own else majority_kind(values[name]))
+            for name in texts
+        }
+        types = {name: own[name] if name in own else arrow_type(kinds[name]) for name in names}
         return Looked(
             schema=pa.schema([pa.field(name, types[name]) for name in names]),
             files=tuple(self.files),

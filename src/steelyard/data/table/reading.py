@@ -9,6 +9,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import numpy as np
 
 from steelyard.data.table.counts import ReadCounts
+from steelyard.data.table.decoding import decoded
 from steelyard.data.table.fitting import ROW, cast_to, fitted
 from steelyard.data.table.item_lines import read_item_lines
 from steelyard.data.table.partitions import TablePart, is_gzip
@@ -220,7 +221,7 @@ def _separated(
                 invalid_row_handler=set_aside,
             ),
             convert_options=csv.ConvertOptions(
-                column_types=dict.fromkeys(names, pa.string()),
+                column_types=dict.fromkeys(names, pa.binary()),
                 null_values=list(MISSING),
                 strings_can_be_null=True,
                 quoted_strings_can_be_null=True,
@@ -229,7 +230,7 @@ def _separated(
         good = 0
         for batch in batches:
             numbers = _file_rows(good, len(batch), np.array(bad_rows), partition.first_row)
-            yield batch, numbers
+            yield decoded(batch, numbers, partition.path, quarantine)
             good += len(batch)
 
 

@@ -2,6 +2,7 @@
 
 import fnmatch
 import glob
+import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -85,6 +86,8 @@ def list_found(source: str) -> list[Found]:
             raise DataError(f"{source}: http lists no files", hint="name each file")
         with HttpFile(source) as file:
             return [Found(source, file.num_bytes)]
+    if _scheme(source) == "file":
+        source = urllib.parse.unquote(source.partition("://")[2])
     if is_remote(source):
         return _bounded(source, _remote_found(source))
     if Path(source).is_dir():

@@ -138,7 +138,7 @@ def _of_text(
     table: LookedAt, file: TableFile, parts: list[TablePart], is_profiled: bool
 ) -> FileWork:
     """Return what a file of lines takes; its rows are estimated from its first ones."""
-    of_row = table.row_bytes.get(file.path) or _mean(table.row_bytes)
+    of_row = table.row_bytes.get(file.path) or _mean(table.row_bytes, file.num_bytes)
     is_packed = is_gzip(file.path)
     rows = sum(part.num_bytes for part in parts) / max(of_row.stored, 1e-9)
     text = rows * of_row.text
@@ -166,8 +166,10 @@ def _of_text(
     )
 
 
-def _mean(found: "Mapping[str, RowBytes]") -> RowBytes:
-    """Return what a row takes in the files that were looked into."""
+def _mean(found: "Mapping[str, RowBytes]", num_bytes: float) -> RowBytes:
+    """Return what a row takes in the files that were looked into; a whole file where none has."""
+    if not found:
+        return RowBytes(num_bytes, num_bytes)
     text, stored = (sum(values) / len(found) for values in zip(*found.values(), strict=True))
     return RowBytes(text, stored)
 

@@ -1,4 +1,4 @@
-"""One reader of series: tables in CSV or Parquet, Prometheus answers, the CloudOps schema."""
+"""One reader of series: tables in files and behind addresses, Prometheus, the CloudOps schema."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +10,7 @@ from steelyard.errors import DataError, TraceError
 from steelyard.operate.series.cloudops import from_records, is_cloudops
 from steelyard.operate.series.grid import Origin, differenced, is_counter, on_grid
 from steelyard.operate.series.prometheus import read_prometheus
+from steelyard.operate.series.scanned import is_scanned, scanned_rows
 from steelyard.operate.series.series_set import SeriesSet
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def read_series(
     step_s: float | None = None,
     counter: bool | None = None,
 ) -> SeriesSet:
-    """Read series from a file.
+    """Read series from a file, a folder, a pattern or an address.
 
     A table has a column of times, columns of numbers, and where its rows are of several series, a
     column of names. Times are dates, or numbers of seconds or milliseconds since 1970; zones are
@@ -39,7 +40,9 @@ def read_series(
     `start`, `target` and `freq` is of the CloudOps schema, a row a series.
 
     Args:
-        path: file in .csv, .csv.gz, .tsv, .parquet, .json or .jsonl.
+        path: file in .csv, .csv.gz, .tsv, .parquet, .json or .jsonl; or what `DataTable.scan` takes
+            as well: a folder or pattern, whose files follow one another by name, an address such as
+            s3://bucket/load, and .arrow or .steelpack.
         time: column of the times; empty finds it by its name or type.
         values: columns of the values; empty takes all numbers.
         name: column of the series' names; empty finds it by its name.
@@ -53,7 +56,11 @@ def read_series(
     Raises:
         DataError: the file is missing, too large or of another kind.
         TraceError: its content is refused; the message names file, row and field.
+        BackendError: it needs Arrow, which is not installed.
     """
+    if is_scanned(str(path)):
+        source, table = str(path), scanned_rows(str(path), _LARGEST_BYTES)
+        return _of_rows(table, source, (time, tuple(values), name), step_s, counter)
     path = Path(path)
     if not path.is_file():
         raise DataError(f"no such file: {path}", hint="give a CSV, Parquet or JSON file of series")
@@ -61,10 +68,21 @@ def read_series(
         raise DataError(f"{path} is larger than 2 GiB", hint="cut it by time or by series")
     if path.suffix == ".json":
         return read_prometheus(path, step_s=step_s, counter=counter)
-    table = _read_table(path)
+    given = (time, tuple(values), name)
+    return _of_rows(_read_table(path), str(path), given, step_s, counter)
+
+
+def _of_rows(
+    table: "pl.DataFrame",
+    source: str,
+    chosen: tuple[str, tuple[str, ...], str],
+    step_s: float | None,
+    counter: bool | None,
+) -> SeriesSet:
+    """Make a set of rows of either schema."""
     if is_cloudops(table.columns):
-        return from_records(table.iter_rows(named=True), str(path))
-    return _from_table(table, path, (time, tuple(values), name), step_s, counter)
+        return from_records(table.iter_rows(named=True), source)
+    return _from_table(table, source, chosen, step_s, counter)
 
 
 def _read_table(path: Path) -> "pl.DataFrame":
@@ -93,7 +111,7 @@ def _read_table(path: Path) -> "pl.DataFrame":
 
 def _from_table(
     table: "pl.DataFrame",
-    path: Path,
+    path: str,
     chosen: tuple[str, tuple[str, ...], str],
     step_s: float | None,
     counter: bool | None,
@@ -118,13 +136,13 @@ def _from_table(
         for column in values:
             # The times stand in rows that other series may lie between, so rows are looked up.
             origins.append((label, column))
-            grids.append(_grid(group, time, column, Origin(str(path), column, label), step_s))
+            grids.append(_grid(group, time, column, Origin(path, column, label), step_s))
     several = len(values) > 1
     ids = [
         "/".join(filter(None, (label, column if several or not label else "")))
         for label, column in origins
     ]
-    return _made(grids, ids, [column for _, column in origins], str(path), counter)
+    return _made(grids, ids, [column for _, column in origins], path, counter)
 
 
 def _made(
@@ -186,7 +204,7 @@ def _seconds(column: "pl.Series", origin: Origin) -> np.ndarray:
     return numbers / 1000 if len(numbers) and np.nanmedian(numbers) > 1e11 else numbers
 
 
-def _time_column(table: "pl.DataFrame", path: Path) -> str:
+def _time_column(table: "pl.DataFrame", path: str) -> str:
     """Find the column of times by its type, then by its name."""
     dated = [name for name, kind in table.schema.items() if kind.is_temporal()]
     named = [name for name in table.columns if name.strip().lower() in _TIME_NAMES]
@@ -224,7 +242,7 @@ def _mostly_numbers(column: "pl.Series") -> bool:
     return 2 * int(read.sum()) > len(known)
 
 
-def _value_columns(table: "pl.DataFrame", path: Path, used: set[str]) -> tuple[str, ...]:
+def _value_columns(table: "pl.DataFrame", path: str, used: set[str]) -> tuple[str, ...]:
     """List the columns of numbers."""
     numbers = [
         name
