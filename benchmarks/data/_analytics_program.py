@@ -2,7 +2,8 @@
 
 {"sets": FILE} writes tables of the library with odd rows among usual ones to an .npz file: "NAME/x"
 and "NAME/odd". {"kmeans": FILE, "count": k, "seeds": n} clusters "x" of an .npz file and is
-answered by {"inertias", "iterations"}. {"forest": FILE, "seeds": n} is answered by the mean ROC-AUC
+answered by {"inertias", "iterations"}; {"birch": FILE, "count": k, "limit": l} likewise by
+{"inertia", "entries"}. {"forest": FILE, "seeds": n} is answered by the mean ROC-AUC
 of isolation forests by set. {"learner": NAME, "rows": FILE} fits "x" and "y" of rows that are not
 "held" and is answered by {"auc", "seconds"}. {"perceptron": FILE} fits perceptrons to
 "numbers" and "texts" and is answered by {"auc"}.
@@ -65,6 +66,18 @@ def kmeans(path, count, seeds):
         "inertias": [float(item.inertia_) for item in found],
         "iterations": [int(item.n_iter_) for item in found],
     }
+
+
+def birch(path, count, limit):
+    """Cluster rows by a tree of cluster features."""
+    from sklearn.cluster import Birch  # pyright: ignore[reportMissingImports]
+
+    x = np.load(path)["x"].astype(np.float64)
+    model = Birch(threshold=limit**0.5, n_clusters=count)
+    labels = model.fit_predict(x)
+    means = np.stack([x[labels == own].mean(axis=0) for own in np.unique(labels)])
+    apart = (x - means[np.searchsorted(np.unique(labels), labels)]) ** 2
+    return {"inertia": float(apart.sum()), "entries": len(model.subcluster_labels_)}
 
 
 def area(odd, scores):
@@ -160,6 +173,8 @@ for line in sys.stdin:
         answer(kmeans(told["kmeans"], told["count"], told["seeds"]))
     elif "perceptron" in told:
         answer(perceptron(told["perceptron"]))
+    elif "birch" in told:
+        answer(birch(told["birch"], told["count"], told["limit"]))
     elif "forest" in told:
         answer(forest(told["forest"], told["seeds"]))
     else:
