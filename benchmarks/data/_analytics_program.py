@@ -5,8 +5,8 @@ and "NAME/odd". {"kmeans": FILE, "count": k, "seeds": n} clusters "x" of an .npz
 answered by {"inertias", "iterations"}; {"birch": FILE, "count": k, "limit": l} likewise by
 {"inertia", "entries"}. {"forest": FILE, "seeds": n} is answered by the mean ROC-AUC
 of isolation forests by set. {"learner": NAME, "rows": FILE} fits "x" and "y" of rows that are not
-"held" and is answered by {"auc", "seconds"}. {"perceptron": FILE} fits perceptrons to
-"numbers" and "texts" and is answered by {"auc"}.
+"held" and is answered by {"auc", "seconds"}. {"perceptron": FILE, "seeds": n} fits
+perceptrons to "numbers" and "texts" and is answered by the mean {"auc"}.
 """
 
 import json
@@ -136,7 +136,7 @@ def learn(name, path):
     return {"auc": area(y[held], model.predict_proba(x[held])[:, 1]), "seconds": seconds}
 
 
-def perceptron(path):
+def perceptron(path, seeds):
     """Fit a perceptron to numbers with gaps and texts, and measure it on the rows kept aside."""
     import warnings
 
@@ -157,7 +157,7 @@ def perceptron(path):
     parts = [("numbers", filled, list(range(width)))]
     parts.append(("texts", flags, list(range(width, x.shape[1]))))
     areas = []
-    for seed in range(3):
+    for seed in range(seeds):
         model = make_pipeline(ColumnTransformer(parts), MLPClassifier(random_state=seed))
         model.fit(x[~held], y[~held])
         areas.append(area(y[held], model.predict_proba(x[held])[:, 1]))
@@ -172,7 +172,7 @@ for line in sys.stdin:
     elif "kmeans" in told:
         answer(kmeans(told["kmeans"], told["count"], told["seeds"]))
     elif "perceptron" in told:
-        answer(perceptron(told["perceptron"]))
+        answer(perceptron(told["perceptron"], told["seeds"]))
     elif "birch" in told:
         answer(birch(told["birch"], told["count"], told["limit"]))
     elif "forest" in told:

@@ -82,8 +82,8 @@ class ClusteredTable:
 
     Attributes:
         labels: cluster of each row, the largest first; -1 for none [N].
-        strengths: distance to the center of k-means and birch, the share of the likeliest part of a mixture,
-            and 1 for core rows of density, 0 for others [N].
+        strengths: distance to the center of k-means and birch, the share of the likeliest part of a
+            mixture, and 1 for core rows of density, 0 for others [N].
         sizes: rows of each cluster [K].
         columns: columns that count.
         middles: mean of each column of numbers by cluster, NaN of text [K, columns].
