@@ -4,7 +4,8 @@
 centers. 4 compares isolation forests on tables with odd rows planted in them; PyOD's is
 scikit-learn's. 5 is the angle between streamed components and those of a decomposition in memory. 6
 compares other learners on the same rows. 7 counts how often the intervals of `compare_table` hold
-what 100,000 fresh rows say; few cases would say nothing, so that --quick leaves it out.
+what 100,000 fresh rows say; few cases would say nothing, so that --quick leaves it out. 8 to 12 are
+those of `_analytics_tables`.
 """
 
 import tempfile
@@ -15,6 +16,7 @@ import numpy as np
 import polars as pl
 from benchmarks import peers
 from benchmarks.common import Check
+from benchmarks.data._analytics_tables import alone_checks, peer_checks
 from benchmarks.serve._json_process import JsonProcess, peer_environment
 from numpy.typing import NDArray
 
@@ -52,6 +54,7 @@ def learner_checks(quick: bool) -> list[Check]:
         folder = Path(name)
         found = _beside(folder, quick)
         found += _components(folder, quick)
+        found += alone_checks(folder, quick)
         return found if quick else [*found, *_intervals(folder)]
 
 
@@ -66,7 +69,9 @@ def _beside(folder: Path, quick: bool) -> list[Check]:
         print(f"left out: {error}; {error.hint}")
         return []
     clusters = _kmeans(peer, folder, quick)
-    return [*clusters, *_forests(peer, folder, quick), *_learners(peer, folder, quick)]
+    forests = _forests(peer, folder, quick)
+    learners = _learners(peer, folder, quick)
+    return [*clusters, *forests, *learners, *peer_checks(peer, folder, quick)]
 
 
 def _blobs(count: int, width: int, parts: int, seed: int) -> _Rows:

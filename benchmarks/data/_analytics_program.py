@@ -2,10 +2,11 @@
 
 {"sets": FILE} writes tables of the library with odd rows among usual ones to an .npz file: "NAME/x"
 and "NAME/odd". {"kmeans": FILE, "count": k, "seeds": n} clusters "x" of an .npz file and is
-answered by {"inertias", "iterations"}. {"forest": FILE, "seeds": n} is answered by the mean ROC-AUC
+answered by {"inertias", "iterations"}; {"birch": FILE, "count": k, "limit": l} likewise by
+{"inertia", "entries"}. {"forest": FILE, "seeds": n} is answered by the mean ROC-AUC
 of isolation forests by set. {"learner": NAME, "rows": FILE} fits "x" and "y" of rows that are not
-"held" and is answered by {"auc", "seconds"}. {"perceptron": FILE} fits perceptrons to
-"numbers" and "texts" and is answered by {"auc"}.
+"held" and is answered by {"auc", "seconds"}. {"perceptron": FILE, "seeds": n} fits
+perceptrons to "numbers" and "texts" and is answered by the mean {"auc"}.
 """
 
 import json
@@ -67,6 +68,18 @@ def kmeans(path, count, seeds):
     }
 
 
+def birch(path, count, limit):
+    """Cluster rows by a tree of cluster features."""
+    from sklearn.cluster import Birch  # pyright: ignore[reportMissingImports]
+
+    x = np.load(path)["x"].astype(np.float64)
+    model = Birch(threshold=limit**0.5, n_clusters=count)
+    labels = model.fit_predict(x)
+    means = np.stack([x[labels == own].mean(axis=0) for own in np.unique(labels)])
+    apart = (x - means[np.searchsorted(np.unique(labels), labels)]) ** 2
+    return {"inertia": float(apart.sum()), "entries": len(model.subcluster_labels_)}
+
+
 def area(odd, scores):
     """Return the ROC-AUC."""
     from sklearn.metrics import roc_auc_score  # pyright: ignore[reportMissingImports]
@@ -123,7 +136,7 @@ def learn(name, path):
     return {"auc": area(y[held], model.predict_proba(x[held])[:, 1]), "seconds": seconds}
 
 
-def perceptron(path):
+def perceptron(path, seeds):
     """Fit a perceptron to numbers with gaps and texts, and measure it on the rows kept aside."""
     import warnings
 
@@ -144,7 +157,7 @@ def perceptron(path):
     parts = [("numbers", filled, list(range(width)))]
     parts.append(("texts", flags, list(range(width, x.shape[1]))))
     areas = []
-    for seed in range(3):
+    for seed in range(seeds):
         model = make_pipeline(ColumnTransformer(parts), MLPClassifier(random_state=seed))
         model.fit(x[~held], y[~held])
         areas.append(area(y[held], model.predict_proba(x[held])[:, 1]))
@@ -159,7 +172,9 @@ for line in sys.stdin:
     elif "kmeans" in told:
         answer(kmeans(told["kmeans"], told["count"], told["seeds"]))
     elif "perceptron" in told:
-        answer(perceptron(told["perceptron"]))
+        answer(perceptron(told["perceptron"], told["seeds"]))
+    elif "birch" in told:
+        answer(birch(told["birch"], told["count"], told["limit"]))
     elif "forest" in told:
         answer(forest(told["forest"], told["seeds"]))
     else:

@@ -194,7 +194,7 @@ def test_quality_is_that_of_the_definitions() -> None:
     assert np.isnan(silhouette(points, np.zeros(80, int)))
 
 
-@pytest.mark.parametrize("method", ["kmeans", "mixture", "density"])
+@pytest.mark.parametrize("method", ["kmeans", "mixture", "density", "birch"])
 def test_tables_are_clustered(tmp_path: Path, method) -> None:
     points, own = blobs()
     shop = np.where(own == 2, "north", "south")

@@ -28,7 +28,7 @@ def columns(batches, *names):
     return [[value for batch in held for value in batch[name].to_pylist()] for name in names]
 
 
-@pytest.mark.parametrize("method", ["kmeans", "mixture", "density"])
+@pytest.mark.parametrize("method", ["kmeans", "mixture", "density", "birch"])
 @pytest.mark.parametrize("reduce", ["", "pca:2"])
 def test_rows_come_into_their_clusters_again(tmp_path, method: str, reduce: str) -> None:
     table = DataTable.scan(frame())

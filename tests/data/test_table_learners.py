@@ -17,6 +17,7 @@ from steelyard.data.learning import (
     FitJob,
     FitOptions,
     ForestConfig,
+    KernelConfig,
     LinearConfig,
     NeighbourConfig,
     RidgeConfig,
@@ -26,6 +27,7 @@ from steelyard.data.learning import (
 )
 from steelyard.data.learning.codes import CodeStore
 from steelyard.data.learning.forest_kernels import grow_whole_tree
+from steelyard.data.learning.kernel_machine import FourierFeatures
 from steelyard.data.learning.ridge import ridge_of
 from steelyard.data.learning.targets import TargetColumn
 from steelyard.data.sketch import Covariance
@@ -43,6 +45,7 @@ SMALL = {
     "ridge": RidgeConfig(),
     "bayes": BayesConfig(),
     "neighbours": NeighbourConfig(sample_rows=500),
+    "kernel": KernelConfig(waves=128, epochs=6),
 }
 
 
@@ -96,7 +99,7 @@ def test_learners_beat_the_constant_and_come_back_from_files(tmp_path: Path, lea
         by_name = {item.name: item for item in found.scores}
         assert by_name[measure].high < by_name[measure].baseline
         assert sum(share for _, share in found.model.importances()) == pytest.approx(
-            0 if learner == "neighbours" else 1
+            0 if learner in {"neighbours", "kernel"} else 1
         )
         found.model.save(tmp_path / "a.model")
         again = TableModel.open(tmp_path / "a.model")
@@ -273,6 +276,24 @@ def test_neighbours_are_those_of_comparing_all() -> None:
     apart = ((new[:, None] - x) ** 2).sum(axis=2)
     slow = y[np.argsort(apart, axis=1)[:, :7]].mean(axis=1)
     assert np.allclose(found[0], slow, atol=1e-5)
+
+
+def test_waves_come_close_to_the_kernel_and_part_rings() -> None:
+    rng = np.random.default_rng(8)
+    rows = rng.normal(size=(300, 2))
+    waves = FourierFeatures.drawn(rows, 20_000, 0).apply(rows).astype(np.float64)
+    squares = ((rows[:, None] - rows) ** 2).sum(axis=2)
+    exact = np.exp(-squares / (2 * np.median(squares[squares > 0])))
+    assert np.abs(waves @ waves.T / 20_000 - exact).max() < 0.05
+    angles, radii = rng.uniform(0, 2 * np.pi, 2000), rng.choice([1.0, 2.0], 2000)
+    x = np.column_stack([np.cos(angles), np.sin(angles)]) * radii[:, None]
+    x += rng.normal(size=x.shape) / 6
+    job = features_job(x, (radii > 1.5) * 1.0, TWO, held=500)
+    machine = KernelConfig(waves=256, epochs=5).fit(job)
+    right = (machine.scores(job.features[:500])[0] > 0) == (radii[:500] > 1.5)
+    assert right.mean() > 0.95  # no line parts rings
+    with pytest.raises(DataError, match="rows are equal"):
+        KernelConfig().fit(features_job(np.ones((40, 2)), np.arange(40) % 2, TWO))
 
 
 def test_narrower_features_are_learned_from(tmp_path: Path) -> None:

@@ -28,8 +28,9 @@ class GroupOptions:
     """How rows are clustered.
 
     Args:
-        method: kmeans around means, mixture of normal distributions, or density for clusters of any
-            form and rows that are in none.
+        method: kmeans around means, mixture of normal distributions, density for clusters of any
+            form and rows that are in none, or birch around means of small clusters that one pass
+            over the rows finds.
         clusters: how many; of density unused.
         leave_out: columns that do not count, such as keys, separated by commas.
         reduce: fewer features, such as pca:16 or random:64.
@@ -40,7 +41,7 @@ class GroupOptions:
         seed: seed of what is drawn.
     """
 
-    method: Literal["kmeans", "mixture", "density"] = "kmeans"
+    method: Literal["kmeans", "mixture", "density", "birch"] = "kmeans"
     clusters: int = 8
     leave_out: str = ""
     reduce: str = ""

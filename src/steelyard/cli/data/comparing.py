@@ -44,8 +44,8 @@ def compare(
         *sources: files, patterns such as 'sales/*.csv', folders, and addresses.
         target: column to predict.
         time: time for all fits, such as 60s or 5min; the passes over the table come before.
-        learners: boosted, forest, linear, ridge, bayes, neighbours, neural, separated by commas;
-            all that can predict the target when left out.
+        learners: boosted, forest, linear, ridge, bayes, neighbours, kernel, neural, separated by
+            commas; all that can predict the target when left out.
         out: file for the best model.
         task: classify or regress; by what the column looks like when left out.
         leave_out: columns that are not learned from, such as keys, separated by commas.

@@ -26,6 +26,7 @@ _SHARES = {
     "linear": "share of the sizes of all weights of standardized features",
     "bayes": "share of how far apart values put the classes",
     "neighbours": "all features count alike",
+    "kernel": "all features count alike",
     "neural": "share of what features do to the score, by slope times size",
 }
 """What the share of a column is, by learner."""
@@ -39,7 +40,8 @@ class LearnOptions:
     Args:
         learner: boosted trees, a random forest, a linear model by stochastic descent (log, hinge or
             squared loss), ridge regression from sums of products, naive Bayes, neighbours in a
-            sample of the rows, or a perceptron of two inner layers (neural).
+            sample of the rows, a kernel machine on random waves (kernel; for classes a support
+            vector machine), or a perceptron of two inner layers (neural).
         task: classify or regress; by what the column looks like when left out.
         leave_out: columns that are not learned from, such as keys, separated by commas.
         held: share of rows that are kept aside to end in time and to measure.
@@ -51,10 +53,11 @@ class LearnOptions:
         l2: weight that keeps leaves of few rows small, of boosted trees.
         patience: rounds without gain on the rows kept aside after which it ends; 0 never ends.
         trees: trees of a forest.
-        loss: loss of the linear learner: log, hinge or squared; by the target when left out.
+        loss: loss of the learners linear and kernel: log, hinge or squared; by the target when left
+            out.
         penalty: weight of the squared weights of ridge; chosen by cross-validation when left out.
         neighbours: rows whose targets are averaged, of the learner neighbours.
-        reduce: fewer features for linear, ridge, neighbours and neural, such as pca:16.
+        reduce: fewer features for linear, ridge, neighbours, kernel and neural, such as pca:16.
         threads: threads.
         memory: most bytes that the first pass may take, such as 200MB; what is kept for each row
             then lies in mapped files.
@@ -125,6 +128,8 @@ class LearnOptions:
             return learning.RidgeConfig(penalty=self.penalty)
         if self.learner == "neighbours":
             return learning.NeighbourConfig(neighbours=self.neighbours)
+        if self.learner == "kernel":
+            return learning.KernelConfig(loss=self.loss)
         if self.learner == "neural":
             from steelyard.train.tabular import NeuralConfig
 

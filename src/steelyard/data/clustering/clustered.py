@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.data.clustering.density import density_clusters, usual_radius
+from steelyard.data.clustering.feature_tree import ClusterFeatureTree
 from steelyard.data.clustering.mixture import fit_mixture
 from steelyard.data.clustering.model import (
     ClusterCenters,
@@ -34,9 +35,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ClusterOptions", "ClusteredTable", "cluster_table"]
 
-Method = Literal["kmeans", "mixture", "density"]
+Method = Literal["kmeans", "mixture", "density", "birch"]
 _SAMPLE_PER_CLUSTER, _TRIES, _MOST_FULL = 500, 4, 64
-_BATCH_ROWS = 65_536
+_BATCH_ROWS, _ENTRIES = 65_536, 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +46,8 @@ class ClusterOptions:
 
     Attributes:
         method: "kmeans" around means, "mixture" of normal distributions, "density" for clusters of
-            any form and rows that are in none.
+            any form and rows that are in none, "birch" around means of small clusters that one pass
+            finds.
         clusters: how many; of density unused.
         leave_out: columns that do not count, such as keys.
         reduce: fewer features, such as "pca:16" or "random:64"; empty for all.
@@ -80,8 +82,8 @@ class ClusteredTable:
 
     Attributes:
         labels: cluster of each row, the largest first; -1 for none [N].
-        strengths: distance to the center of k-means, the share of the likeliest part of a mixture,
-            and 1 for core rows of density, 0 for others [N].
+        strengths: distance to the center of k-means and birch, the share of the likeliest part of a
+            mixture, and 1 for core rows of density, 0 for others [N].
         sizes: rows of each cluster [K].
         columns: columns that count.
         middles: mean of each column of numbers by cluster, NaN of text [K, columns].
@@ -232,10 +234,25 @@ def _by_density(given: PreparedFeatures, options: ClusterOptions) -> _Found:
     )
 
 
+def _in_one_pass(given: PreparedFeatures, options: ClusterOptions) -> _Found:
+    """Cluster around means of the entries of a tree."""
+    tree = ClusterFeatureTree(given.features.shape[1], max(_ENTRIES, 20 * options.clusters))
+    for block in blocks_of(given.features):
+        tree.update(np.asarray(block))
+    centers = tree.centers(options.clusters, options.seed)
+    clusters = ClusterCenters(centers=centers, numbers=np.arange(len(centers)))
+    entries, _, _ = tree.entries()
+    facts = {"entries": float(len(entries)), "limit": tree.limit}
+    found = _assigned(given, clusters, facts)
+    found.facts["inertia"] = float((found.strengths.astype(np.float64) ** 2).sum())
+    return found
+
+
 _METHODS: dict[Method, Callable[[PreparedFeatures, ClusterOptions], _Found]] = {
     "kmeans": _around_means,
     "mixture": _as_mixture,
     "density": _by_density,
+    "birch": _in_one_pass,
 }
 
 

@@ -28,6 +28,8 @@ class FeatureColumn:
         shares: share of rows with each of these values, which its flag is standardized by.
         flags_missing: whether a missing number has a flag too; its share is the last of `shares`.
         is_text: whether the column is text.
+        low: numbers below count as this one.
+        high: numbers above count as this one.
     """
 
     name: str
@@ -37,11 +39,18 @@ class FeatureColumn:
     shares: NDArray[np.float64]
     flags_missing: bool = False
     is_text: bool = False
+    low: float = -np.inf
+    high: float = np.inf
 
     @property
     def width(self) -> int:
         """Features that the column has."""
         return len(self.hashes) if self.is_text else 1 + self.flags_missing
+
+    @property
+    def cuts_off(self) -> bool:
+        """Whether numbers far out count as nearer ones."""
+        return bool(np.isfinite(self.low) or np.isfinite(self.high))
 
     def encode_into(self, batch: "pa.RecordBatch", out: NDArray[np.float32]) -> None:
         """Fill in the features of a batch.
@@ -56,6 +65,8 @@ class FeatureColumn:
             if place >= 0:
                 values = columns_of(batch).numbers(place)
             is_known = np.isfinite(values)
+            if self.cuts_off:
+                values = np.clip(values, self.low, self.high)
             out[:, 0] = np.where(is_known, (values - self.mean) / self.scale, 0.0)
             if self.flags_missing:
                 out[:, 1] = _standardized(~is_known, self.shares[-1])
@@ -144,6 +155,7 @@ class FeatureEncoder:
                 "flags_missing": column.flags_missing,
                 "is_text": column.is_text,
             }
+            | ({"low": column.low, "high": column.high} if column.cuts_off else {})
             for column in self.columns
         ]
 

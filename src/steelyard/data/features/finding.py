@@ -1,15 +1,16 @@
 """Which features the columns of a table have: one pass of moments and frequent values."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from steelyard.data.features.encoder import FeatureColumn, FeatureEncoder
+from steelyard.data.features.far_out import trimmed_scale
 from steelyard.data.features.odd_numbers import OddNumbersFold
 from steelyard.data.table.columns import is_text
-from steelyard.data.table.folds import frequent, moments
+from steelyard.data.table.folds import frequent, moments, quantiles
 from steelyard.data.table.row_folds import RowCountFold
 from steelyard.errors import DataError
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FoundFeatures", "find_features"]
 
-_COUNTERS = 1024
+_COUNTERS, _QUANTILES = 1024, 1024
 _MOST_FLAGS = 32
 """Flags of a column of text at most."""
 _LEAST_SHARE = 1e-3
@@ -50,6 +51,7 @@ def find_features(
     *,
     also: Sequence[str] = (),
     flags_missing: bool = True,
+    trims: bool = False,
     memory: str = "",
     done: Callable[[float], None] = lambda _: None,
 ) -> FoundFeatures:
@@ -60,6 +62,8 @@ def find_features(
         names: columns that can be turned into numbers.
         also: columns whose frequent values are wanted besides.
         flags_missing: whether missing numbers have a flag.
+        trims: whether columns with numbers far out are scaled by the others, and cut off; rows that
+            are looked for because they are far out would not be found then.
         memory: most bytes that the pass may take, such as "200MB"; empty for no bound.
         done: is told the share that was read.
 
@@ -74,10 +78,11 @@ def find_features(
     folds: list[Any] = [RowCountFold()]
     counted, spread = frequent(*texts, *also, size=_COUNTERS), moments(*numbers)
     odd = OddNumbersFold(tuple(numbers))
+    sketched = quantiles(*numbers, k=_QUANTILES, whole=1 << 16)
     if texts or also:
         folds.append(counted)
     if numbers:
-        folds += [spread, odd]
+        folds += [spread, odd, *([sketched] if trims else [])]
     read = [0]
 
     def count(num_bytes: int) -> None:
@@ -96,7 +101,15 @@ def find_features(
                     f"column {name} has {infinite:,} infinite values: they count as missing"
                 )
             gaps = (missing + infinite) / max(rows, 1)
-            made = _of_numbers(name, found[spread.name][name], gaps if flags_missing else 0.0)
+            moved = found[spread.name][name]
+            made = _of_numbers(name, moved, gaps if flags_missing else 0.0)
+            near = trimmed_scale(found[sketched.name][name], moved) if trims else None
+            if made is not None and near is not None:
+                made = replace(made, **asdict(near))
+                warnings.append(
+                    f"column {name} has values far out: it is scaled by the others and cut off at "
+                    f"{near.low:.4g} and {near.high:.4g}"
+                )
         if made is None:
             is_empty = name not in texts and not found[spread.name][name].count
             warnings.append(f"column {name} is {'empty' if is_empty else 'constant'}: left out")
@@ -134,7 +147,8 @@ def _of_numbers(name: str, spread: "Moments", gaps: float) -> FeatureColumn | No
     """Return the column of numbers; None where they are constant or all missing."""
     # What rounding leaves of equal values is no variance.
     least = 1e-12 * max(abs(spread.mean), 1e-290) if spread.count else 0.0
-    varies = spread.count > 1 and spread.std > least
+    # Squares of numbers near the largest there are overflow, which is much variance.
+    varies = spread.count > 1 and (spread.std > least or not np.isfinite(spread.std))
     has_flag = _LEAST_SHARE <= gaps <= 1 - _LEAST_SHARE
     if not varies:
         return None

@@ -4,7 +4,7 @@ import numpy as np
 
 from steelyard.data.kmeans.distances import nearest
 
-__all__ = ["ROUNDS", "far_apart", "parallel_centers"]
+__all__ = ["ROUNDS", "far_apart", "parallel_centers", "weighted_centers"]
 
 ROUNDS = 5
 """Passes in which k-means|| draws candidates."""
@@ -88,10 +88,10 @@ def parallel_centers(points: np.ndarray, count: int, rng: np.random.Generator) -
         more = points[rng.choice(len(points), count - len(found), replace=False)]
         return np.concatenate([found, more])
     weights = np.bincount(labels, minlength=len(found)).astype(np.float64)
-    return _clustered(found, weights, count, rng).astype(points.dtype)
+    return weighted_centers(found, weights, count, rng).astype(points.dtype)
 
 
-def _clustered(
+def weighted_centers(
     points: np.ndarray, weights: np.ndarray, count: int, rng: np.random.Generator
 ) -> np.ndarray:
     """Return the best of some clusterings of weighted points."""

@@ -10,6 +10,7 @@ from steelyard.data.learning.comparing import (
 )
 from steelyard.data.learning.fitting import FittedTable, fit_table
 from steelyard.data.learning.forest import Forest, ForestConfig
+from steelyard.data.learning.kernel_machine import KernelConfig, KernelModel
 from steelyard.data.learning.learners import FitJob, FittedLearner, LearnerConfig
 from steelyard.data.learning.linear import LinearConfig, LinearModel
 from steelyard.data.learning.model import TableModel
@@ -27,6 +28,7 @@ LEARNERS: dict[str, type[LearnerConfig]] = {
     "ridge": RidgeConfig,
     "bayes": BayesConfig,
     "neighbours": NeighbourConfig,
+    "kernel": KernelConfig,
 }
 """Settings of learners by what users call them."""
 
@@ -44,6 +46,8 @@ __all__ = [
     "FittedTable",
     "Forest",
     "ForestConfig",
+    "KernelConfig",
+    "KernelModel",
     "LearnerConfig",
     "LinearConfig",
     "LinearModel",

@@ -15,6 +15,7 @@ from steelyard.data.learning.bayes import BayesConfig
 from steelyard.data.learning.boosting import BoostConfig
 from steelyard.data.learning.fitting import check_options
 from steelyard.data.learning.forest import ForestConfig
+from steelyard.data.learning.kernel_machine import KernelConfig
 from steelyard.data.learning.learners import LearnerConfig, Needs
 from steelyard.data.learning.linear import LinearConfig
 from steelyard.data.learning.losses import mean_loss
@@ -39,6 +40,7 @@ FAMILY: dict[str, LearnerConfig] = {
     "ridge": RidgeConfig(),
     "linear": LinearConfig(),
     "neighbours": NeighbourConfig(),
+    "kernel": KernelConfig(),
     "boosted": BoostConfig(),
     "forest": ForestConfig(),
 }

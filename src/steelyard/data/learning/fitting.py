@@ -135,5 +135,5 @@ def check_options(table: "DataTable", options: FitOptions) -> None:
     if parse_reduction(options.reduce) and options.config.needs == "codes":
         raise ConfigError(
             f"reduce is {options.reduce!r}, but this learner takes every column by itself",
-            hint="take the learner linear, ridge or neighbours",
+            hint="take the learner linear, ridge, neighbours, kernel or neural",
         )

@@ -1,5 +1,6 @@
 """Linear models by stochastic descent: logistic, hinge and squared loss, rows read in blocks."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -11,7 +12,7 @@ from steelyard.data.learning.linear_kernels import HINGE, LOGISTIC, SOFTMAX, SQU
 from steelyard.data.learning.losses import mean_loss, start_scores
 from steelyard.errors import ConfigError, require
 
-__all__ = ["LinearConfig", "LinearModel"]
+__all__ = ["LinearConfig", "LinearModel", "descended"]
 
 _BLOCK = 4096
 """Rows of a block; blocks and the rows in them come in drawn orders, so that files are read on."""
@@ -69,14 +70,34 @@ class LinearConfig:
         return _Descent(self, job).run()
 
 
+Lift = Callable[[NDArray[Any]], NDArray[np.float32]]
+
+
+def descended(config: LinearConfig, job: FitJob, lift: Lift, count: int) -> "LinearModel":
+    """Fit a linear model to what features become, which is made block by block.
+
+    Args:
+        config: how.
+        job: features of rows, and what is predicted.
+        lift: makes inputs [N, count] of features [N, D].
+        count: inputs.
+
+    Returns:
+        Weights of the inputs.
+    """
+    return _Descent(config, job, lift, count).run()
+
+
 class _Descent:
     """Weights while passes are made."""
 
-    def __init__(self, config: LinearConfig, job: FitJob) -> None:
-        self.config, self.job = config, job
+    def __init__(
+        self, config: LinearConfig, job: FitJob, lift: Lift | None = None, count: int = 0
+    ) -> None:
+        self.config, self.job, self.lift = config, job, lift
         start = start_scores(job.store.targets, job.store.is_held, job.target)
         width = job.target.width
-        self.weights = np.zeros((width, job.features.shape[1] + 1))
+        self.weights = np.zeros((width, (count or job.features.shape[1]) + 1))
         self.middle, self.scale = 0.0, 1.0
         if job.target.task == "regress":
             self.loss = SQUARED
@@ -104,16 +125,33 @@ class _Descent:
             for order in _drawn(rows, rng):
                 given = (self.loss, self.config.rate, self.config.l2)
                 arrays = (self.weights, self.squares, means)
-                steps = descend(self.job.features, self.targets, order, *given, *arrays, steps)
+                steps = descend(*self._block(order), *given, *arrays, steps)
             made = self._model(means)
             loss = self._loss(made, held)
             waited = 0 if not loss >= least * (1 - 1e-4) else waited + 1
             if not len(held) or loss < least:
                 best, least = made, loss
-            self.job.done(best, (epoch + 1) / self.config.epochs)
+            told = best if self.lift is None else None
+            self.job.done(told, (epoch + 1) / self.config.epochs)
             if len(held) and self.config.patience and waited >= self.config.patience:
                 break
         return self._calibrated(best) if self.loss == HINGE else best
+
+    def _block(self, order: NDArray[np.int64]) -> tuple[NDArray[Any], ...]:
+        """Return inputs, targets, and places in them that are gone through."""
+        if self.lift is None:
+            return self.job.features, self.targets, order
+        inputs = self.lift(self.job.features[order])
+        return inputs, self.targets[order], np.arange(len(order))
+
+    def _scores(self, model: "LinearModel", rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the scores of rows; what features become is held of some at a time."""
+        if self.lift is None:
+            return model.scores(self.job.features[rows])
+        blocks = (rows[first : first + _BLOCK] for first in range(0, len(rows), _BLOCK))
+        parts = [model.scores(self.lift(self.job.features[block])) for block in blocks]
+        none = np.empty((len(self.weights), 0), np.float32)
+        return np.concatenate(parts or [none], axis=1)
 
     def _model(self, weights: NDArray[np.float64]) -> "LinearModel":
         """Return weights in the target's own scale."""
@@ -123,7 +161,7 @@ class _Descent:
 
     def _loss(self, model: "LinearModel", held: NDArray[np.int64]) -> float:
         """Return the mean loss of rows kept aside."""
-        scores = model.scores(self.job.features[held])
+        scores = self._scores(model, held)
         return mean_loss(self.job.target, np.asarray(self.job.store.targets[held]), scores)
 
     def _calibrated(self, model: "LinearModel") -> "LinearModel":
@@ -132,7 +170,7 @@ class _Descent:
         Source: Platt 1999, "Probabilistic outputs for support vector machines"; Newton's steps.
         """
         rows = self.job.rows[:_MOST_MEASURED]
-        scores = model.scores(self.job.features[rows]).astype(np.float64)
+        scores = self._scores(model, rows).astype(np.float64)
         targets = np.asarray(self.job.store.targets[rows])
         own = model.coefficients.copy()
         for k in range(len(scores)):

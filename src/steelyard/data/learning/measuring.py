@@ -6,17 +6,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.data.features.store import FeatureStore
-from steelyard.data.learning.bins import FeatureBins
 from steelyard.data.learning.codes import CodeStore
-from steelyard.data.learning.inputs import CodeInputs, FeatureInputs
+from steelyard.data.learning.inputs import CodeInputs
 from steelyard.data.learning.model import TableModel
 from steelyard.data.learning.preparing import PreparedRows
-from steelyard.data.learning.scores import Scored, auc, score_classes, score_numbers
+from steelyard.data.learning.scores import Scored, score_classes, score_numbers
 from steelyard.data.learning.targets import TargetColumn
+from steelyard.data.learning.telling import telling_columns
 
 __all__ = ["column_warnings", "measured", "part_of", "scored"]
 
-_SUSPECT = 0.999
 _MOST_CHECKED = 200_000
 
 
@@ -78,41 +77,12 @@ def column_warnings(prepared: PreparedRows) -> list[str]:
     """
     begin = np.asarray(prepared.store.is_held[: 2 * _MOST_CHECKED])
     rows = np.flatnonzero(~begin)[:_MOST_CHECKED]
-    targets = np.asarray(prepared.store.targets[rows])
-    tells = prepared.target.task == "classify" and prepared.target.width == 1
     inputs, store = prepared.inputs, prepared.store
-    found, areas = [], []
+    found = []
     if isinstance(inputs, CodeInputs) and isinstance(store, CodeStore):
         for place, column in enumerate(inputs.bins):
             codes = np.asarray(store.codes[place][rows])
             if (codes == codes[0]).all():
                 what = "constant" if codes.any() else "empty"
                 found.append(f"column {column.name} is {what}")
-            elif tells:
-                areas.append((column.name, _alone(column, codes, targets)))
-    elif isinstance(inputs, FeatureInputs) and isinstance(store, FeatureStore) and tells:
-        # Narrower features are of no column alone.
-        owners = inputs.encoder.owners if inputs.reducer is None else []
-        for owner, values in zip(owners, store.features[rows].T, strict=inputs.reducer is None):
-            area = auc(targets, values)
-            areas.append((inputs.names[owner], max(area, 1 - area)))
-    found += [
-        f"column {name} alone tells {prepared.target.name} (AUC {area:.4f}): it may hold what is "
-        "to be predicted"
-        for name, area in areas
-        if area > _SUSPECT
-    ]
-    return found
-
-
-def _alone(column: FeatureBins, codes: NDArray[np.uint8], targets: NDArray[np.float32]) -> float:
-    """Return the AUC of one column."""
-    if column.is_text:
-        sums = np.bincount(codes, targets, 256)
-        shares = sums / np.maximum(np.bincount(codes, minlength=256), 1)
-        # Values of one row tell that row and no other.
-        if (np.bincount(codes, minlength=256) < 2).sum() > len(codes) / 2:
-            return 0.0
-        return auc(targets, shares[codes])
-    value = auc(targets, codes.astype(np.float64))
-    return max(value, 1 - value)
+    return found + telling_columns(inputs, store, rows, prepared.target)

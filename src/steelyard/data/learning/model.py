@@ -13,6 +13,7 @@ from steelyard.data.learning.bayes import NaiveBayes
 from steelyard.data.learning.boosting import Boosted
 from steelyard.data.learning.forest import Forest
 from steelyard.data.learning.inputs import INPUTS, TableInputs
+from steelyard.data.learning.kernel_machine import KernelModel
 from steelyard.data.learning.learners import FittedLearner
 from steelyard.data.learning.linear import LinearModel
 from steelyard.data.learning.neighbours import Neighbours
@@ -31,7 +32,16 @@ __all__ = ["FITTED", "TableModel"]
 _VERSION = 2
 _LEARNER = "learner/"
 FITTED: dict[str, type[FittedLearner]] = {
-    item.kind: item for item in (Boosted, Forest, LinearModel, NaiveBayes, Neighbours, Perceptron)
+    item.kind: item
+    for item in (
+        Boosted,
+        Forest,
+        LinearModel,
+        NaiveBayes,
+        Neighbours,
+        KernelModel,
+        Perceptron,
+    )
 }
 """What models hold, by what users call it."""
 

@@ -200,6 +200,7 @@ def _write_featured(
         table,
         names,
         also=[options.target],
+        trims=True,
         memory=options.memory,
         done=lambda share: done("bins", share),
     )
