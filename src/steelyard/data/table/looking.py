@@ -219,7 +219,13 @@ class _Looking:
         if unknown := [name for name in self.types if name not in names]:
             raise ConfigError(f"no column {unknown[0]!r}", hint=f"columns are {', '.join(names)}")
         values = {name: _joined(parts) for name, parts in self.texts.items()}
-        kinds = {name: self.types.get(name) or majority_kind(values[name]) for name in self.texts}
+        # Of a text file whose first lines are all of another number of values nothing was seen.
+        values |= {
+            name: pa.array([], pa.string()) for name in names if name not in {*values, *self.own}
+        }
+        kinds = {
+            name: self.types.get(name) or majority_kind(found) for name, found in values.items()
+        }
         types = {
             name: Counter(self.own[name].values()).most_common(1)[0][0]
             if name in self.own
