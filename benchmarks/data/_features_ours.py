@@ -8,12 +8,13 @@ the imports.
 import json
 import shutil
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
 
 from steelyard.data.pipeline import DateParts, Impute, Log, OneHot, Pipeline, Rescale
-from steelyard.data.table import DataTable
+from steelyard.data.table import DataTable, parsed_once
 
 __all__ = ["make_features"]
 
@@ -28,16 +29,18 @@ _STEPS = (
 
 def make_features(folder: Path, out: Path, workers: int, memory: str = "") -> int:
     """Fit steps to a folder of CSV files, write what they make of it, and return its rows."""
-    table = DataTable.scan(str(folder), types={"price": "number"})
-    fitted = Pipeline(_STEPS).fit(table, memory=memory or None, workers=workers)
-    made = fitted.transform(table)
-    if memory:
-        from steelyard.data.table.budget import FoldBudget
-        from steelyard.units import parse
+    with tempfile.TemporaryDirectory(dir=out.parent) as kept:
+        scanned = DataTable.scan(str(folder), types={"price": "number"})
+        table = parsed_once(scanned, Path(kept))
+        fitted = Pipeline(_STEPS).fit(table, memory=memory or None, workers=workers)
+        made = fitted.transform(table)
+        if memory:
+            from steelyard.data.table.budget import FoldBudget
+            from steelyard.units import parse
 
-        made = made.with_limits(FoldBudget.to_write(made, parse(memory, "byte")))
+            made = made.with_limits(FoldBudget.to_write(made, parse(memory, "byte")))
 
-    rows, _ = made.write(out, parts=".parquet", workers=workers)
+        rows, _ = made.write(out, parts=".parquet", workers=workers)
     return rows
 
 

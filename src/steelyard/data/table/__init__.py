@@ -4,6 +4,7 @@ from steelyard.data.table import folds
 from steelyard.data.table.fold import Fold
 from steelyard.data.table.folding import Folded
 from steelyard.data.table.kinds import KINDS
+from steelyard.data.table.once import parsed_once
 from steelyard.data.table.partitions import TableFile
 from steelyard.data.table.profile import ColumnProfile, ProfileFold, TableProfile
 from steelyard.data.table.quarantine import BadRow, Quarantine
@@ -25,4 +26,5 @@ __all__ = [
     "TableFile",
     "TableProfile",
     "folds",
+    "parsed_once",
 ]

@@ -1,68 +1,20 @@
 """Columns and types of a table for batches that have others."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from steelyard.data.table.kinds import as_kind, as_type
-from steelyard.data.table.quarantine import BadRow, Quarantine
 from steelyard.errors import DataError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ROW", "cast_to", "fitted", "row_ids", "row_of"]
+__all__ = ["ROW", "cast_to", "row_ids", "row_of"]
 
 ROW = "(row)"
 """Column that tells rows apart, where a table is asked for it: see `row_ids`."""
 _FILE_BITS = 40
-
-
-def fitted(
-    batch: "pa.RecordBatch",
-    rows: np.ndarray,
-    wanted: tuple[str, Mapping[str, str], "pa.Schema"],
-    quarantine: Quarantine,
-) -> "pa.RecordBatch":
-    """Turn text into the kinds of a table; rows with a misfit are set aside.
-
-    Args:
-        batch: columns of text.
-        rows: row of the file of each.
-        wanted: the file, the kind of each column, and columns with their types.
-        quarantine: takes rows with a misfit.
-
-    Returns:
-        The rows that fit; a column that the batch lacks is missing throughout.
-    """
-    import pyarrow as pa
-
-    path, kinds, schema = wanted
-    columns, is_bad = [], np.zeros(len(batch), bool)
-    # Arrow makes the list of names anew at each look: of 10,000 columns that would be 10^8 names.
-    known = set(batch.schema.names)
-    for field in schema:
-        if field.name == ROW:
-            columns.append(pa.array(rows, pa.int64()))
-            continue
-        if field.name not in known:
-            columns.append(pa.nulls(len(batch), field.type))
-            continue
-        values, misfit = as_kind(batch[field.name], kinds[field.name])
-        others = None
-        if values.type != field.type:
-            # Files of Arrow's types say what the column is.
-            values, others = as_type(values, field.type)
-        columns.append(values)
-        for found in filter(None, (misfit, others)):
-            for place, value in zip(found.rows.tolist(), found.values, strict=True):
-                if not is_bad[place]:
-                    is_bad[place] = True
-                    row = int(rows[place])
-                    quarantine.add(BadRow(path, row, field.name, str(value), found.reason))
-    made = pa.RecordBatch.from_arrays(columns, schema=schema)
-    return made.filter(pa.array(~is_bad)) if is_bad.any() else made
 
 
 def cast_to(

@@ -1,17 +1,26 @@
 """Reads a part of a file as Arrow batches; rows that do not fit go to the quarantine."""
 
 import gzip
-import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, cast
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from steelyard.data.table.counts import ReadCounts
 from steelyard.data.table.decoding import decoded
-from steelyard.data.table.fitting import ROW, cast_to, fitted
+from steelyard.data.table.fitting import ROW, cast_to
 from steelyard.data.table.item_lines import read_item_lines
+from steelyard.data.table.json_lines import MISSING, read_json_lines
+from steelyard.data.table.parsed import (
+    ParsedRows,
+    fitted,
+    keeping,
+    kept_path,
+    kept_rows,
+    parsed,
+)
 from steelyard.data.table.partitions import TablePart, is_gzip
 from steelyard.data.table.quarantine import BadRow, Quarantine
 from steelyard.data.table.sources import open_source
@@ -34,10 +43,10 @@ __all__ = [
     "usual_limits",
 ]
 
-MISSING = ("", "NA", "N/A", "#N/A", "NULL", "null", "None", "NaN", "nan")
-"""Texts that stand for a missing value."""
 BLOCK_BYTES = 1 << 20
 _COLUMN_BYTES = 16 << 10
+_VALUES_PER_TEXT = 4
+"""Most bytes of values that are expected of a byte of text."""
 BATCH_ROWS = 65_536
 
 
@@ -179,9 +188,12 @@ def read_texts(
     """
     import pyarrow as pa
 
-    reads = _json_lines if partition.format == "json lines" else _separated
     try:
-        yield from reads(partition, names, quarantine, limits)
+        if partition.format == "json lines":
+            with _opened(partition, quarantine.reads) as file:
+                yield from read_json_lines(partition, file, names, quarantine, limits.batch_rows)
+        else:
+            yield from _separated(partition, names, quarantine, limits)
     except (OSError, EOFError, pa.ArrowException, UnicodeDecodeError) as error:
         raise DataError(
             f"cannot read {partition.path} from row {partition.first_row}: {error}",
@@ -244,63 +256,6 @@ def _file_rows(start: int, count: int, bad_rows: np.ndarray, first_row: int) -> 
     return good + np.searchsorted(passed, good, side="right") + first_row
 
 
-def _json_lines(
-    partition: TablePart, names: list[str], quarantine: Quarantine, limits: ReadLimits
-) -> Iterator[tuple["pa.RecordBatch", np.ndarray]]:
-    """Read JSON objects, one a line."""
-    rows: list[list[str | None]] = []
-    numbers: list[int] = []
-    with _opened(partition, quarantine.reads) as file:
-        for place, line in enumerate(cast(IO[bytes], _lines(file)), start=partition.first_row):
-            if not line.strip():
-                continue
-            found = _object(line)
-            if found is None:
-                text = line.decode(errors="replace").strip()
-                quarantine.add(BadRow(partition.path, place, "", text, "no JSON object"))
-                continue
-            rows.append([_text(found.get(name)) for name in names])
-            numbers.append(place)
-            if len(rows) == limits.batch_rows:
-                yield _text_batch(rows, names), np.array(numbers)
-                rows, numbers = [], []
-    if rows:
-        yield _text_batch(rows, names), np.array(numbers)
-
-
-def _lines(file: Any) -> Iterator[bytes]:
-    """Return the lines of a file, of Arrow's streams too."""
-    left = b""
-    while block := file.read(BLOCK_BYTES):
-        *whole, left = (left + block).split(b"\n")
-        yield from whole
-    if left:
-        yield left
-
-
-def _object(line: bytes) -> dict[str, Any] | None:
-    """Return the object of a line, None where it is none."""
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _text(value: Any) -> str | None:
-    """Return a value's text, None where it is missing."""
-    if value is None or isinstance(value, str):
-        return None if value in MISSING else value
-    return json.dumps(value)
-
-
-def _text_batch(rows: list[list[str | None]], names: list[str]) -> "pa.RecordBatch":
-    import pyarrow as pa
-
-    columns = [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
-    return pa.RecordBatch.from_arrays(columns, names)
-
-
 def read_partition(
     partition: TablePart,
     kinds: Mapping[str, str],
@@ -308,6 +263,7 @@ def read_partition(
     names: list[str],
     quarantine: Quarantine,
     limits: ReadLimits = _USUAL,
+    kept_in: Path | None = None,
 ) -> Iterator["pa.RecordBatch"]:
     """Read a part of a file as batches of the table's schema.
 
@@ -318,6 +274,7 @@ def read_partition(
         names: columns of the file.
         quarantine: takes rows that do not fit.
         limits: how much is read at once.
+        kept_in: folder of values of text files that were parsed before; None keeps none.
 
     Yields:
         Batches; a column that the file lacks is missing throughout.
@@ -331,8 +288,42 @@ def read_partition(
     if partition.format == "item lines":
         yield from _item_lines(partition, schema, quarantine)
         return
-    for batch, rows in read_texts(partition, names, quarantine, limits):
-        yield fitted(batch, rows, (partition.path, kinds, schema), quarantine)
+    path = kept_path(kept_in, partition, names, kinds)
+    if path is not None and path.is_file():
+        every = kept_rows(path, _VALUES_PER_TEXT * limits.block_bytes)
+    elif path is not None:
+        every = keeping(path, _parsed_apart(partition, kinds, names, quarantine, limits))
+    else:
+        texts = read_texts(partition, names, quarantine, limits)
+        every = (parsed(*given, schema.names, kinds) for given in texts)
+    for rows in every:
+        yield fitted(rows, partition.path, schema, quarantine)
+
+
+def _parsed_apart(
+    partition: TablePart,
+    kinds: Mapping[str, str],
+    names: list[str],
+    quarantine: Quarantine,
+    limits: ReadLimits,
+) -> Iterator[ParsedRows]:
+    """Read a part of a text file with all of its columns, lines that are none beside its rows."""
+    import pyarrow as pa
+
+    lines: list[BadRow] = []
+    own = Quarantine(reads=quarantine.reads, sink=lines.append)
+    for batch, numbers in read_texts(partition, names, own, limits):
+        # The reader parses ahead in a thread of its own, which may add lines meanwhile.
+        count = len(lines)
+        own_lines = tuple(lines[:count])
+        del lines[:count]
+        yield replace(parsed(batch, numbers, names, kinds), lines=own_lines)
+    # Those behind the last row; the reader ends with a block of none.
+    if lines:
+        none = [pa.array([], pa.string()) for _ in names]
+        texts = pa.RecordBatch.from_arrays(none, names)
+        empty = parsed(texts, np.zeros(0, np.int64), names, kinds)
+        yield replace(empty, lines=tuple(lines))
 
 
 def _item_lines(

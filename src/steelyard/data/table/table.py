@@ -53,6 +53,7 @@ class DataTable:
         source: table whose batches this one is made of; None for that of the files.
         remake: makes a batch of this table of one of the source.
         skipped_row_groups: row groups of Parquet files that hold no row that was chosen.
+        kept_in: folder of values of text files that were parsed before; see `once`.
     """
 
     schema: "pa.Schema"
@@ -70,6 +71,7 @@ class DataTable:
     source: "DataTable | None" = None
     remake: "Remake | None" = None
     skipped_row_groups: int = 0
+    kept_in: Path | None = None
 
     @classmethod
     def scan(cls, *sources: Any, types: Mapping[str, str] | None = None) -> "DataTable":
@@ -319,7 +321,7 @@ class DataTable:
         place = [item.path for item in self.files].index(partition.path)
         names = list(self.files[place].columns)
         given = (partition, self.kinds, self.schema, names, quarantine, self.limits)
-        batches = read_partition(*given)
+        batches = read_partition(*given, self.kept_in)
         return row_ids(batches, place) if ROW in self.schema.names else batches
 
     @property

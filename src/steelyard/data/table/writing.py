@@ -2,7 +2,7 @@
 
 import gzip
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["checked_format", "write_file", "write_folder"]
 
 _GROUP_ROWS = 131_072
+_SAMPLE_ROWS, _MOST_DISTINCT = 8192, 0.7
 
 
 def checked_format(path: Path) -> str:
@@ -116,8 +117,22 @@ def _writer(
     from pyarrow import csv, parquet
 
     if format == "parquet":
-        with parquet.ParquetWriter(beside, schema, compression="zstd") as file:
-            yield file.write_batch
+        with ExitStack() as opened:
+            files: list[parquet.ParquetWriter] = []
+
+            def opened_for(repeating: Any) -> parquet.ParquetWriter:
+                made = parquet.ParquetWriter(
+                    beside, schema, compression="zstd", use_dictionary=repeating
+                )
+                files.append(opened.enter_context(made))
+                return made
+
+            def write(batch: pa.RecordBatch) -> None:
+                (files[0] if files else opened_for(_repeating(batch))).write_batch(batch)
+
+            yield write
+            if not files:
+                opened_for(repeating=True)
         return
     if format == "arrow":
         with pa.OSFile(str(beside), "wb") as sink, pa.ipc.new_file(sink, schema) as file:
@@ -131,6 +146,25 @@ def _writer(
         options = csv.WriteOptions(delimiter="\t" if format == "tsv" else ",")
         with csv.CSVWriter(sink, _flat(schema), write_options=options) as file:
             yield lambda batch: file.write_batch(_flattened(batch))
+
+
+def _repeating(batch: "pa.RecordBatch") -> list[str] | bool:
+    """Return the columns for which a dictionary is tried: all but measured numbers.
+
+    Floating point numbers of which a sample hardly repeats any would be hashed for nothing, which
+    takes as long as to write them. True stands for all columns: names of nested ones are others.
+    """
+    import pyarrow as pa
+
+    if any(pa.types.is_nested(item.type) for item in batch.schema):
+        return True
+    sample = batch.slice(0, _SAMPLE_ROWS)
+    most = _MOST_DISTINCT * len(sample)
+    return [
+        item.name
+        for item, values in zip(sample.schema, sample.columns, strict=True)
+        if not pa.types.is_floating(item.type) or len(values.unique()) <= most
+    ]
 
 
 def _in_groups(batches: "Iterable[pa.RecordBatch]", group_bytes: int) -> "Iterator[pa.RecordBatch]":
