@@ -17,8 +17,9 @@ from steelyard.retrieve.ivfpq import ResidualCodes
 from steelyard.retrieve.kinds import IVFPQ, IVFFastScan, IVFFlat
 from steelyard.retrieve.native import NativeCells
 from steelyard.retrieve.pq import ProductQuantizer
+from steelyard.retrieve.tenant_rates import measure_tenant_rates
 
-__all__ = ["TimedSearch", "empty_index", "fit_query_s", "measure_search_rates", "timed_searches"]
+__all__ = ["TimedSearch", "empty_index", "fit_query_s", "fit_rates", "measure_search_rates", "timed_searches"]
 
 _QUERIES, _ROUNDS, _K = 96, 3, 10
 _PROBES = (1, 4, 16, 64)
@@ -164,9 +165,13 @@ def measure_search_rates(
     for kind in dict.fromkeys(item.shape.kind for item in searched):
         own = [item for item in searched if item.shape.kind == kind]
         query_s[kind], query_relative[kind] = fit_query_s(own)
+    if shapes is None:
+        advance(1 - 1 / steps, "searches for tenants")
+        for kind, (own_s, relative) in measure_tenant_rates(fit_rates).items():
+            query_s[kind], query_relative[kind] = own_s, relative
     build_s, build_relative = {}, 0.0
     if built:
-        build_s, build_relative = _fitted(
+        build_s, build_relative = fit_rates(
             [build_work(shape) for shape, _ in built],
             [took for _, took in built],
             [str(shape) for shape, _ in built],
@@ -194,7 +199,7 @@ def fit_query_s(searched: Sequence[TimedSearch]) -> tuple[dict[str, float], floa
     """
     work = [query_work(item.shape, item.nprobe, item.k) for item in searched]
     groups = [str(item.shape) for item in searched]
-    return _fitted(work, [item.query_s for item in searched], groups)
+    return fit_rates(work, [item.query_s for item in searched], groups)
 
 
 def timed_searches(
@@ -272,7 +277,7 @@ def _build_s(shape: IndexShape) -> float:
     return time.perf_counter() - began_s
 
 
-def _fitted(
+def fit_rates(
     work: Sequence[dict[str, float]], took_s: Sequence[float], groups: Sequence[str]
 ) -> tuple[dict[str, float], float]:
     """Fit seconds per unit, with the smallest relative errors; what none needs takes none.

@@ -23,7 +23,7 @@ from steelyard.retrieve.index import (
 from steelyard.retrieve.native import native_cells
 from steelyard.retrieve.storage import write_index
 
-__all__ = ["IVF"]
+__all__ = ["IVF", "checked_probes"]
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
@@ -188,7 +188,7 @@ class IVF:
         """
         asked = checked_vectors(queries, self.dim, what="queries")
         again = self._checked_rerank(rerank)
-        count = _checked_probes(self.nprobe if nprobe is None else nprobe, self.nlist)
+        count = checked_probes(self.nprobe if nprobe is None else nprobe, self.nlist)
         engine, turned = self._settled(), self.codec.turned(asked)
         probes = engine.nearest(turned, count)
         # Where whole vectors follow, a heap keeps rows, otherwise numbers.
@@ -228,7 +228,7 @@ class IVF:
         """
         asked = checked_vectors(queries, self.dim, what="queries")
         again = self._checked_rerank(rerank)
-        count = _checked_probes(self.nprobe if nprobe is None else nprobe, self.nlist)
+        count = checked_probes(self.nprobe if nprobe is None else nprobe, self.nlist)
         turned = self.codec.turned(asked)
         found = self._settled().search(asked, turned, count, checked_k(k), again)
         return _hits(found, count * len(asked))
@@ -304,7 +304,7 @@ def _doubled() -> Iterator[int]:
         count *= 2
 
 
-def _checked_probes(nprobe: int, nlist: int) -> int:
+def checked_probes(nprobe: int, nlist: int) -> int:
     """Return cells to look into, at most all."""
     if nprobe < 1:
         raise ConfigError(f"nprobe is {nprobe}", hint="look into 1 cell or more")

@@ -3,10 +3,12 @@
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from steelyard.retrieve.fast import HalfByteCodes
-from steelyard.retrieve.index import Metric
-from steelyard.retrieve.ivf import IVF
+from steelyard.retrieve.filtered import admitted, scan_admitted
+from steelyard.retrieve.index import Hits, Metric, SearchStats, checked_k, checked_vectors
+from steelyard.retrieve.ivf import IVF, checked_probes
 from steelyard.retrieve.ivfpq import ResidualCodes
 from steelyard.retrieve.whole import VectorKind, WholeVectors
 
@@ -46,6 +48,57 @@ class IVFFlat(IVF):
         super().__init__(WholeVectors(store), dim=dim, nlist=nlist, nprobe=nprobe, metric=metric)
         if nlist == 1:
             self.centers = np.zeros((1, dim), np.float32)
+
+    def admitted(self, ids: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Return a bitmap of vectors for `search_admitted`, to be made anew after changes.
+
+        Args:
+            ids: numbers of vectors; those that were removed are not found.
+
+        Returns:
+            One bit per number that was ever given.
+
+        Raises:
+            DataError: a number that was never given.
+        """
+        return admitted(ids, self.rows.next_id)
+
+    def search_admitted(
+        self,
+        queries: NDArray[np.generic],
+        k: int,
+        bitmap: NDArray[np.uint8],
+        *,
+        nprobe: int | None = None,
+    ) -> Hits:
+        """Return the nearest of the vectors that a bitmap admits, among those in the nearest cells.
+
+        Args:
+            queries: [Q, D].
+            k: neighbours; rows end with -1 where there are fewer in the cells.
+            bitmap: what `admitted` returned for the vectors that there are now.
+            nprobe: cells to look into; the index's own number where none is given.
+
+        Returns:
+            The hits; `stats.scanned` counts admitted vectors.
+
+        Raises:
+            ConfigError: k or nprobe is below 1.
+            DataError: queries of another width, or not finite; or a bitmap of other vectors.
+        """
+        asked = checked_vectors(queries, self.dim, what="queries")
+        count = checked_probes(self.nprobe if nprobe is None else nprobe, self.nlist)
+        if bitmap.shape != (-(-self.rows.next_id // 8),) or bitmap.dtype != np.uint8:
+            raise DataError(
+                f"a bitmap of {bitmap.size} bytes for {self.rows.next_id:,} numbers",
+                hint="make it anew with `admitted`",
+            )
+        cells = self._settled().nearest(asked, count).cells
+        found, numbers, compared = scan_admitted(
+            asked, cells, self.rows, bitmap, checked_k(k), is_l2=self.metric == "l2"
+        )
+        stats = SearchStats(scanned=compared, probed=cells.size)
+        return Hits(ids=numbers, distances=found, stats=stats)
 
 
 class IVFPQ(IVF):

@@ -7,11 +7,14 @@ from typing import Any
 from steelyard.catalog import accelerator, storage_tier
 from steelyard.catalog.search_rates import SearchRates, load_search_rates, reference_search_rates
 from steelyard.cli.output import Switch, print_report
+from steelyard.cli.plan.tenancy import tenancy_section, tenancy_values
 from steelyard.errors import ConfigError, InfeasibleError
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.plan.retrieve.index_goal import IndexGoal, parse_goal
 from steelyard.plan.retrieve.indexing import IndexOption, IndexPlan, MachineOffer, plan_index
 from steelyard.plan.retrieve.probing import USUAL, ProbeRule
+from steelyard.plan.retrieve.tenancy import TenancyPlan, plan_tenancy
+from steelyard.plan.retrieve.tenancy_goal import TenancyGoal
 from steelyard.runs.report import Cell, Column, Facts, Report, Section, Table
 from steelyard.units import parse, pretty
 
@@ -63,7 +66,25 @@ def retrieve(
         plan = _within(usd, wanted, known, offer, rule, storage)
     else:
         plan = plan_index(wanted, known, offer, tier, rule=rule)
-    print_report(_page(plan, rule, rates is not None, budget), json=json, values=_values(plan))
+    page, values = _page(plan, rule, rates is not None, budget), _values(plan)
+    shared = _shared(plan, known)
+    if shared:
+        values["tenancy"] = tenancy_values(shared)
+        page.sections.insert(-1, tenancy_section(shared))
+    print_report(page, json=json, values=values)
+
+
+def _shared(plan: IndexPlan, rates: SearchRates) -> TenancyPlan | None:
+    """Return how tenants share best in the memory of the machines that are rented."""
+    goal = plan.goal
+    if goal.tenants < 2:
+        return None
+    memory = plan.offer.memory_bytes * max(1.0, plan.chosen.machines.value)
+    try:
+        return plan_tenancy(TenancyGoal.of(replace(goal, memory_bytes=memory)), rates)
+    except InfeasibleError:
+        # The cheapest index is smaller or faster by codes, which none of these ways has.
+        return None
 
 
 def _within(
