@@ -40,6 +40,7 @@ class TreeSearcher:
         size = len(tree.centers) + 1
         self._room = np.empty(size, np.float32), np.empty((size, 5), np.int64)
         self._native: NativeTree | None = None
+        self._stats = SearchStats()
 
     def forget(self) -> None:
         """Look anew at where the vectors lie: they were moved."""
@@ -58,7 +59,7 @@ class TreeSearcher:
 
         Args:
             library: compiled code; None to do without.
-            asked: queries [Q, D], perhaps not finite.
+            asked: queries [Q, D], or one [D], perhaps not finite.
             k: neighbours.
             lists: lists of tenants.
             number: number of one that has a row at least.
@@ -144,7 +145,11 @@ class TreeSearcher:
         if wrong >= 0:
             checked_vectors(asked, self.tree.centers.shape[1], what="queries")
         scanned, expanded, compared = counts
-        stats = SearchStats(scanned=scanned, probed=expanded, reranked=compared if coded else 0)
+        reranked, stats = compared if coded else 0, self._stats
+        if (stats.scanned, stats.probed, stats.reranked) != (scanned, expanded, reranked):
+            # Small tenants are compared whole: what a search did is as before, again and again.
+            stats = SearchStats(scanned=scanned, probed=expanded, reranked=reranked)
+            self._stats = stats
         return Hits(ids=numbers, distances=found, stats=stats)
 
     def by_kernel(
@@ -172,7 +177,7 @@ class TreeSearcher:
         Raises:
             DataError: a query is not finite.
         """
-        checked_vectors(asked, self.tree.centers.shape[1], what="queries")
+        asked = checked_vectors(asked, self.tree.centers.shape[1], what="queries")
         searched, errors = self._scanned(lists, probes), np.float32(ERRORS)
         found, numbers, scanned, expanded, compared = search_tenant(
             asked, number, k, probes, coded, errors, searched, *self._room
