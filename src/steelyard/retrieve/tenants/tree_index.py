@@ -300,10 +300,9 @@ class ClusterTreeIndex:
         where: str = "",
         nprobe: int | None = None,
     ) -> Iterator[Hits]:
-        """Yield the nearest so far after `stops` compared vectors, and in the end.
+        """Yield the nearest so far after `stops` vectors that were looked at, and in the end.
 
-        Whole vectors are compared throughout, where `search` may look at codes of them first.
-        Arguments and errors are those of `search`; changes wait until the last was taken.
+        The last is what `search` returns. Arguments and errors are those of `search`; changes wait until the last was taken.
         """
         asked, probes = checked_vectors(queries, self.dim, what="queries"), nprobe or self.nprobe
         with self._lock:

@@ -71,9 +71,7 @@ class TreeSearcher:
         Raises:
             DataError: a query is not finite.
         """
-        # Codes leave out what they only believe to be far: an exact search does without.
-        size = int(lists.sizes[number])
-        coded = self.rows.coder is not None and size > WHOLE and probes < size
+        coded = self._is_coded(int(lists.sizes[number]), probes)
         if library is None:
             return self.by_kernel(asked, k, lists, number, probes, coded)
         return self.by_library(library, asked, k, lists, number, probes, coded)
@@ -87,22 +85,22 @@ class TreeSearcher:
         stops: Iterable[int],
         probes: int,
     ) -> Iterator[Hits]:
-        """Yield the nearest so far after some numbers of compared vectors, and at the end.
+        """Yield the nearest so far after some numbers of vectors looked at, and at the end.
 
         Args:
             asked: queries [Q, D], finite.
             k: neighbours.
             lists: lists of tenants.
             number: number of one that has a row at least.
-            stops: vectors that each query is compared with before something is yielded, ascending.
+            stops: vectors to look at for each query before something is yielded, ascending.
             probes: vectors at the end.
 
         Yields:
-            The nearest so far. Whole vectors are compared throughout, so that codes, where a search
-            without stops looks at them, leave nothing out.
+            The nearest so far; the last is what `search` returns.
         """
-        searched = self._scanned(lists, probes)
-        yield from tenant_steps(asked, k, number, stops, probes, len(self._room[0]), searched)
+        searched, nodes = self._scanned(lists, probes), len(self._room[0])
+        coded = self._is_coded(int(lists.sizes[number]), probes)
+        yield from tenant_steps(asked, k, number, stops, probes, nodes, coded, searched)
 
     def by_library(
         self,
@@ -186,6 +184,11 @@ class TreeSearcher:
             scanned=int(scanned), probed=int(expanded), reranked=int(compared) if coded else 0
         )
         return Hits(ids=numbers, distances=found if self.metric == "l2" else -found, stats=stats)
+
+    def _is_coded(self, size: int, probes: int) -> bool:
+        """Whether codes tell which vectors of a tenant of some size are compared."""
+        # Codes leave out what they only believe to be far: an exact search does without.
+        return self.rows.coder is not None and size > WHOLE and probes < size
 
     def _scanned(self, lists: TenantLists, probes: int) -> Scanned:
         """Return what a search looks at, in the order in which kernels take it."""
