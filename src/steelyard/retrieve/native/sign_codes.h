@@ -31,18 +31,17 @@ struct CodedQuery {
             float errors) {
     words = (dim + 63) / 64;
     moved.resize(dim);
-    float inner = 0, squared = 0;
-    for (int64_t place = 0; place < dim; ++place) {
-      moved[place] = is_l2 ? query[place] - middle[place] : query[place];
-      inner += query[place] * middle[place];
-      squared += moved[place] * moved[place];
+    if (is_l2) {
+      for (int64_t place = 0; place < dim; ++place) moved[place] = query[place] - middle[place];
+    } else {
+      std::copy_n(query, dim, moved.data());
     }
+    const float squared = product(moved.data(), moved.data(), dim);
+    const float inner = is_l2 ? 0.0f : product(query, middle, dim);
     turn(rotation, dim);
-    const auto [least, most] = std::minmax_element(turned.begin(), turned.end());
-    low = *least;
-    step = std::max((*most - low) / 15.0f, 1e-30f);
-    total = 0;
-    for (const float number : turned) total += number;
+    float most;
+    measure(dim, most);
+    step = std::max((most - low) / 15.0f, 1e-30f);
     cut(dim);
     base = is_l2 ? squared : -inner;
     norm_weight = is_l2 ? 1.0f : 0.0f;
@@ -130,6 +129,40 @@ struct CodedQuery {
     ones += __builtin_popcountll(code);
     sum += __builtin_popcountll(code & own[0]) + 2 * __builtin_popcountll(code & own[1]) +
            4 * __builtin_popcountll(code & own[2]) + 8 * __builtin_popcountll(code & own[3]);
+  }
+
+  static float product(const float* one, const float* other, int64_t dim) {
+    Lanes lanes{};
+    float rest = 0;
+    int64_t place = 0;
+    for (; place + kLanes <= dim; place += kLanes) {
+      lanes += widened(one + place) * widened(other + place);
+    }
+    for (; place < dim; ++place) rest += one[place] * other[place];
+    return sum(lanes) + rest;
+  }
+
+  // Find the least, the most and the sum of what was rotated.
+  void measure(int64_t dim, float& most) {
+    const float* numbers = turned.data();
+    Lanes lows = everywhere(numbers[0]), highs = lows, sums{};
+    int64_t place = 0;
+    for (; place + kLanes <= dim; place += kLanes) {
+      const Lanes here = widened(numbers + place);
+      lows = here < lows ? here : lows;
+      highs = here > highs ? here : highs;
+      sums += here;
+    }
+    low = lows[0], most = highs[0], total = sum(sums);
+    for (int64_t lane = 1; lane < kLanes; ++lane) {
+      low = std::min(low, lows[lane]);
+      most = std::max(most, highs[lane]);
+    }
+    for (; place < dim; ++place) {
+      low = std::min(low, numbers[place]);
+      most = std::max(most, numbers[place]);
+      total += numbers[place];
+    }
   }
 
   // Rotate what was moved, 64 numbers at a time, which stay in registers.
