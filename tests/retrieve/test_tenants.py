@@ -141,6 +141,13 @@ def test_large_tenants_are_searched_through_the_tree(metric) -> None:
     assert few.stats.reranked < few.stats.scanned / 2 < 20 * 1500 / 2
     assert recall_at(few.ids, exact.ids).mean() > 0.95
     assert np.isin(few.ids, own).all()
+    given = {"stops": [200, 500], "tenant": "one"}
+    first, _, last = index.search_steps(points[6000:], 10, nprobe=900, **given)
+    assert np.array_equal(last.ids, few.ids)
+    assert first.stats.scanned < last.stats.scanned == few.stats.scanned
+    assert last.stats.reranked < last.stats.scanned / 2
+    *_, last = index.search_steps(points[6000:], 10, nprobe=ALL, **given)
+    assert np.array_equal(last.ids, exact.ids)
     with pytest.raises(DataError, match="row 1 of the queries is not finite"):
         index.search(np.array([points[0], np.full(40, np.nan)]), 3, tenant="one")
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from steelyard.errors import BackendError
 from steelyard.native import NativeCode, load, switched_off, typed, verdict
 
-__all__ = ["CellFields", "ListFields", "TreeFields", "address", "trusted_library"]
+__all__ = ["CellFields", "ListFields", "QuestionFields", "TreeFields", "address", "trusted_library"]
 
 _FOLDER = Path(__file__).parent
 _SOURCES = ("cell_search.cpp", "exact_scan.cpp", "tenant_search.cpp")
@@ -79,6 +79,21 @@ class ListFields(ctypes.Structure):
     ]
 
 
+class QuestionFields(ctypes.Structure):
+    """The fields of `Question` in tenant_search.cpp, in its order."""
+
+    _fields_ = [
+        ("tree", _PLACE),
+        ("lists", _PLACE),
+        ("queries", _PLACE),
+        ("num_queries", _SIZE),
+        ("k", _SIZE),
+        ("distances", _PLACE),
+        ("ids", _PLACE),
+        ("counts", _PLACE),
+    ]
+
+
 _SIGNATURES = {
     "steelyard_nearest_cells": (_PLACE, _PLACE, _SIZE, _SIZE, _PLACE, _PLACE),
     "steelyard_scan_cells": (
@@ -97,10 +112,7 @@ _SIGNATURES = {
         *(_PLACE, _PLACE, _PLACE, _PLACE, _PLACE, _SIZE, _SIZE, _PLACE, _SIZE, _SIZE),
         *(_PLACE, _PLACE, _PLACE, _SIZE, _SIZE, _PLACE, _PLACE, _PLACE),
     ),
-    "steelyard_search_tenant": (
-        *(_PLACE, _PLACE, _PLACE, _SIZE, _SIZE, _SIZE, _SIZE),
-        *(_SIZE, _PLACE, _PLACE, _PLACE),
-    ),
+    "steelyard_search_tenant": (_PLACE, _SIZE, _SIZE, _SIZE),
 }
 
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "nearest.h"
@@ -40,26 +39,44 @@ struct Lists {
   const int64_t* keys;
 };
 
+// A question and where its answer goes; which tenant it is about is told with each call.
+struct Question {
+  const Tree* tree;
+  const Lists* lists;
+  const float* queries;  // [num_queries, dim]
+  int64_t num_queries, k;
+  float* distances;  // [num_queries, k]
+  int64_t* ids;      // [num_queries, k]
+  int64_t* counts;   // rows looked at, nodes entered, vectors compared
+};
+
 // A node and its range of a directory: chunk and place of the first row, and of one past the last.
 struct Entry {
   float score;
   int64_t node, begin, place, end, until;
 };
 
-// A row and what its distance is hardly below.
+// Rows, and what their distances are hardly below.
 struct Marked {
-  float bound;
-  int32_t row;
+  std::vector<float> bounds;
+  std::vector<int32_t> rows;
+  int64_t size = 0;
+
+  // Make room for a run of rows behind those that are there.
+  void reserve_run() {
+    if (size + kChunk <= static_cast<int64_t>(rows.size())) return;
+    bounds.resize(2 * (size + kChunk));
+    rows.resize(2 * (size + kChunk));
+  }
 };
 
 // What searches use again and again.
 struct Room {
   std::vector<Entry> heap;
-  std::vector<Marked> marked;
+  Marked marked;
+  CodedQuery coded;
   std::vector<float> bounds;
   std::vector<int64_t> places;
-
-  explicit Room(int64_t k) : bounds(k), places(k) { heap.reserve(256); }
 };
 
 struct Search {
@@ -71,7 +88,7 @@ struct Search {
   const float* query;
   const CodedQuery* coded;  // null where every row is compared by its whole vector
   Nearest& nearest;
-  std::vector<Marked>& marked;
+  Marked& marked;
   Nearest promising;  // by their bounds
   int64_t compared = 0;
 
@@ -137,48 +154,58 @@ struct Search {
 
   template <int kWords>
   void scan_codes(const Entry& range) {
-    const int64_t size = (kWords ? kWords : coded->words) + 1;
-    marked.clear();
+    marked.size = 0;
     promising.clear();
-    const CodedQuery& own = *coded;
     // In a short range what was found before tells enough.
     const bool is_long = counted(range, kLong) > kLong;
     for_runs(range, [&](const int32_t* rows, int64_t count) {
-      const int64_t before = static_cast<int64_t>(marked.size());
-      marked.resize(before + count);
-      for (int64_t place = 0; place < count; ++place) {
-        const int64_t later = std::min(place + 4 * kAhead, count - 1);
-        __builtin_prefetch(tree.records + rows[later] * size);
-        const float bound = own.lower_bound<kWords>(tree.records + rows[place] * size);
-        // As every row comes once, its place tells it from others.
-        if (is_long && bound <= promising.worst()) promising.offer(bound, before + place);
-        marked[before + place] = {bound, rows[place]};
-      }
+      marked.reserve_run();
+      float* bounds = marked.bounds.data() + marked.size;
+      coded->lower_bounds<kWords>(tree.records, rows, count, bounds);
+      std::copy_n(rows, count, marked.rows.data() + marked.size);
+      if (is_long) mark_promising(bounds, count);
+      marked.size += count;
     });
     compare_marked();
   }
 
-  void compare_marked() {
-    for (int64_t place = 0; place < promising.size; ++place) {
-      if (promising.ids[place] != kNone) fetch(marked[promising.ids[place]].row);
-    }
-    for (int64_t place = 0; place < promising.size; ++place) {
-      if (promising.ids[place] == kNone) continue;
-      Marked& own = marked[promising.ids[place]];
-      if (own.bound <= nearest.worst()) compare(own.row);
-      own.bound = std::numeric_limits<float>::infinity();
-    }
-    // Which are left is known before any is compared, so that they can be on their way.
-    const float worst = nearest.worst();
-    int64_t left = 0;
-    for (const Marked& own : marked) {
-      if (own.bound <= worst && own.bound < std::numeric_limits<float>::infinity()) {
-        marked[left++] = own;
+  // Keep the most promising of a run; as every row comes once, its place tells it from others.
+  void mark_promising(const float* bounds, int64_t count) {
+    for (int64_t first = 0; first < count; first += kLanes) {
+      // Behind the run there is room, with anything in it.
+      if (!any(widened(bounds + first) <= everywhere(promising.worst()))) continue;
+      for (int64_t place = first; place < std::min(first + kLanes, count); ++place) {
+        if (bounds[place] <= promising.worst()) promising.offer(bounds[place], marked.size + place);
       }
     }
+  }
+
+  void compare_marked() {
+    float* bounds = marked.bounds.data();
+    int32_t* rows = marked.rows.data();
+    constexpr float kFar = std::numeric_limits<float>::infinity();
+    for (int64_t place = 0; place < promising.size; ++place) {
+      if (promising.ids[place] != kNone) fetch(rows[promising.ids[place]]);
+    }
+    for (int64_t place = 0; place < promising.size; ++place) {
+      const int64_t own = promising.ids[place];
+      if (own == kNone) continue;
+      if (bounds[own] <= nearest.worst()) compare(rows[own]);
+      bounds[own] = kFar;
+    }
+    // Which are left is known before any is compared, so that they can be on their way; a branch
+    // would be guessed wrong for most of them.
+    const float worst = std::min(nearest.worst(), std::numeric_limits<float>::max());
+    int64_t left = 0;
+    for (int64_t place = 0; place < marked.size; ++place) {
+      const float bound = bounds[place];
+      rows[left] = rows[place], bounds[left] = bound;
+      left += bound <= worst;
+    }
+    for (int64_t place = 0; place < std::min(kAhead, left); ++place) fetch(rows[place]);
     for (int64_t place = 0; place < left; ++place) {
-      if (place + kAhead < left) fetch(marked[place + kAhead].row);
-      if (marked[place].bound <= nearest.worst()) compare(marked[place].row);
+      if (place + kAhead < left) fetch(rows[place + kAhead]);
+      if (bounds[place] <= nearest.worst()) compare(rows[place]);
     }
   }
 
@@ -252,6 +279,16 @@ struct Search {
   }
 };
 
+// Whether all numbers are finite: others times 0 are no number.
+inline bool is_finite(const float* query, int64_t dim) {
+  Lanes found{};
+  float rest = 0;
+  int64_t place = 0;
+  for (; place + kLanes <= dim; place += kLanes) found += widened(query + place) * 0.0f;
+  for (; place < dim; ++place) rest += query[place] * 0.0f;
+  return sum(found) + rest == 0.0f;
+}
+
 }  // namespace steelyard
 
 using namespace steelyard;
@@ -259,22 +296,19 @@ using namespace steelyard;
 extern "C" {
 
 // Search the vectors of one tenant, which has a row at least. `is_coded` lets signs tell which
-// vectors are compared. `counts` are rows looked at, nodes entered, and vectors compared. Return
-// the first query that holds a number that is not finite, -1 for none.
-int64_t steelyard_search_tenant(const Tree* tree, const Lists* lists, const float* queries,
-                                int64_t num_queries, int64_t tenant, int64_t k, int64_t nprobe,
-                                int64_t is_coded, float* distances, int64_t* ids,
-                                int64_t* counts) {
-  Room room(k);
+// vectors are compared. Return the first query that holds a number that is not finite, -1 for none.
+int64_t steelyard_search_tenant(const Question* asked, int64_t tenant, int64_t nprobe,
+                                int64_t is_coded) {
+  const auto [tree, lists, queries, num_queries, k, distances, ids, counts] = *asked;
+  thread_local Room room;
+  room.bounds.resize(k);
+  room.places.resize(k);
   std::fill(counts, counts + 3, 0);
   for (int64_t number = 0; number < num_queries; ++number) {
     const float* query = queries + number * tree->dim;
-    float total = 0;
-    for (int64_t place = 0; place < tree->dim; ++place) total += std::abs(query[place]) * 0.0f;
-    if (!(total == 0.0f)) return number;
-    std::optional<CodedQuery> coded;
+    if (!is_finite(query, tree->dim)) return number;
     if (is_coded) {
-      coded.emplace(query, tree->centers, tree->rotation, tree->dim, tree->is_l2, tree->errors);
+      room.coded.take(query, tree->centers, tree->rotation, tree->dim, tree->is_l2, tree->errors);
     }
     Nearest nearest{distances + number * k, ids + number * k, k};
     nearest.clear();
@@ -283,7 +317,7 @@ int64_t steelyard_search_tenant(const Tree* tree, const Lists* lists, const floa
                   lists->places[3 * tenant],
                   lists->places[3 * tenant + 1],
                   query,
-                  coded ? &*coded : nullptr,
+                  is_coded ? &room.coded : nullptr,
                   nearest,
                   room.marked,
                   Nearest{room.bounds.data(), room.places.data(), k}};

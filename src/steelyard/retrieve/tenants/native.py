@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.retrieve.native.library import ListFields, TreeFields, address
+from steelyard.retrieve.native.library import ListFields, QuestionFields, TreeFields, address
 from steelyard.retrieve.tenants.lists import TenantLists
 from steelyard.retrieve.tenants.scanning import CODED_WHOLE, WHOLE
 from steelyard.retrieve.tenants.sign_codes import ERRORS
@@ -73,12 +73,21 @@ class NativeTree:
             errors=ERRORS,
             **{name: address(kept) for name, kept in self._kept.items()},
         )
-        self._place = ctypes.addressof(self._fields)
         self._query, self._counts = np.empty((1, dim), np.float32), np.empty(3, np.int64)
-        self._query_place, self._counts_place = address(self._query), address(self._counts)
         self._lists: tuple[TenantLists, int] | None = None
         self._list_fields = ListFields()
-        self._answer: tuple[int, Floats, Ids, int, int] | None = None
+        self._many, self._one = (self._question() for _ in range(2))
+        self._one.queries, self._one.num_queries = address(self._query), 1
+        self._one_place = ctypes.addressof(self._one)
+        self._answer = np.empty((1, 0), np.float32), np.empty((1, 0), np.int64)
+
+    def _question(self) -> QuestionFields:
+        """Return a question of these vectors."""
+        return QuestionFields(
+            tree=ctypes.addressof(self._fields),
+            lists=ctypes.addressof(self._list_fields),
+            counts=address(self._counts),
+        )
 
     def search(
         self, asked: Floats, lists: TenantLists, tenant: int, k: int, nprobe: int, coded: bool
@@ -86,7 +95,7 @@ class NativeTree:
         """Search one list.
 
         Args:
-            asked: float32 [Q, D].
+            asked: float32 [Q, D], or one query [D] of any kind of number.
             lists: lists of tenants.
             tenant: number of one that has a row at least.
             k: neighbours.
@@ -97,26 +106,32 @@ class NativeTree:
             Distances and numbers [Q, K]; rows looked at, nodes entered and vectors compared; the
             first query that is not finite, -1 for none.
         """
-        count = len(asked)
         if self._lists is None or self._lists != (lists, lists.version):
-            names = ("rows", "lengths", "places", "chunks", "keys")
-            for name, values in zip(names, lists.arrays(), strict=True):
-                setattr(self._list_fields, name, address(values))
-            self._lists = (lists, lists.version)
-        if count == 1:
-            if self._answer is None or self._answer[0] != k:
-                room = np.empty((1, k), np.float32), np.empty((1, k), np.int64)
-                self._answer = (k, *room, address(room[0]), address(room[1]))
-            _, distances, ids, first, second = self._answer
-            self._query[0] = asked[0]
-            query = self._query_place
-        else:
-            distances, ids = np.empty((count, k), np.float32), np.empty((count, k), np.int64)
-            query, first, second = address(asked), address(distances), address(ids)
-        wrong = self._library.steelyard_search_tenant(
-            *(self._place, ctypes.addressof(self._list_fields), query, count, tenant, k, nprobe),
-            *(coded, first, second, self._counts_place),
-        )
-        if count == 1:
-            distances, ids = distances.copy(), ids.copy()
+            self._take_lists(lists)
+        search = self._library.steelyard_search_tenant
+        if asked.ndim == 1 or len(asked) == 1:
+            if k != self._one.k:
+                self._take_k(k)
+            self._query[0] = asked
+            wrong = search(self._one_place, tenant, nprobe, coded)
+            distances, ids = self._answer
+            return distances.copy(), ids.copy(), self._counts.tolist(), wrong
+        count, many = len(asked), self._many
+        distances, ids = np.empty((count, k), np.float32), np.empty((count, k), np.int64)
+        many.queries, many.num_queries, many.k = address(asked), count, k
+        many.distances, many.ids = address(distances), address(ids)
+        wrong = search(ctypes.addressof(many), tenant, nprobe, coded)
         return distances, ids, self._counts.tolist(), wrong
+
+    def _take_lists(self, lists: TenantLists) -> None:
+        """Look at where lists lie."""
+        names = ("rows", "lengths", "places", "chunks", "keys")
+        for name, values in zip(names, lists.arrays(), strict=True):
+            setattr(self._list_fields, name, address(values))
+        self._lists = (lists, lists.version)
+
+    def _take_k(self, k: int) -> None:
+        """Make room for the answer to one query."""
+        self._answer = np.empty((1, k), np.float32), np.empty((1, k), np.int64)
+        self._one.distances, self._one.ids = (address(part) for part in self._answer)
+        self._one.k = k

@@ -315,6 +315,8 @@ def continue_tenant(
     tenant: Any,
     enough: Any,
     nprobe: Any,
+    is_coded: bool,
+    errors: Any,
     searched: Any,
     state: Any,
     distances: np.ndarray,
@@ -327,40 +329,46 @@ def continue_tenant(
         tenant: as of `search_tenant`.
         enough: vectors of this step's end, at least.
         nprobe: as of `search_tenant`: vectors of the last step's end.
-        searched: a `Scanned`, of which codes are not looked at.
-        state: of each query nodes on its heap, below 0 before the first step, vectors compared
-            [Q], and room for its heap: scores [Q, M] and entries [Q, M, 5].
+        is_coded: as of `search_tenant`.
+        errors: as of `search_tenant`.
+        searched: a `Scanned`.
+        state: of each query nodes on its heap, below 0 before the first step, rows looked at [Q],
+            and room for its heap: scores [Q, M] and entries [Q, M, 5].
         distances: heaps [Q, K].
         ids: heaps [Q, K].
 
     Returns:
-        Vectors compared and nodes expanded in this step.
+        Rows looked at, nodes expanded and vectors compared in this step.
     """
-    sizes, compared, scores, entries = state
-    lists = searched[4]
+    sizes, looked, scores, entries = state
+    _, _, is_l2, tree, lists, _ = searched
     places = lists[2]
     first, count = places[tenant, 0], places[tenant, 1]
-    scanned, expanded = 0, 0
+    scanned, expanded, compared = 0, 0, 0
+    coded = _no_codes()
     for query in range(len(queries)):
         if sizes[query] < 0:
             _begin(first, count, lists, scores[query], entries[query])
             sizes[query] = 1
-        before = compared[query]
-        sizes[query], compared[query], entered, _ = _walk(
+        if is_coded:
+            coded = coded_query(queries[query], tree[0][0], tree[5], is_l2, errors)
+        before = looked[query]
+        sizes[query], looked[query], entered, asked = _walk(
             queries[query],
             first,
             sizes[query],
             before,
             enough,
             nprobe,
-            False,
-            _no_codes(),
+            is_coded,
+            coded,
             searched,
             scores[query],
             entries[query],
             distances[query],
             ids[query],
         )
-        scanned += compared[query] - before
+        scanned += looked[query] - before
         expanded += entered
-    return scanned, expanded
+        compared += asked
+    return scanned, expanded, compared

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from steelyard.retrieve.distance import new_heap, sorted_heap
 from steelyard.retrieve.index import Hits, Metric, SearchStats
 from steelyard.retrieve.tenants.scanning import Scanned, continue_tenant
+from steelyard.retrieve.tenants.sign_codes import ERRORS
 
 __all__ = ["no_hits", "tenant_steps"]
 
@@ -38,21 +39,23 @@ def tenant_steps(
     stops: Iterable[int],
     nprobe: int,
     nodes: int,
+    coded: bool,
     searched: Scanned,
 ) -> Iterator[Hits]:
-    """Yield the nearest so far after some numbers of compared vectors, and at the end.
+    """Yield the nearest so far after some numbers of vectors that were looked at, and at the end.
 
     Args:
         asked: queries [Q, D].
         k: neighbours.
         tenant: number of the tenant's list, which has a row at least.
-        stops: vectors that each query is compared with before something is yielded, ascending.
+        stops: vectors to look at for each query before something is yielded, ascending.
         nprobe: vectors at the end.
         nodes: nodes of the tree, one more at least.
+        coded: let codes tell which vectors are compared.
         searched: what is looked at.
 
     Yields:
-        The nearest so far; the last is what a search of whole vectors without stops returns.
+        The nearest so far; the last is what a search without stops returns.
     """
     count = len(asked)
     state = (
@@ -62,13 +65,17 @@ def tenant_steps(
         np.empty((count, nodes, 5), np.int64),
     )
     heap, ids = new_heap(count, k)
-    scanned = expanded = 0
+    scanned = expanded = compared = 0
+    errors = np.float32(ERRORS)
     for stop in [*(stop for stop in stops if stop < nprobe), nprobe]:
-        more, entered = continue_tenant(asked, tenant, stop, nprobe, searched, state, heap, ids)
+        more, entered, done = continue_tenant(
+            asked, tenant, stop, nprobe, coded, errors, searched, state, heap, ids
+        )
         scanned, expanded = scanned + int(more), expanded + int(entered)
+        compared += int(done) if coded else 0
         distances, numbers = sorted_heap(heap, ids)
         yield Hits(
             ids=numbers,
             distances=distances if searched.is_l2 else -distances,
-            stats=SearchStats(scanned=scanned, probed=expanded),
+            stats=SearchStats(scanned=scanned, probed=expanded, reranked=compared),
         )

@@ -84,7 +84,7 @@ class ClusterTreeIndex:
                 f"{leaf_size}, {nprobe} vectors compared",
                 hint="give 2 children or more, and 1 or more of the others",
             )
-        self.dim, self.nprobe = dim, nprobe
+        self.dim, self.nprobe, self._one = dim, nprobe, (dim,)
         self.metric: Metric = metric
         self.branching, self.shortlist, self.leaf_size = branching, shortlist, leaf_size
         self.tree: ClusterTree | None = None
@@ -270,7 +270,11 @@ class ClusterTreeIndex:
                 cannot be read, or with `strict` an unknown tenant.
             DataError: queries of another width, or not finite.
         """
-        asked = as_rows(queries, self.dim, what="queries")
+        asked = queries
+        # One query as an array is how most come, and checks of it would take longer than many
+        # searches.
+        if type(asked) is not np.ndarray or asked.shape != self._one or asked.dtype.kind != "f":
+            asked = as_rows(queries, self.dim, what="queries")
         if bool(tenant) == bool(where):
             raise ConfigError("a search for a tenant and a condition, or for neither")
         probes = self.nprobe if nprobe is None else nprobe
@@ -281,7 +285,7 @@ class ClusterTreeIndex:
         with self._lock:
             lists, number = self._seen(tenant, where, strict=strict)
             if number < 0 or not lists.sizes[number]:
-                checked_vectors(asked, self.dim, what="queries")
+                asked = checked_vectors(asked, self.dim, what="queries")
                 return no_hits(len(asked), count, self.metric)
             assert self.searcher is not None
             return self.searcher.search(tenant_library(), asked, count, lists, number, probes)
@@ -296,10 +300,9 @@ class ClusterTreeIndex:
         where: str = "",
         nprobe: int | None = None,
     ) -> Iterator[Hits]:
-        """Yield the nearest so far after `stops` compared vectors, and in the end.
+        """Yield the nearest so far after `stops` vectors that were looked at, and in the end.
 
-        Whole vectors are compared throughout, where `search` may look at codes of them first.
-        Arguments and errors are those of `search`; changes wait until the last was taken.
+        The last is what `search` returns. Arguments and errors are those of `search`; changes wait until the last was taken.
         """
         asked, probes = checked_vectors(queries, self.dim, what="queries"), nprobe or self.nprobe
         with self._lock:

@@ -40,6 +40,7 @@ class TreeSearcher:
         size = len(tree.centers) + 1
         self._room = np.empty(size, np.float32), np.empty((size, 5), np.int64)
         self._native: NativeTree | None = None
+        self._stats = SearchStats()
 
     def forget(self) -> None:
         """Look anew at where the vectors lie: they were moved."""
@@ -58,7 +59,7 @@ class TreeSearcher:
 
         Args:
             library: compiled code; None to do without.
-            asked: queries [Q, D], perhaps not finite.
+            asked: queries [Q, D], or one [D], perhaps not finite.
             k: neighbours.
             lists: lists of tenants.
             number: number of one that has a row at least.
@@ -70,9 +71,7 @@ class TreeSearcher:
         Raises:
             DataError: a query is not finite.
         """
-        # Codes leave out what they only believe to be far: an exact search does without.
-        size = int(lists.sizes[number])
-        coded = self.rows.coder is not None and size > WHOLE and probes < size
+        coded = self._is_coded(int(lists.sizes[number]), probes)
         if library is None:
             return self.by_kernel(asked, k, lists, number, probes, coded)
         return self.by_library(library, asked, k, lists, number, probes, coded)
@@ -86,22 +85,22 @@ class TreeSearcher:
         stops: Iterable[int],
         probes: int,
     ) -> Iterator[Hits]:
-        """Yield the nearest so far after some numbers of compared vectors, and at the end.
+        """Yield the nearest so far after some numbers of vectors looked at, and at the end.
 
         Args:
             asked: queries [Q, D], finite.
             k: neighbours.
             lists: lists of tenants.
             number: number of one that has a row at least.
-            stops: vectors that each query is compared with before something is yielded, ascending.
+            stops: vectors to look at for each query before something is yielded, ascending.
             probes: vectors at the end.
 
         Yields:
-            The nearest so far. Whole vectors are compared throughout, so that codes, where a search
-            without stops looks at them, leave nothing out.
+            The nearest so far; the last is what `search` returns.
         """
-        searched = self._scanned(lists, probes)
-        yield from tenant_steps(asked, k, number, stops, probes, len(self._room[0]), searched)
+        searched, nodes = self._scanned(lists, probes), len(self._room[0])
+        coded = self._is_coded(int(lists.sizes[number]), probes)
+        yield from tenant_steps(asked, k, number, stops, probes, nodes, coded, searched)
 
     def by_library(
         self,
@@ -144,7 +143,11 @@ class TreeSearcher:
         if wrong >= 0:
             checked_vectors(asked, self.tree.centers.shape[1], what="queries")
         scanned, expanded, compared = counts
-        stats = SearchStats(scanned=scanned, probed=expanded, reranked=compared if coded else 0)
+        reranked, stats = compared if coded else 0, self._stats
+        if (stats.scanned, stats.probed, stats.reranked) != (scanned, expanded, reranked):
+            # Small tenants are compared whole: what a search did is as before, again and again.
+            stats = SearchStats(scanned=scanned, probed=expanded, reranked=reranked)
+            self._stats = stats
         return Hits(ids=numbers, distances=found, stats=stats)
 
     def by_kernel(
@@ -172,7 +175,7 @@ class TreeSearcher:
         Raises:
             DataError: a query is not finite.
         """
-        checked_vectors(asked, self.tree.centers.shape[1], what="queries")
+        asked = checked_vectors(asked, self.tree.centers.shape[1], what="queries")
         searched, errors = self._scanned(lists, probes), np.float32(ERRORS)
         found, numbers, scanned, expanded, compared = search_tenant(
             asked, number, k, probes, coded, errors, searched, *self._room
@@ -181,6 +184,11 @@ class TreeSearcher:
             scanned=int(scanned), probed=int(expanded), reranked=int(compared) if coded else 0
         )
         return Hits(ids=numbers, distances=found if self.metric == "l2" else -found, stats=stats)
+
+    def _is_coded(self, size: int, probes: int) -> bool:
+        """Whether codes tell which vectors of a tenant of some size are compared."""
+        # Codes leave out what they only believe to be far: an exact search does without.
+        return self.rows.coder is not None and size > WHOLE and probes < size
 
     def _scanned(self, lists: TenantLists, probes: int) -> Scanned:
         """Return what a search looks at, in the order in which kernels take it."""
