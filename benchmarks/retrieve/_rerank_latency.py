@@ -31,7 +31,7 @@ PLAYED = StorageTier(
 )
 _SHARES, _RERANKS = (0.1, 0.2, 0.3), (32, 64, 128)
 _DEPTH, _K, _WARM = 64, 10, 5
-_KEPT_ASIDE = 5
+_KEPT_ASIDE = 105
 """Seed of the queries that forecasts are judged by."""
 
 

@@ -106,6 +106,9 @@ _BUILDS = (
     IndexShape(kind="ivf", num_vectors=100_000, dim=32, nlist=1024),
     IndexShape(kind="ivfpq", num_vectors=20_000, dim=64, nlist=128, parts=8),
     IndexShape(kind="ivfpq", num_vectors=60_000, dim=128, nlist=256, parts=16),
+    IndexShape(kind="ivf", num_vectors=120_000, dim=96, nlist=1024),
+    IndexShape(kind="ivfpq", num_vectors=40_000, dim=96, nlist=512, parts=24),
+    IndexShape(kind="fastscan", num_vectors=40_000, dim=96, nlist=512, parts=24, rerank=4),
     IndexShape(kind="fastscan", num_vectors=20_000, dim=64, nlist=128, parts=32, rerank=4),
     IndexShape(kind="fastscan", num_vectors=60_000, dim=128, nlist=512, parts=64, rerank=4),
 )
