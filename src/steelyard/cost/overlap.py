@@ -4,6 +4,7 @@ One formula for all that fetches ahead: documents behind the search for candidat
 keys and values behind the layers before them.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -102,19 +103,29 @@ def read_busy_s(sizes: NDArray[np.int64], drive: StorageTier) -> Floats:
     return np.maximum(per_read_s, np.asarray(sizes, np.float64) * per_byte_s)
 
 
-def read_ready_s(sizes: NDArray[np.int64], drive: StorageTier, depth: int) -> Floats:
+def read_ready_s(
+    sizes: NDArray[np.int64],
+    drive: StorageTier,
+    depth: int,
+    *,
+    is_kept: NDArray[np.bool_] | None = None,
+    dropped_s: float = math.inf,
+) -> Floats:
     """Return when each of some random reads is done, from the moment the first is asked for.
 
     At most `depth` reads are under way. Each takes the drive's latency, and the drive ends no more
-    reads, and no more bytes, per second than it can.
+    reads, and no more bytes, per second than it can. At some moment reads may turn out to be
+    wanted no more: those that are not under way by then are not made.
 
     Args:
         sizes: bytes of each read, in the order they are asked for [N].
         drive: its latency, rate of bytes and rate of random reads; a rate of 0 does not limit.
         depth: reads under way at once, 1 or more.
+        is_kept: reads that are wanted to the end [N]; all without it.
+        dropped_s: the moment at which the others are given up.
 
     Returns:
-        Seconds, ascending [N].
+        Seconds, ascending [N]; NaN for reads that were not made.
 
     Raises:
         ConfigError: the depth is below 1.
@@ -125,10 +136,15 @@ def read_ready_s(sizes: NDArray[np.int64], drive: StorageTier, depth: int) -> Fl
     if len(busy_s) <= depth:
         # Nothing waits for its turn: the drive's latency once, then one read after the other.
         return drive.first_byte_s + np.cumsum(busy_s)
-    done_s = np.empty(len(busy_s))
+    kept = [True] * len(busy_s) if is_kept is None else is_kept.tolist()
+    found = np.full(len(busy_s), np.nan)
+    done_s: list[float] = []
     last_s = 0.0
     for place, took_s in enumerate(busy_s.tolist()):
-        begin_s = done_s[place - depth] if place >= depth else 0.0
-        last_s = max(begin_s + drive.first_byte_s + took_s, last_s + took_s)
-        done_s[place] = last_s
-    return done_s
+        begin_s = done_s[-depth] if len(done_s) >= depth else 0.0
+        if begin_s >= dropped_s and not kept[place]:
+            continue
+        last_s = max(begin_s + drive.first_byte_s, last_s) + took_s
+        done_s.append(last_s)
+        found[place] = last_s
+    return found

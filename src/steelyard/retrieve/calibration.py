@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,63 +22,83 @@ from steelyard.retrieve.tenant_rates import measure_tenant_rates
 
 __all__ = ["TimedSearch", "empty_index", "fit_query_s", "fit_rates", "measure_search_rates", "timed_searches"]
 
-_QUERIES, _ROUNDS, _K = 96, 3, 10
+_QUERIES, _ROUNDS, _K = 48, 10, 10
+_CALM = 0.25
+"""Share of rounds that nothing else on the machine is taken to have disturbed."""
 _PROBES = (1, 4, 16, 64)
+_BYTES_FROM = 500_000
+"""Vectors of more than so many are kept as bytes: a calibration should not take much memory."""
 _FEWEST_RELATIVE = 0.05
 """Least half-width: two runs of one search are no closer."""
 _LEVEL = 0.8
+_REFITS, _HUBER = 8, 2.0
+
+
+_FLAT = ((500, 128), (2_000, 64), (5_000, 128), (20_000, 128), (50_000, 64), (100_000, 96))
+_FLAT_FAR = ((150_000, 128), (300_000, 64))
+_CELLS = (
+    (10_000, 128, 64),
+    (20_000, 128, 256),
+    (20_000, 64, 1024),
+    (50_000, 32, 512),
+    (60_000, 256, 512),
+    (100_000, 96, 2048),
+    (150_000, 128, 1024),
+    (150_000, 128, 4096),
+    (250_000, 128, 8192),
+    (400_000, 64, 2048),
+)
+_BYTE_CODES = (
+    (20_000, 128, 256, 16, 0),
+    (20_000, 64, 1024, 8, 4),
+    (60_000, 128, 256, 16, 8),
+    (100_000, 128, 1024, 32, 8),
+    (100_000, 96, 4096, 24, 2),
+    (200_000, 128, 4096, 16, 4),
+    (400_000, 64, 512, 8, 0),
+    (500_000, 128, 8192, 16, 8),
+    (1_000_000, 32, 1024, 8, 0),
+    (2_000_000, 64, 2048, 32, 0),
+)
+_HALF_BYTE_CODES = (
+    (20_000, 128, 256, 64, 4),
+    (20_000, 64, 1024, 32, 16),
+    (60_000, 256, 512, 128, 8),
+    (100_000, 128, 256, 64, 8),
+    (100_000, 96, 2048, 48, 8),
+    (200_000, 128, 1024, 64, 2),
+    (200_000, 128, 4096, 64, 8),
+    (500_000, 128, 8192, 64, 4),
+    (1_000_000, 64, 1024, 32, 8),
+    (2_000_000, 64, 2048, 32, 4),
+)
+"""Sizes of the indexes that are searched: vectors, numbers, cells, parts of a code, candidates per
+neighbour. Each size is large in two of them or more, so that leaving one out extrapolates little;
+the largest do not fit into caches."""
 
 
 def _shapes() -> Iterator[IndexShape]:
-    """List indexes that differ in all sizes; the largest do not fit into caches."""
-    yield IndexShape(kind="flat", num_vectors=500, dim=128)
-    yield IndexShape(kind="flat", num_vectors=20_000, dim=128)
-    yield IndexShape(kind="flat", num_vectors=50_000, dim=64)
-    yield IndexShape(kind="flat", num_vectors=150_000, dim=128)
-    for count, dim, nlist in (
-        (20_000, 128, 256),
-        (20_000, 64, 1024),
-        (60_000, 256, 512),
-        (150_000, 128, 1024),
-        (150_000, 128, 4096),
-        (400_000, 64, 2048),
-    ):
+    """List the indexes that are searched."""
+    for count, dim in (*_FLAT, *_FLAT_FAR):
+        yield IndexShape(kind="flat", num_vectors=count, dim=dim)
+    for count, dim, nlist in _CELLS:
         yield IndexShape(kind="ivf", num_vectors=count, dim=dim, nlist=nlist, scan_ratio=1.0)
-    for count, dim, nlist, parts, again in (
-        (20_000, 128, 256, 16, 0),
-        (20_000, 64, 1024, 8, 4),
-        (100_000, 128, 1024, 32, 8),
-        (200_000, 128, 4096, 16, 4),
-        (400_000, 64, 512, 8, 0),
-        (2_000_000, 64, 2048, 32, 0),
-    ):
-        yield IndexShape(
-            kind="ivfpq",
-            num_vectors=count,
-            dim=dim,
-            nlist=nlist,
-            parts=parts,
-            rerank=again,
-            scan_ratio=1.0,
-        )
-    for count, dim, nlist, parts, again in (
-        (20_000, 128, 256, 64, 4),
-        (20_000, 64, 1024, 32, 16),
-        (60_000, 256, 512, 128, 8),
-        (200_000, 128, 1024, 64, 2),
-        (200_000, 128, 4096, 64, 8),
-        (2_000_000, 64, 2048, 32, 4),
-    ):
-        yield IndexShape(
-            kind="fastscan",
-            num_vectors=count,
-            dim=dim,
-            nlist=nlist,
-            parts=parts,
-            rerank=again,
-            number_bytes=1 if count > 1_000_000 else 4,
-            scan_ratio=1.0,
-        )
+    codes: tuple[tuple[Literal["ivfpq", "fastscan"], tuple[tuple[int, ...], ...]], ...] = (
+        ("ivfpq", _BYTE_CODES),
+        ("fastscan", _HALF_BYTE_CODES),
+    )
+    for kind, sizes in codes:
+        for count, dim, nlist, parts, again in sizes:
+            yield IndexShape(
+                kind=kind,
+                num_vectors=count,
+                dim=dim,
+                nlist=nlist,
+                parts=parts,
+                rerank=again,
+                number_bytes=1 if count > _BYTES_FROM else 4,
+                scan_ratio=1.0,
+            )
 
 
 _BUILDS = (
@@ -86,6 +107,10 @@ _BUILDS = (
     IndexShape(kind="ivf", num_vectors=100_000, dim=32, nlist=1024),
     IndexShape(kind="ivfpq", num_vectors=20_000, dim=64, nlist=128, parts=8),
     IndexShape(kind="ivfpq", num_vectors=60_000, dim=128, nlist=256, parts=16),
+    IndexShape(kind="ivf", num_vectors=120_000, dim=96, nlist=1024),
+    IndexShape(kind="ivf", num_vectors=30_000, dim=384, nlist=512),
+    IndexShape(kind="ivfpq", num_vectors=40_000, dim=96, nlist=512, parts=24),
+    IndexShape(kind="fastscan", num_vectors=40_000, dim=96, nlist=512, parts=24, rerank=4),
     IndexShape(kind="fastscan", num_vectors=20_000, dim=64, nlist=128, parts=32, rerank=4),
     IndexShape(kind="fastscan", num_vectors=60_000, dim=128, nlist=512, parts=64, rerank=4),
 )
@@ -99,7 +124,7 @@ class TimedSearch:
         shape: the index.
         nprobe: cells that were looked into.
         k: neighbours.
-        query_s: median over rounds of the seconds per query.
+        query_s: seconds per query, of rounds that nothing disturbed.
     """
 
     shape: IndexShape
@@ -218,20 +243,21 @@ def timed_searches(
         Times.
     """
     rng = np.random.default_rng(seed)
-    found = []
-    for nprobe in probes:
-        if nprobe > shape.nlist:
-            break
-        rounds = []
-        for _ in range(_ROUNDS + 1):
+    tried = [nprobe for nprobe in probes if nprobe <= shape.nlist]
+    took_s = np.empty((_ROUNDS + 1, len(tried)))
+    # In turn, so that something else on the machine does not fall on one number of cells.
+    for turn in range(_ROUNDS + 1):
+        for place, nprobe in enumerate(tried):
             queries = rng.random((_QUERIES, shape.dim), np.float32) * 255
             began_s = time.perf_counter()
             for query in queries:
                 index.search(query, k, nprobe=nprobe)
-            rounds.append((time.perf_counter() - began_s) / _QUERIES)
-        took_s = float(np.median(rounds[1:]))
-        found.append(TimedSearch(shape=shape, nprobe=nprobe, k=k, query_s=took_s))
-    return found
+            took_s[turn, place] = (time.perf_counter() - began_s) / _QUERIES
+    calm_s = np.quantile(took_s[1:], _CALM, axis=0)
+    return [
+        TimedSearch(shape=shape, nprobe=nprobe, k=k, query_s=float(own))
+        for nprobe, own in zip(tried, calm_s, strict=True)
+    ]
 
 
 def _generated(shape: IndexShape) -> IVF:
@@ -309,9 +335,16 @@ def fit_rates(
 
 
 def _solved(units: NDArray[np.float64], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the seconds per unit."""
+    """Return the seconds per unit; measurements far from the others count less."""
     from scipy.optimize import nnls
 
     scales = np.maximum(units.max(axis=0), 1e-300)
-    found, _ = nnls(units / scales / seconds[:, None], np.ones(len(seconds)))
+    rows, weights = units / scales / seconds[:, None], np.ones(len(seconds))
+    found = np.zeros(units.shape[1])
+    for _ in range(_REFITS):
+        found, _ = nnls(rows * weights[:, None], weights)
+        apart = np.abs(rows @ found - 1)
+        # Huber's weights: squares count within the usual errors, distances beyond them.
+        usual = max(_HUBER * float(np.median(apart)), 1e-6)
+        weights = np.sqrt(np.minimum(1.0, usual / np.maximum(apart, 1e-12)))
     return found / scales

@@ -35,6 +35,7 @@ class IndexCandidate:
         forecast_s: seconds of a query, forecast.
         recall: share of the true neighbours that is expected, or that was measured.
         measured_s: seconds of a query, measured; 0 where it was not.
+        expected_recall: share that was expected before it was measured; 0 where it was not.
     """
 
     index: str
@@ -43,6 +44,7 @@ class IndexCandidate:
     forecast_s: float
     recall: float
     measured_s: float = 0.0
+    expected_recall: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,7 +147,8 @@ def choose_index(
         asked[1::2], truth.shape[1], nprobe=best.nprobe, rerank=best.rerank
     )
     unseen = recall_at(hits.ids, truth[1::2])
-    rest = [item for item in tried if all(item.index != one.index for one in done)]
+    settings = {(item.index, item.rerank) for item in done}
+    rest = [item for item in tried if (item.index, item.rerank) not in settings]
     return Chosen(
         best=best,
         candidates=sorted([*done, *rest], key=lambda item: item.forecast_s),
@@ -264,4 +267,5 @@ class _Choosing:
             forecast_s=self._forecast_s(candidate.index, nprobe, candidate.rerank),
             recall=reached,
             measured_s=took_s,
+            expected_recall=candidate.recall,
         )

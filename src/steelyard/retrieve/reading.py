@@ -1,4 +1,4 @@
-"""Vectors from files: .npy, .fvecs, .bvecs and .ivecs."""
+"""Vectors from files: .npy, .fvecs, .bvecs and .ivecs, and from columns of tables."""
 
 from pathlib import Path
 
@@ -6,28 +6,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.errors import DataError
+from steelyard.retrieve.vector_tables import TABLE_SUFFIXES, read_vector_table
 
 __all__ = ["read_vectors"]
 
 _RECORDS = {".fvecs": np.dtype("<f4"), ".bvecs": np.dtype("u1"), ".ivecs": np.dtype("<i4")}
 """Files of records: a length of four bytes, then as many numbers."""
+_KNOWN = ", ".join((".npy", *_RECORDS, *sorted(TABLE_SUFFIXES)))
 
 
-def read_vectors(path: Path) -> NDArray[np.generic]:
-    """Map the vectors of a file.
+def read_vectors(path: Path, column: str = "") -> NDArray[np.generic]:
+    """Map the vectors of a file, or read those of a table.
 
     Args:
-        path: .npy with numbers [N, D], or .fvecs, .bvecs or .ivecs.
+        path: .npy with numbers [N, D], .fvecs, .bvecs or .ivecs; .parquet, .jsonl or .ndjson with a
+            list of numbers in each row.
+        column: name of the column of a table; not needed where one alone holds such lists.
 
     Returns:
-        [N, D]; it stays in the file until it is looked at.
+        [N, D]; it stays in the file until it is looked at, but for a table.
 
     Raises:
         DataError: another kind of file, one that cannot be read, or a record that is cut short or
             of another length (the row is named).
     """
+    if path.suffix in TABLE_SUFFIXES:
+        return read_vector_table(path, column)
     if path.suffix != ".npy" and path.suffix not in _RECORDS:
-        raise DataError(f"{path} is of no known kind", hint=f"give .npy, {', '.join(_RECORDS)}")
+        raise DataError(f"{path} is of no known kind", hint=f"give {_KNOWN}")
     try:
         if path.suffix == ".npy":
             found = np.load(path, mmap_mode="r", allow_pickle=False)

@@ -19,6 +19,7 @@ from steelyard.quantity import Check
 from steelyard.retrieve import IVF, IVFPQ, IVFFastScan, IVFFlat
 from steelyard.retrieve.forecasts import forecast_vectors, measure_vectors
 from steelyard.retrieve.reading import read_vectors
+from steelyard.retrieve.vector_tables import TABLE_SUFFIXES
 from steelyard.runs.progress import progress
 from steelyard.runs.report import Checks, Facts, Report, Section
 from steelyard.units import pretty
@@ -26,7 +27,7 @@ from steelyard.units import pretty
 __all__ = ["build"]
 
 Kind = Literal["auto", "flat", "ivf", "ivfpq", "fastscan", "bm25", "hybrid"]
-_VECTOR_FILES = (".npy", ".fvecs", ".bvecs", ".ivecs")
+_VECTOR_FILES = frozenset((".npy", ".fvecs", ".bvecs", ".ivecs"))
 _Sources = Annotated[
     Path,
     cyclopts.Parameter(
@@ -97,6 +98,7 @@ def build(
     out: Path | None = None,
     options: IndexOptions | None = None,
     texts: TextFlags | None = None,
+    vector_column: str = "",
     recipe: Path | None = None,
     seed: int = 0,
     report: Path | None = None,
@@ -110,11 +112,14 @@ def build(
     Example: steelyard retrieve build ~/notes
 
     Args:
-        *sources: files and folders of text, or one file of vectors.
+        *sources: files and folders of text, or one file of vectors: .npy, .fvecs, .bvecs, or a
+            table with --vector-column.
         out: folder for an index of texts, one in the user's own folder when not given; file for one
             of vectors.
         options: what the index is like.
         texts: how texts are cut and encoded.
+        vector_column: column of a .parquet or .jsonl file that holds vectors; without it such a
+            file is one of texts.
         recipe: TOML file with kind, words, dim and text_field, in the place of those options.
         seed: seed of samples, first centers and made queries.
         report: HTML file for a page with all that is printed.
@@ -123,7 +128,13 @@ def build(
     given = options or IndexOptions()
     if not sources:
         raise ConfigError("nothing is named", hint="steelyard retrieve build FOLDER")
-    if not any(source.suffix in _VECTOR_FILES and not source.is_dir() for source in sources):
+    of_vectors = _VECTOR_FILES | TABLE_SUFFIXES if vector_column else _VECTOR_FILES
+    if not any(source.suffix in of_vectors and not source.is_dir() for source in sources):
+        if vector_column:
+            raise ConfigError(
+                f"--vector-column {vector_column} is for one table",
+                hint=f"name a file that ends in {', '.join(sorted(TABLE_SUFFIXES))}",
+            )
         if given.kind == "fastscan":
             raise ConfigError("--kind fastscan is for vectors", hint="texts: flat, ivf or ivfpq")
         wanted = read_recipe(recipe, given.kind, texts or TextFlags())
@@ -137,14 +148,20 @@ def build(
             f"{len(sources)} sources with vectors, --out {out}",
             hint="give one file of vectors and --out FILE",
         )
-    _build_vectors(first, out, given, seed=seed, report=report, json=json)
+    rows = read_vectors(first, vector_column)
+    _build_vectors(rows, out, given, seed=seed, report=report, json=json)
 
 
 def _build_vectors(
-    vectors: Path, out: Path, options: IndexOptions, *, seed: int, report: Path | None, json: bool
+    rows: NDArray[np.generic],
+    out: Path,
+    options: IndexOptions,
+    *,
+    seed: int,
+    report: Path | None,
+    json: bool,
 ) -> None:
-    """Build an index of the vectors in a file."""
-    rows = read_vectors(vectors)
+    """Build an index of vectors."""
     index = options.made(rows.shape[1], len(rows))
     # The pilot also compiles and loads what a build needs, so that its time is the work's alone.
     figures = forecast_vectors(index, rows, rates=load_search_rates(), seed=seed)

@@ -1,6 +1,7 @@
 """`steelyard retrieve tune`: the fewest cells for a recall, or the fastest of several indexes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -9,12 +10,15 @@ from numpy.typing import NDArray
 
 from steelyard.catalog.search_rates import load_search_rates
 from steelyard.cli.output import Switch, print_report
-from steelyard.errors import ConfigError
-from steelyard.retrieve import IVF, IVFFlat, open_index
+from steelyard.errors import CapacityError, ConfigError
+from steelyard.retrieve import IVF, IVFPQ, IVFFastScan, IVFFlat, open_index
 from steelyard.retrieve.choosing import Chosen, choose_index
+from steelyard.retrieve.choosing_picture import choice_chart
+from steelyard.retrieve.code_sizes import smallest_code
 from steelyard.retrieve.reading import read_vectors
+from steelyard.retrieve.tuning import Tuned
 from steelyard.retrieve.tuning import tune as find_probes
-from steelyard.runs.report import Cell, Column, Facts, Report, Section, Table
+from steelyard.runs.report import Cell, Chart, Column, Facts, Report, Section, Table
 from steelyard.units import pretty
 
 __all__ = ["tune"]
@@ -31,6 +35,7 @@ def tune(
     k: int = 10,
     beside: tuple[Path, ...] = (),
     write: Switch = False,
+    report: Path | None = None,
     json: Switch = False,
 ) -> None:
     """Find the fewest cells to look into for a recall, and check them on other queries.
@@ -50,6 +55,7 @@ def tune(
         k: neighbours of each query.
         beside: further index files of the same vectors to choose from.
         write: keep what was chosen in the index file.
+        report: HTML file for a page with all that is printed, and a picture of the candidates.
         json: print JSON instead of a table.
     """
     opened = {str(path): open_index(path) for path in (index, *beside)}
@@ -67,16 +73,18 @@ def tune(
             "--beside needs to know how fast searches are here",
             hint="run `steelyard retrieve calibrate` first",
         )
-    if rates is None:
-        _tune_one(index, opened[str(index)], asked, truth, recall, write=write, json=json)
-        return
-    chosen = choose_index(opened, asked, truth, rates, recall=recall)
+    with _ceiling_told(opened, rows, asked, recall, k):
+        if rates is None:
+            tuned = find_probes(opened[str(index)], asked, truth, recall=recall)
+            _show_one(index, opened[str(index)], tuned, recall, k, write, report, json)
+            return
+        chosen = choose_index(opened, asked, truth, rates, recall=recall)
     if write:
         best = opened[chosen.best.index]
         best.nprobe = chosen.best.nprobe
         best.rerank = chosen.best.rerank
         best.save(Path(chosen.best.index))
-    _show(chosen, opened, f"{recall:g} of the {k} nearest", write=write, json=json)
+    _show(chosen, opened, recall, k, write, report, json)
 
 
 def _truth(
@@ -89,18 +97,40 @@ def _truth(
     return exact.search(asked, k).ids
 
 
-def _tune_one(
+@contextmanager
+def _ceiling_told(
+    opened: Mapping[str, IVF],
+    rows: NDArray[np.generic],
+    asked: NDArray[np.generic],
+    recall: float,
+    k: int,
+) -> Iterator[None]:
+    """Say which codes would reach a recall that those there do not."""
+    try:
+        yield
+    except CapacityError as error:
+        coded = [item for item in opened.values() if isinstance(item, (IVFPQ, IVFFastScan))]
+        if len(coded) < len(opened):
+            raise
+        # Whole vectors would have found all: every index keeps codes, and the longest is taken.
+        longest = max(coded, key=lambda item: item.codec.parts)
+        found = smallest_code(longest, rows, asked, recall=recall, k=k)
+        raise CapacityError(
+            str(error), hint=f"{found.told()}, or compare more candidates again by --rerank"
+        ) from error
+
+
+def _show_one(
     path: Path,
     found: IVF,
-    asked: NDArray[np.generic],
-    truth: NDArray[np.int64],
+    tuned: Tuned,
     recall: float,
-    *,
+    k: int,
     write: bool,
+    report: Path | None,
     json: bool,
 ) -> None:
-    """Find the fewest cells of one index without forecasts."""
-    tuned = find_probes(found, asked, truth, recall=recall)
+    """Print the cells of one index, without forecasts."""
     if write:
         found.nprobe = tuned.nprobe
         found.save(path)
@@ -114,13 +144,19 @@ def _tune_one(
             ("speed", "not forecast: run `steelyard retrieve calibrate` once", ""),
         ]
     )
-    title = f"{recall:g} of the {truth.shape[1]} nearest in {path}"
+    title = f"{recall:g} of the {k} nearest in {path}"
     page = Report(title, "", [Section("Tuned", [facts])])
-    print_report(page, json=json, values=asdict(tuned))
+    print_report(page, json=json, html=report, values=asdict(tuned))
 
 
 def _show(
-    chosen: Chosen, opened: Mapping[str, IVF], title: str, *, write: bool, json: bool
+    chosen: Chosen,
+    opened: Mapping[str, IVF],
+    recall: float,
+    k: int,
+    write: bool,
+    report: Path | None,
+    json: bool,
 ) -> None:
     """Print the choice with what it was chosen from."""
     best = chosen.best
@@ -151,6 +187,7 @@ def _show(
     ]
     names = ("index", "cells", "candidates", "query, forecast", "measured", "recall")
     table = Table([Column(name) for name in names], rows, "the fastest by forecast first")
-    sections = [Section("Chosen", [facts]), Section("Candidates", [table])]
-    page = Report(title, "", sections)
-    print_report(page, json=json, values=asdict(chosen))
+    picture = Chart(choice_chart(chosen, recall))
+    sections = [Section("Chosen", [facts]), Section("Candidates", [picture, table])]
+    page = Report(f"{recall:g} of the {k} nearest", "", sections)
+    print_report(page, json=json, html=report, values=asdict(chosen))

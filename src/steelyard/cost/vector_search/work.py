@@ -165,8 +165,10 @@ def build_work(shape: IndexShape) -> dict[str, float]:
         shape: the index.
 
     Returns:
-        Units by part: "assign" numbers of centers of cells that vectors are compared with; "codes"
-        the same for centers of codes; "rows" numbers of vectors that are copied and sorted.
+        Units by part: "assign" numbers of centers of cells that vectors are compared with, and
+        "nearest cells" the distances among which the least is looked for; "codes" and "nearest
+        codes" the same for centers of codes; "code parts" parts of vectors that become codes;
+        "rows" numbers of vectors that are copied and sorted.
     """
     rows = shape.num_vectors
     sample = min(rows, _SAMPLE_PER_CELL * shape.nlist)
@@ -180,7 +182,10 @@ def build_work(shape: IndexShape) -> dict[str, float]:
             codes += (_CODE_STEPS + _ROTATION_ROUNDS * _ROTATION_STEPS) * few
     return {
         "assign": float(passes) * shape.nlist * shape.dim,
+        "nearest cells": float(passes) * shape.nlist,
         "codes": codes * shape.code_centers * shape.dim,
+        "nearest codes": codes * shape.code_centers * shape.parts,
+        "code parts": codes * shape.parts,
         "rows": float(rows * shape.dim),
     }
 

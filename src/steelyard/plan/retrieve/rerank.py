@@ -9,15 +9,13 @@ from numpy.typing import NDArray
 from steelyard.catalog.storage import StorageTier
 from steelyard.cost.overlap import Prefetched, read_ready_s
 from steelyard.errors import ConfigError, InfeasibleError
+from steelyard.plan.retrieve.rerank_errors import RerankErrors
 from steelyard.quantity import Forecast
 from steelyard.retrieve.multivector.profile import RerankProfile
 
 __all__ = ["RerankDesign", "RerankPlan", "plan_rerank", "predict_rerank"]
 
 Floats = NDArray[np.float64]
-_MODEL_ERROR = {50: 0.05, 95: 0.10}
-"""Relative error of the model itself, by percentile; assumed, not fitted."""
-_NORMAL_80 = 1.2816
 _SOURCE = "profile of sample queries, and the drive's latency and rates"
 
 
@@ -77,6 +75,7 @@ def plan_rerank(
     recall_loss: float = 0.005,
     depth: int = 32,
     processors: int = 1,
+    errors: RerankErrors | None = None,
 ) -> RerankPlan:
     """Choose when to prefetch and how many documents to rank.
 
@@ -87,6 +86,7 @@ def plan_rerank(
         recall_loss: share of the best documents that may be lost against ranking all candidates.
         depth: reads under way at once.
         processors: that serve queries side by side.
+        errors: how far such forecasts were off, of `check_rerank`.
 
     Returns:
         The design of the least median latency among those that keep both, and the others.
@@ -101,7 +101,9 @@ def plan_rerank(
             hint="give a latency above 0, a loss from 0 to below 1, and 1 processor or more",
         )
     designs = [
-        predict_rerank(profile, drive, share, rerank, depth=depth, processors=processors)
+        predict_rerank(
+            profile, drive, share, rerank, depth=depth, processors=processors, errors=errors
+        )
         for share in profile.shares
         for rerank in profile.reranks
     ]
@@ -158,11 +160,13 @@ def predict_rerank(
     *,
     depth: int = 32,
     processors: int = 1,
+    errors: RerankErrors | None = None,
 ) -> RerankDesign:
     """Forecast one design.
 
     The latency of each sample query is computed from its own search times and hits: reads begin
-    after a share of the search and run beside the rest; what was missed is read at the end.
+    after a share of the search and run beside the rest. At its end those that have fallen out and
+    are not under way are left out; what was missed is read then.
 
     Args:
         profile: of index and store.
@@ -171,6 +175,7 @@ def predict_rerank(
         rerank: one of the profile's.
         depth: reads under way at once.
         processors: that serve queries side by side.
+        errors: how far such forecasts were off, of `check_rerank`.
 
     Returns:
         The design.
@@ -190,12 +195,12 @@ def predict_rerank(
             f"a prefetch after {share:g} of the search with {rerank} documents was not profiled",
             hint=f"shares {list(profile.shares)}, documents {list(profile.reranks)}",
         )
-    hits = profile.hits[profile.shares.index(share), profile.reranks.index(rerank)]
-    times_s = _latencies(profile, drive, share, rerank, depth)
-    is_early = share < 1
-    reads = float((rerank - hits).mean() + (rerank if is_early else 0))
+    errors = errors or RerankErrors()
+    times_s, read = _latencies(profile, drive, share, rerank, depth)
+    reads = float(read.mean())
+    row = profile.shares.index(share)
     processor_s = (
-        float((profile.early_s + profile.beside_s)[profile.shares.index(share)].mean())
+        float((profile.early_s + profile.beside_s)[row].mean())
         + reads * profile.document_s
         + profile.job_s
         + profile.merge_s
@@ -205,11 +210,11 @@ def predict_rerank(
     return RerankDesign(
         prefetch_step=share,
         rerank=rerank,
-        hit_rate=float(hits.mean() / rerank),
+        hit_rate=profile.hit_rate(share, rerank),
         kept=float(profile.kept[profile.reranks.index(rerank)]),
-        p50_s=_forecast("retrieve.rerank_p50", times_s, 50, profile.noise),
-        p95_s=_forecast("retrieve.rerank_p95", times_s, 95, profile.noise),
-        queries_per_s=_rate(rates[bound_by], profile.noise),
+        p50_s=_forecast("retrieve.rerank_p50", times_s, 50, rerank, errors, profile.noise),
+        p95_s=_forecast("retrieve.rerank_p95", times_s, 95, rerank, errors, profile.noise),
+        queries_per_s=_rate(rates[bound_by], errors, profile.noise),
         bound_by=bound_by,
         reads=reads,
     )
@@ -232,62 +237,76 @@ def drive_queries(profile: RerankProfile, drive: StorageTier, reads: float) -> f
 
 def _latencies(
     profile: RerankProfile, drive: StorageTier, share: float, rerank: int, depth: int
-) -> Floats:
-    """Return the latency of each sample query [Q]."""
+) -> tuple[Floats, Floats]:
+    """Return the latency of each sample query, and the documents that it reads [Q]."""
     row = profile.shares.index(share)
-    hits = profile.hits[row, profile.reranks.index(rerank)]
-    sizes = np.full(rerank, round(profile.document_bytes), np.int64)
-    found = np.empty(len(hits))
-    for query, hit in enumerate(hits.tolist()):
-        missed = _read_s(sizes[: rerank - hit], drive, depth, profile.document_s)
-        early = _read_s(sizes, drive, depth, profile.document_s) if share < 1 else 0.0
+    is_hit = profile.is_hit(share, rerank)
+    size = round(profile.document_bytes)
+    found, read = np.empty(len(is_hit)), np.empty(len(is_hit))
+    for query, own in enumerate(is_hit):
+        missed = rerank - int(own.sum())
+        late_s = _scored_s(read_ready_s(np.full(missed, size), drive, depth), profile.document_s)
+        beside_s, ready_s = float(profile.beside_s[row, query]), np.empty(0)
+        if share < 1:
+            ready_s = read_ready_s(
+                np.full(rerank, size),
+                drive,
+                depth,
+                is_kept=own,
+                dropped_s=max(beside_s - profile.start_s, 0.0),
+            )
         found[query] = (
             Prefetched(
                 before_s=profile.early_s[row, query],
-                beside_s=profile.beside_s[row, query],
-                read_s=profile.start_s + early if share < 1 else 0.0,
-                late_s=profile.job_s + missed,
+                beside_s=beside_s,
+                read_s=profile.start_s + _scored_s(ready_s, profile.document_s),
+                late_s=profile.job_s + late_s,
                 after_s=profile.merge_s,
             )
             .time()
             .total_s
         )
-    return found
+        read[query] = missed + np.isfinite(ready_s).sum()
+    return found, read
 
 
-def _read_s(sizes: NDArray[np.int64], drive: StorageTier, depth: int, document_s: float) -> float:
-    """Return when all of some documents are read and scored; each is scored as it arrives."""
-    if not len(sizes):
+def _scored_s(ready_s: Floats, document_s: float) -> float:
+    """Return when all documents that are read are scored; each is scored as it arrives."""
+    made_s = ready_s[np.isfinite(ready_s)]
+    if not len(made_s):
         return 0.0
-    ready_s = read_ready_s(sizes, drive, depth)
-    return float((ready_s + document_s * np.arange(len(sizes), 0, -1)).max())
+    return float((made_s + document_s * np.arange(len(made_s), 0, -1)).max())
 
 
-def _forecast(name: str, times_s: Floats, percentile: int, noise: float) -> Forecast:
-    """Return a percentile with an interval: of the sample, of the measurement, of the model."""
-    value = float(np.percentile(times_s, percentile))
+def _forecast(
+    name: str,
+    times_s: Floats,
+    percentile: int,
+    rerank: int,
+    errors: RerankErrors,
+    noise: float,
+) -> Forecast:
+    """Return a percentile with an interval: of the sample, and of the model."""
+    told = float(np.percentile(times_s, percentile))
     rng = np.random.default_rng(0)
     drawn = rng.integers(0, len(times_s), (400, len(times_s)))
-    spread = float(np.std(np.percentile(times_s[drawn], percentile, axis=1))) / value
-    half = _NORMAL_80 * float(np.sqrt(spread**2 + noise**2 + _MODEL_ERROR[percentile] ** 2))
+    spread = float(np.std(np.percentile(times_s[drawn], percentile, axis=1))) / told
+    scale = errors.scale(percentile, rerank)
+    return _within(name, told * scale, errors.half_width(percentile, spread, noise))
+
+
+def _rate(value: float, errors: RerankErrors, noise: float) -> Forecast:
+    """Return a rate with the interval of the measurement and the model."""
+    return _within("retrieve.rerank_rate", value, errors.half_width(95, 0.0, noise))
+
+
+def _within(name: str, value: float, half: float) -> Forecast:
+    """Return a forecast with an interval of some half-width in logarithms."""
     return Forecast(
         quantity=name,
         value=value,
-        low=value * max(1 - half, 0.0),
-        high=value * (1 + half),
-        provenance="simulated",
-        source=_SOURCE,
-    )
-
-
-def _rate(value: float, noise: float) -> Forecast:
-    """Return a rate with the interval of the measurement and the model."""
-    half = _NORMAL_80 * float(np.hypot(noise, _MODEL_ERROR[95]))
-    return Forecast(
-        quantity="retrieve.rerank_rate",
-        value=value,
-        low=value * max(1 - half, 0.0),
-        high=value * (1 + half),
+        low=value * float(np.exp(-half)),
+        high=value * float(np.exp(half)),
         provenance="simulated",
         source=_SOURCE,
     )

@@ -16,7 +16,7 @@ from steelyard.retrieve.multivector.reranker import PrefetchedReranker
 from steelyard.retrieve.multivector.store import MultiVectorStore
 from steelyard.retrieve.multivector.tracing import RerankTrace
 
-__all__ = ["SHARES", "RerankProfile", "count_hits", "profile_rerank"]
+__all__ = ["SHARES", "RerankProfile", "count_hits", "guessed_places", "profile_rerank"]
 
 Floats = NDArray[np.float64]
 SHARES = (0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
@@ -40,9 +40,10 @@ class RerankProfile:
         reranks: documents that are ranked by tokens R, ascending; the last is all.
         early_s: search up to the reads [S, Q].
         beside_s: rest of the search [S, Q].
-        hits: candidates that were guessed [S, R, Q].
+        places: place at the end of each candidate that was guessed, in the order of the guess
+            [S, Q, last of R]; -1 for one that has fallen out.
         kept: share of the best k of the last of `reranks` that fewer find too [R].
-        document_s: reading from memory and scoring a document.
+        document_s: reading from memory and scoring a document, amid a search.
         job_s: preparing the reads of what was missed.
         start_s: handing reads to another thread.
         merge_s: ordering.
@@ -60,7 +61,7 @@ class RerankProfile:
     reranks: tuple[int, ...]
     early_s: Floats
     beside_s: Floats
-    hits: NDArray[np.int64]
+    places: NDArray[np.int64]
     kept: Floats
     document_s: float
     job_s: float
@@ -70,8 +71,12 @@ class RerankProfile:
 
     def hit_rate(self, share: float, rerank: int) -> float:
         """Return the mean share of candidates that are guessed after a share of the search."""
-        at, column = self.shares.index(share), self.reranks.index(rerank)
-        return float(self.hits[at, column].mean() / rerank)
+        return float(self.is_hit(share, rerank).mean())
+
+    def is_hit(self, share: float, rerank: int) -> NDArray[np.bool_]:
+        """Return which documents, of those that are guessed, are wanted at the end [Q, R]."""
+        places = self.places[self.shares.index(share), :, :rerank]
+        return (places >= 0) & (places < rerank)
 
 
 def profile_rerank(
@@ -123,7 +128,8 @@ def profile_rerank(
     }
     traces = _traces(rerankers, texts, tokens, k, rounds, words)
     early_s, beside_s, merge_s, noise = _summed(traces)
-    costs = _costs(reader, store, search, texts, tokens, reranks)
+    job_s, document_s = _late_costs(traces)
+    start_s = _hand_over_s(reader, store, search, texts, tokens)
     some = traces[shares[-1]][0]
     kept = _kept(search, rerankers[shares[-1]], texts, tokens, reranks, k, words)
     reader.close()
@@ -139,9 +145,11 @@ def profile_rerank(
         reranks=reranks,
         early_s=early_s,
         beside_s=beside_s,
-        hits=count_hits(search, texts, shares, reranks),
+        places=guessed_places(search, texts, shares, reranks[-1]),
         kept=kept,
-        **costs,
+        document_s=document_s,
+        job_s=job_s,
+        start_s=start_s,
         merge_s=merge_s,
         noise=noise,
     )
@@ -199,6 +207,33 @@ def _by_query(turns: list[list[RerankTrace]], name: str) -> Floats:
     return np.array([[getattr(trace, name) for trace in turn] for turn in turns]).T
 
 
+def guessed_places(
+    search: CandidateSearch, texts: NDArray[np.float32], shares: Sequence[float], rerank: int
+) -> NDArray[np.int64]:
+    """Return where candidates that are there after a share of the search stand at its end.
+
+    Args:
+        search: index and how far it is searched.
+        texts: vectors of queries [Q, D].
+        shares: S.
+        rerank: candidates R.
+
+    Returns:
+        Places at the end, in the order of the guess [S, Q, R]; -1 for those that have fallen out,
+        and everywhere for a share after which nothing is left to search.
+    """
+    found = np.full((len(shares), len(texts), rerank), -1, np.int64)
+    for row, share in enumerate(shares):
+        steps = [hits.ids for hits, _ in search.steps(texts, rerank, share)]
+        if len(steps) < 2:
+            # The search was not stopped: nothing was guessed.
+            continue
+        for query, (early, final) in enumerate(zip(steps[0], steps[-1], strict=True)):
+            at_end = {number: place for place, number in enumerate(final.tolist()) if number >= 0}
+            found[row, query] = [at_end.get(number, -1) for number in early.tolist()]
+    return found
+
+
 def count_hits(
     search: CandidateSearch,
     texts: NDArray[np.float32],
@@ -216,55 +251,53 @@ def count_hits(
     Returns:
         Counts [S, R, Q].
     """
-    found = np.zeros((len(shares), len(reranks), len(texts)), np.int64)
-    for place, share in enumerate(shares):
-        steps = [hits.ids for hits, _ in search.steps(texts, max(reranks), share)]
-        if len(steps) < 2:
-            # The search was not stopped: nothing was guessed.
-            continue
-        for column, rerank in enumerate(reranks):
-            for query in range(len(texts)):
-                early, final = steps[0][query, :rerank], steps[-1][query, :rerank]
-                found[place, column, query] = np.isin(final[final >= 0], early).sum()
-    return found
+    places = guessed_places(search, texts, shares, max(reranks))
+    counts = [
+        ((places[..., :rerank] >= 0) & (places[..., :rerank] < rerank)).sum(axis=2)
+        for rerank in reranks
+    ]
+    return np.stack(counts, axis=1)
 
 
-def _costs(
+def _late_costs(traces: dict[float, list[list[RerankTrace]]]) -> tuple[float, float]:
+    """Return seconds per job of late reads and per document of it, from records in memory.
+
+    They are taken from whole searches, after which neither records nor this code are in the
+    processor's caches; the same calls one after the other take half as long.
+    """
+    misses, late_s = (
+        np.concatenate([np.median(_by_query(turns, name), axis=1) for turns in traces.values()])
+        for name in ("misses", "late_s")
+    )
+    few, many = np.quantile(misses, (0.25, 0.75))
+    if many <= few:
+        return float(np.median(late_s)) / 2, float(np.median(late_s)) / 2 / max(float(many), 1.0)
+    # Medians of both ends: one search that was disturbed does not tilt the line.
+    low, high = misses <= few, misses >= many
+    rise_s = float(np.median(late_s[high]) - np.median(late_s[low]))
+    slope_s = max(rise_s / float(np.median(misses[high]) - np.median(misses[low])), 1e-9)
+    return max(float(np.median(late_s - slope_s * misses)), 0.0), slope_s
+
+
+def _hand_over_s(
     reader: MappedReader,
     store: MultiVectorStore,
     search: CandidateSearch,
     texts: NDArray[np.float32],
     tokens: list[NDArray[np.float32]],
-    reranks: tuple[int, ...],
-) -> dict[str, float]:
-    """Return seconds per document, per job of late reads, and to hand a job to a thread."""
-    points: list[tuple[int, float]] = []
+) -> float:
+    """Return seconds to hand a job to another thread and to hear that it is done."""
     handed: list[float] = []
     for query, own in enumerate(tokens):
         asked = AskedTexts.of(texts[query : query + 1], [own], store)
-        *_, (hits, _) = search.steps(asked.texts, reranks[-1], 1.0)
-        for count in (1, reranks[0], reranks[-1]):
-            begin_s = time.perf_counter()
-            job = ScoreJob.of(store, asked, hits.ids[:, :count])
-            reader.score(job)
-            points.append((len(job), time.perf_counter() - begin_s))
+        *_, (hits, _) = search.steps(asked.texts, 1, 1.0)
         begin_s = time.perf_counter()
         reader.score(ScoreJob.of(store, asked, hits.ids[:, :1]))
         here_s = time.perf_counter() - begin_s
         begin_s = time.perf_counter()
         reader.start(ScoreJob.of(store, asked, hits.ids[:, :1])).result()
         handed.append(time.perf_counter() - begin_s - here_s)
-    sizes = np.array([count for count, _ in points])
-    seconds = np.array([took_s for _, took_s in points])
-    one_s, all_s = (
-        float(np.median(seconds[sizes == count])) for count in (sizes.min(), sizes.max())
-    )
-    slope_s = max((all_s - one_s) / max(int(sizes.max() - sizes.min()), 1), 0.0)
-    return {
-        "document_s": slope_s,
-        "job_s": max(one_s - slope_s, 0.0),
-        "start_s": max(float(np.median(handed)), 0.0),
-    }
+    return max(float(np.median(handed)), 0.0)
 
 
 def _kept(

@@ -11,6 +11,7 @@ from steelyard.cli.output import Switch, print_report
 from steelyard.cli.retrieve.rerank.search import read_queries
 from steelyard.errors import ConfigError, DataError
 from steelyard.plan.retrieve.rerank import RerankDesign, RerankPlan, plan_rerank
+from steelyard.plan.retrieve.rerank_check import check_rerank
 from steelyard.plan.retrieve.rerank_picture import hit_chart
 from steelyard.retrieve.multivector.folder import WEIGHT, RerankFolder
 from steelyard.retrieve.multivector.profile import profile_rerank
@@ -77,7 +78,12 @@ def plan(
         k=min(k, most),
         weight=WEIGHT,
     )
-    chosen = plan_rerank(profile, tier, p95_s=limit_s, recall_loss=recall_loss, depth=depth)
+    errors = check_rerank(
+        profile, found.index, found.store, texts, tokens, tier, depth=depth, weight=WEIGHT
+    )
+    chosen = plan_rerank(
+        profile, tier, p95_s=limit_s, recall_loss=recall_loss, depth=depth, errors=errors
+    )
     if chart is not None:
         save_chart(hit_chart(chosen), chart)
     page = Report(
