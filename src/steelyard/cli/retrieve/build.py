@@ -98,6 +98,7 @@ def build(
     options: IndexOptions | None = None,
     texts: TextFlags | None = None,
     recipe: Path | None = None,
+    encoder: Path | None = None,
     seed: int = 0,
     report: Path | None = None,
     json: Switch = False,
@@ -116,6 +117,8 @@ def build(
         options: what the index is like.
         texts: how texts are cut and encoded.
         recipe: TOML file with kind, words, dim and text_field, in the place of those options.
+        encoder: folder of a tower of documents, such as `steelyard retrieve towers train` leaves,
+            in the place of an encoder that is fitted on the texts; the index keeps a copy.
         seed: seed of samples, first centers and made queries.
         report: HTML file for a page with all that is printed.
         json: print JSON instead of a table.
@@ -127,10 +130,11 @@ def build(
         if given.kind == "fastscan":
             raise ConfigError("--kind fastscan is for vectors", hint="texts: flat, ivf or ivfpq")
         wanted = read_recipe(recipe, given.kind, texts or TextFlags())
-        build_texts(sources, out, wanted, seed=seed, report=report, json=json)
+        build_texts(sources, out, wanted, encoder=encoder, seed=seed, report=report, json=json)
         return
-    if recipe is not None:
-        raise ConfigError("--recipe is for texts", hint="name the options of vectors themselves")
+    if recipe is not None or encoder is not None:
+        name = "--recipe" if recipe is not None else "--encoder"
+        raise ConfigError(f"{name} is for texts", hint="a file of vectors is encoded already")
     first, *others = sources
     if others or out is None:
         raise ConfigError(
