@@ -17,9 +17,6 @@ from steelyard.laws import fit, law_named, power_law
 
 __all__ = ["Ladder", "Rung", "law_checks"]
 
-_REPEATED = 3
-"""Seeds of sizes that are no dearer than a teacher."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Rung:
@@ -48,11 +45,12 @@ class Ladder:
     Attributes:
         widths: widths, ascending.
         layers: layers of all.
-        teacher: width of the teachers; smaller ones have as many seeds.
+        teacher: width of the teachers.
         steps: steps on all pairs.
         batch: pairs of a step.
         shares: shares of the pairs, below 1, for the sizes up to the teacher's.
-        seeds: seeds of the sizes up to the teacher's; larger ones have one.
+        seeds: seeds of the teachers; larger towers have one.
+        repeats: seeds of sizes below the teacher's.
         rate: learning rate at a width of 64; it falls with the root of the width.
     """
 
@@ -62,7 +60,8 @@ class Ladder:
     steps: int
     batch: int
     shares: tuple[float, ...] = ()
-    seeds: int = _REPEATED
+    seeds: int = 3
+    repeats: int = 2
     rate: float = 3e-3
 
     def name(self, width: int, seed: int, share: float = 1.0) -> str:
@@ -114,10 +113,11 @@ class Ladder:
     def _cells(self) -> Iterator[tuple[int, int, float]]:
         """Yield width, seed and share of each run."""
         for width in self.widths:
-            is_small = width <= self.teacher
-            for seed in range(self.seeds if is_small else 1):
+            # Large towers cost most of the time: they are trained once.
+            count = self.repeats if width < self.teacher else 1
+            for seed in range(self.seeds if width == self.teacher else count):
                 yield width, seed, 1.0
-            for share in self.shares if is_small else ():
+            for share in self.shares if width <= self.teacher else ():
                 yield width, 0, share
 
 

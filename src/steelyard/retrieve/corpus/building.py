@@ -229,7 +229,9 @@ class _CorpusBuilder:
             # There is none, it is damaged, or of another encoder: everything is made anew.
             return None
         same = (old.record.words, old.record.text_field) == (record.words, record.text_field)
-        return old if same else None
+        # An index by a tower opens with the one beside it, which this build may not be by.
+        is_known = old.record.encoder in ("latent", "none", record.encoder)
+        return old if same and is_known else None
 
     def _passages(self, files: list[TextFile], old: CorpusIndex | None) -> list[CorpusFile]:
         """Write the passages of all files; those of unchanged ones come from the last build."""
