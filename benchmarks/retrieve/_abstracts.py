@@ -17,6 +17,7 @@ from steelyard.retrieve.towers import (
     PairTexts,
     cloze_pairs,
     contrastive_entropy,
+    made_queries,
     ndcg,
     ranks_of_own,
     title_pairs,
@@ -27,6 +28,8 @@ __all__ = ["Abstracts", "Quality", "fused", "load_abstracts", "quality", "tfidf_
 
 VOCABULARY = 8192
 _RRF = 60
+_DRAWS = 4
+"""Draws of negatives whose entropies are averaged."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -68,33 +71,28 @@ class Abstracts:
             sources=self.train,
         )
 
-    def pairs(self, clozes: int, seed: int) -> PairTexts:
+    def pairs(self, clozes: int | None, seed: int) -> PairTexts:
         """Return titles with their abstracts, and sentences with the rest of theirs."""
         return self.labelled() + cloze_pairs(self.texts, most=clozes, seed=seed)
 
     def stream(self, count: int, seed: int) -> list[str]:
         """Return queries without any label.
 
-        Titles of `train`, sentences, and word runs of abstracts of the length of a title, each
-        different.
+        Titles of `train` and sentences first, in a drawn order, then queries made from abstracts.
 
         Args:
             count: queries.
             seed: seed of the draw.
 
         Returns:
-            Texts.
+            Texts, all different.
         """
         rng = np.random.default_rng(seed)
         found = [self.titles[row] for row in self.train.tolist()]
         found += [one for text in self.texts for one in sentences(text)]
-        kept = dict.fromkeys(found[place] for place in rng.permutation(len(found))[:count])
-        while len(kept) < count:
-            words = self.texts[int(rng.integers(len(self.texts)))].split()
-            length = int(rng.integers(5, 15))
-            first = int(rng.integers(0, max(1, len(words) - length)))
-            kept[" ".join(words[first : first + length])] = None
-        return list(kept)
+        kept = dict.fromkeys(found[place] for place in rng.permutation(len(found)))
+        first = list(kept)[:count]
+        return [*first, *made_queries(self.texts, count - len(first), seed=seed)]
 
 
 def load_abstracts(*, most: int | None = None, heldout: float = 0.1, seed: int = 0) -> Abstracts:
@@ -156,8 +154,11 @@ def quality(
     """
     found = of_scores(papers, queries @ documents.T)
     negatives = min(256, len(documents) - 1)
-    nats = contrastive_entropy(queries, documents, papers.test, negatives=negatives)
-    return Quality(ndcg=found.ndcg, hit=found.hit, entropy=float(nats.mean()))
+    nats = [
+        contrastive_entropy(queries, documents, papers.test, negatives=negatives, seed=seed)
+        for seed in range(_DRAWS)
+    ]
+    return Quality(ndcg=found.ndcg, hit=found.hit, entropy=float(np.mean(nats)))
 
 
 def of_scores(papers: Abstracts, scores: NDArray[np.floating]) -> Quality:

@@ -77,7 +77,7 @@ class PairJob:
         hard: mined negatives of a query.
         share: share of the labelled pairs and clozes.
         rate: peak learning rate.
-        clozes: sentences with the rest of their abstract.
+        clozes: sentences with the rest of their abstract; None for all.
         seed: seed of weights, draws and orders.
     """
 
@@ -93,7 +93,7 @@ class PairJob:
     hard: int = 2
     share: float = 1.0
     rate: float = 1e-3
-    clozes: int = 6000
+    clozes: int | None = None
     seed: int = 0
 
 
@@ -125,7 +125,7 @@ class FrozenJob:
     steps: int
     batch: int = 128
     rate: float = 3e-3
-    clozes: int = 6000
+    clozes: int | None = None
     start: str = ""
     begins_with_teacher: bool = False
     seed: int = 0

@@ -23,7 +23,7 @@ from benchmarks.retrieve._abstracts import (
     tfidf_scores,
 )
 from benchmarks.retrieve._tower_batches import batch_checks
-from benchmarks.retrieve._tower_law import Rung, law_checks
+from benchmarks.retrieve._tower_law import Ladder, law_checks
 from benchmarks.retrieve._tower_runs import (
     DistillJob,
     FrozenJob,
@@ -48,12 +48,9 @@ class Scale:
 
     Attributes:
         papers: papers; None for all.
-        widths: widths of the ladder, the largest of which are the teachers.
-        layers: layers of towers of the ladder.
+        ladder: sizes of the law, and the teachers among them.
         student: shape of students.
-        steps: steps of towers on pairs.
-        clozes: sentences with the rest of their abstract.
-        distilled: steps of students.
+        distilled: steps of students, however they are trained.
         texts: texts that students learn from, for the curve; the last is that of all others.
         seeds: seeds of teachers and students.
         batches: sizes of batches.
@@ -61,11 +58,8 @@ class Scale:
     """
 
     papers: int | None
-    widths: tuple[int, ...]
-    layers: int
+    ladder: Ladder
     student: Size
-    steps: int
-    clozes: int
     distilled: int
     texts: tuple[int, ...]
     seeds: int
@@ -75,29 +69,30 @@ class Scale:
     @property
     def teacher(self) -> Size:
         """Shape of teachers."""
-        return Size(self.layers, self.widths[-1])
+        return Size(self.ladder.layers, self.ladder.teacher)
 
 
 _FULL = Scale(
-    papers=2000,
-    widths=(32, 48, 64, 80, 96, 128),
-    layers=2,
+    papers=None,
+    ladder=Ladder(
+        widths=(32, 48, 64, 96, 128, 192, 256),
+        layers=2,
+        teacher=128,
+        steps=144,
+        batch=128,
+        shares=(0.25, 0.5),
+    ),
     student=Size(1, 60),
-    steps=30,
-    clozes=3000,
-    distilled=120,
-    texts=(250, 1000, 4000, 8000),
+    distilled=400,
+    texts=(500, 2000, 8000, 20_000),
     seeds=3,
     batches=(64, 256, 1024),
     batch_steps=8,
 )
 _QUICK = Scale(
     papers=600,
-    widths=(48, 96),
-    layers=1,
+    ladder=Ladder(widths=(48, 96), layers=1, teacher=96, steps=20, batch=64, seeds=1, repeats=1),
     student=Size(1, 32),
-    steps=20,
-    clozes=1000,
     distilled=40,
     texts=(250, 2000),
     seeds=1,
@@ -116,10 +111,10 @@ def run(quick: bool) -> list[Check]:
         peer = start_peer()
         lexical = {"BM25": bm25_scores(papers, peer, folder), "TF-IDF": tfidf_scores(papers)}
         checks = _stage_checks(scale, papers, folder, lexical)
-        checks += law_checks(_rungs(scale, papers, folder), is_full=not quick)
+        checks += law_checks(scale.ladder.rungs(folder, papers), is_full=not quick)
         checks += _bound_checks(scale, papers, folder)
         checks += batch_checks(scale.batches, scale.batch_steps, papers, folder)
-        teacher = _name("ladder", scale.widths[-1], 0)
+        teacher = scale.ladder.name(scale.ladder.teacher, 0)
         checks += serving_checks(papers, folder, (teacher, _name("student", 0), scale.student))
         checks += peer_checks(_distillation(scale, papers, folder, 0, scale.texts[-1]), peer)
         peer.close()
@@ -134,23 +129,30 @@ def _name(kind: str, *parts: int) -> str:
 
 def _trained(scale: Scale, papers: Abstracts, folder: Path) -> list[Trained]:
     """Do all jobs: towers on pairs first, then those that need them."""
-    first: list[Job] = []
-    given = {"folder": folder, "papers": papers, "steps": scale.steps, "clozes": scale.clozes}
-    for seed in range(scale.seeds):
-        # Only the largest towers are teachers; the smaller ones are rungs of the law.
-        for width in scale.widths if seed == 0 else scale.widths[-1:]:
-            size, name = Size(scale.layers, width), _name("ladder", width, seed)
-            first.append(PairJob(name=name, queries=size, documents=size, seed=seed, **given))
-        name, sizes = _name("joint", seed), (scale.student, scale.teacher)
-        first.append(PairJob(name=name, queries=sizes[0], documents=sizes[1], seed=seed, **given))
+    ladder = scale.ladder
+    first: list[PairJob] = list(ladder.jobs(folder, papers))
+    first += [
+        PairJob(
+            name=_name("joint", seed),
+            folder=folder,
+            papers=papers,
+            queries=scale.student,
+            documents=scale.teacher,
+            steps=ladder.steps,
+            batch=ladder.batch,
+            rate=ladder.rate_of(ladder.teacher),
+            seed=seed,
+        )
+        for seed in range(scale.seeds)
+    ]
     # The longest first, so that no worker waits at the end for one that began late.
-    first.sort(key=lambda job: -job.documents.width if isinstance(job, PairJob) else 0)
+    first.sort(key=lambda job: -job.steps * job.documents.width**2)
     second: list[Job] = []
     for seed in range(scale.seeds):
         second.append(_distillation(scale, papers, folder, seed, scale.texts[-1]))
-        shared = _name("ladder", scale.widths[-1], seed)
+        shared = ladder.name(ladder.teacher, seed)
         given = {"folder": folder, "papers": papers, "teacher": shared, "seed": seed}
-        given |= {"student": scale.student, "clozes": scale.clozes}
+        given |= {"student": scale.student}
         name = _name("frozen", seed)
         second.append(FrozenJob(name=name, steps=scale.distilled, **given))
         name, same = _name("same", seed), {"begins_with_teacher": True}
@@ -164,11 +166,10 @@ def _trained(scale: Scale, papers: Abstracts, folder: Path) -> list[Trained]:
             name=_name("refined", seed),
             folder=folder,
             papers=papers,
-            teacher=_name("ladder", scale.widths[-1], seed),
+            teacher=ladder.name(ladder.teacher, seed),
             student=scale.student,
-            steps=max(10, scale.distilled // 6),
-            rate=3e-4,
-            clozes=scale.clozes,
+            steps=max(10, scale.distilled // 4),
+            rate=1e-3,
             start=_name("student", seed),
             seed=seed,
         )
@@ -186,7 +187,7 @@ def _distillation(
         name=_name("student", seed) if is_main else _name("few", texts),
         folder=folder,
         papers=papers,
-        teacher=_name("ladder", scale.widths[-1], seed),
+        teacher=scale.ladder.name(scale.ladder.teacher, seed),
         student=scale.student,
         steps=scale.distilled,
         texts=texts,
@@ -200,7 +201,8 @@ def _stage_checks(
     """Hold students against their teacher, and against end-to-end training."""
     table: dict[str, list[Quality]] = {}
     for seed in range(scale.seeds):
-        teacher, joint = _name("ladder", scale.widths[-1], seed), _name("joint", seed)
+        teacher = scale.ladder.name(scale.ladder.teacher, seed)
+        joint = _name("joint", seed)
         documents = vectors_of(folder / teacher / "documents", papers.texts)
         rows = {
             "teacher": teacher,
@@ -249,22 +251,9 @@ def _printed(table: dict[str, list[Quality]]) -> dict[str, float]:
     return means
 
 
-def _rungs(scale: Scale, papers: Abstracts, folder: Path) -> list[Rung]:
-    """Return sizes with the entropy of their towers."""
-    found = []
-    for width in scale.widths:
-        place = folder / _name("ladder", width, 0)
-        asked = vectors_of(place / "queries", papers.asked)
-        documents = vectors_of(place / "documents", papers.texts)
-        measured = quality(papers, asked, documents)
-        size = Size(scale.layers, width)
-        found.append(Rung(parameters=size.parameters(), entropy=measured.entropy))
-    return found
-
-
 def _bound_checks(scale: Scale, papers: Abstracts, folder: Path) -> list[Check]:
     """Compare changes of scores with distances of vectors, and distances with texts seen."""
-    place = folder / _name("ladder", scale.widths[-1], 0)
+    place = folder / scale.ladder.name(scale.ladder.teacher, 0)
     teacher = vectors_of(place / "queries", papers.asked)
     documents = vectors_of(place / "documents", papers.texts)
     means, worst = [], 0.0

@@ -6,7 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from steelyard.catalog import Architecture
 from steelyard.cli.main import main
+from steelyard.data.tokenizer import train_tokenizer
+from steelyard.nn.towers import Tower
+from steelyard.nn.transformer import build
+from steelyard.retrieve.towers import QueryEncoder, TowerEncoder, save_encoder
 
 
 @pytest.fixture
@@ -93,3 +98,46 @@ def test_wrong_input_is_named(
     code, _, err = run(capsys, *words)
     assert code == 2
     assert told in err
+
+
+def _tower(texts: list[str], seed: int) -> TowerEncoder:
+    arch = Architecture(
+        name="tiny",
+        num_layers=1,
+        hidden_size=16,
+        num_heads=1,
+        num_kv_heads=1,
+        head_dim=16,
+        intermediate_size=16,
+        vocab_size=300,
+        max_positions=32,
+    )
+    model = Tower(build(arch, seed=seed), 16, pooling="mean", seed=seed)
+    return TowerEncoder(model, train_tokenizer(texts, 300), max_tokens=32)
+
+
+def test_an_index_keeps_its_tower_and_refuses_others(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = [path.read_text() for path in (home / "notes").iterdir()]
+    documents, student = _tower(texts, 0), _tower(texts, 1)
+    save_encoder(documents, home / "documents")
+    save_encoder(QueryEncoder(student, documents.fingerprint), home / "student")
+    save_encoder(QueryEncoder(student, "tower-of-others"), home / "stale")
+    build_it = ["build", home / "notes", "--words", 32, "--out", home / "i", "--json", "--encoder"]
+    assert json.loads(run(capsys, *build_it, home / "documents")[1])["encoded"] > 0
+    assert json.loads(run(capsys, *build_it, home / "documents")[1])["unchanged"] == 13
+    asked = ["search", home / "i", "backups at midnight", "--json"]
+    for more in ([], ["--encoder", home / "student"]):
+        found = json.loads(run(capsys, *asked, *more)[1])
+        assert found["queries"][0]["answers"]
+    code, _, error = run(capsys, *asked, "--encoder", home / "stale")
+    assert code == 2 and "built with encoder tower-" in error
+    code, _, error = run(capsys, *build_it, home / "student")
+    assert code == 2 and "tower of queries" in error
+    # Built again without it, the index has an encoder of its own, and no tower beside.
+    assert json.loads(run(capsys, *build_it[:-1])[1])["encoded"] > 0
+    assert not (home / "i" / "tower").exists()
+    np.save(home / "v.npy", np.zeros((9, 4), "f4"))
+    vectors = ["build", home / "v.npy", "--out", home / "v", "--encoder", home / "documents"]
+    assert run(capsys, *vectors)[0] == 2

@@ -54,7 +54,9 @@ def test_towers_are_trained_encoded_and_distilled(run) -> None:
     assert found["student_parameters"] < found["teacher_parameters"]
     asks = load_encoder(Path("small"))
     assert isinstance(asks, QueryEncoder) and asks.fingerprint == said["encoder"]
-    assert "0 queries or more" in run("retrieve", "towers", "distill", *student, "--made", -1)["error"]
+    assert (
+        "0 queries or more" in run("retrieve", "towers", "distill", *student, "--made", -1)["error"]
+    )
     wrong = ["texts.jsonl", "--query", "name", "--out", "pair"]
     assert "it has title, body" in run("retrieve", "towers", "train", *wrong)["error"]
     assert "0 rounds" not in run("retrieve", "towers", "train", *pair, "--rounds", 1, *RUN)

@@ -240,7 +240,11 @@ def test_passages_come_back_from_their_blocks(
     store = PassageStore(tmp_path / "p.pack")
     assert list(store.texts()) == texts
     assert [store.source(n) for n in range(5)] == ["file0", "file0", "file1", "file1", "file2"]
-    assert [raw.decode() for raw in store.raws(np.array([4, 1, 1]))] == [texts[4], texts[1], texts[1]]
+    assert [raw.decode() for raw in store.raws(np.array([4, 1, 1]))] == [
+        texts[4],
+        texts[1],
+        texts[1],
+    ]
     with pytest.raises(IndexError):
         store.raw(5)
 

@@ -100,6 +100,7 @@ def build(
     texts: TextFlags | None = None,
     vector_column: str = "",
     recipe: Path | None = None,
+    encoder: Path | None = None,
     seed: int = 0,
     report: Path | None = None,
     json: Switch = False,
@@ -121,6 +122,8 @@ def build(
         vector_column: column of a .parquet or .jsonl file that holds vectors; without it such a
             file is one of texts.
         recipe: TOML file with kind, words, dim and text_field, in the place of those options.
+        encoder: folder of a tower of documents, such as `steelyard retrieve towers train` leaves,
+            in the place of an encoder that is fitted on the texts; the index keeps a copy.
         seed: seed of samples, first centers and made queries.
         report: HTML file for a page with all that is printed.
         json: print JSON instead of a table.
@@ -138,10 +141,11 @@ def build(
         if given.kind == "fastscan":
             raise ConfigError("--kind fastscan is for vectors", hint="texts: flat, ivf or ivfpq")
         wanted = read_recipe(recipe, given.kind, texts or TextFlags())
-        build_texts(sources, out, wanted, seed=seed, report=report, json=json)
+        build_texts(sources, out, wanted, encoder=encoder, seed=seed, report=report, json=json)
         return
-    if recipe is not None:
-        raise ConfigError("--recipe is for texts", hint="name the options of vectors themselves")
+    if recipe is not None or encoder is not None:
+        name = "--recipe" if recipe is not None else "--encoder"
+        raise ConfigError(f"{name} is for texts", hint="a file of vectors is encoded already")
     first, *others = sources
     if others or out is None:
         raise ConfigError(

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cyclopts
 
@@ -13,7 +13,7 @@ from steelyard.cli.following import say_next
 from steelyard.cli.output import print_report
 from steelyard.cli.retrieve.forecasting import check_values, checked, keep_checks, past_checks
 from steelyard.config import load
-from steelyard.errors import DataError
+from steelyard.errors import ConfigError, DataError
 from steelyard.files import read_json, user_dir, write_json
 from steelyard.quantity import Check
 from steelyard.retrieve.corpus import CorpusBuild, CorpusOptions
@@ -22,6 +22,9 @@ from steelyard.retrieve.forecasts import TEXT_FORECASTER
 from steelyard.runs.progress import Advance, progress
 from steelyard.runs.report import Checks, Facts, Report, Section, Text
 from steelyard.units import pretty
+
+if TYPE_CHECKING:
+    from steelyard.retrieve.towers import TowerEncoder
 
 __all__ = ["TextFlags", "build_texts", "latest_index", "read_recipe"]
 
@@ -86,6 +89,7 @@ def build_texts(
     out: Path | None,
     recipe: SearchRecipe,
     *,
+    encoder: Path | None = None,
     seed: int,
     report: Path | None,
     json: bool,
@@ -96,6 +100,7 @@ def build_texts(
         sources: files and folders.
         out: folder for the index; one in the user's own folder when None.
         recipe: how texts are cut, encoded and indexed.
+        encoder: folder of a tower of documents; None for an encoder fitted on the texts.
         seed: seed of all draws.
         report: HTML file for the page.
         json: print JSON instead of a table.
@@ -108,8 +113,9 @@ def build_texts(
         text_field=recipe.text_field,
         seed=seed,
     )
+    tower = _tower(encoder) if encoder else None
     with _bars(quiet=json) as note:
-        built = build_corpus(folder, sources, options, progress=note)
+        built = build_corpus(folder, sources, options, encoder=tower, progress=note)
     said = built.forecast.forecasts(past_checks(TEXT_FORECASTER)) if built.forecast else []
     write_json(_latest_path(), {"index": str(folder)})
     checks = checked(said, built.measured)
@@ -117,6 +123,20 @@ def build_texts(
     print_report(_page(built, checks), json=json, html=report, values=_values(built, checks))
     if not json:
         say_next("retrieve", "search", "what you look for")
+
+
+def _tower(folder: Path) -> "TowerEncoder":
+    """Return the tower of documents in a folder."""
+    from steelyard.retrieve.towers import TowerEncoder, load_encoder
+
+    found = load_encoder(folder)
+    if not isinstance(found, TowerEncoder):
+        raise ConfigError(
+            f"--encoder {folder} is a tower of queries for documents of {found.fingerprint}",
+            hint="build with the tower of documents, and give this one to `steelyard retrieve "
+            "search --encoder`",
+        )
+    return found
 
 
 def latest_index() -> Path:

@@ -33,6 +33,7 @@ _Words = Annotated[
 def search(
     *words: _Words,
     index: Path | None = None,
+    encoder: Path | None = None,
     k: int = 10,
     nprobe: int = 0,
     rerank: int | None = None,
@@ -46,6 +47,8 @@ def search(
     Args:
         *words: a text to look for; or an index and a file of queries.
         index: folder of an index of texts; the one that was built last when not given.
+        encoder: folder of a tower of queries that was trained or distilled for the tower of the
+            index; the index's own encoder when not given.
         k: passages or neighbours of each query.
         nprobe: cells to look into; as many as the index was told to when 0.
         rerank: candidates per neighbour that are compared again by whole vectors.
@@ -58,13 +61,16 @@ def search(
     if index is None and len(words) > 1 and first.is_file():
         if len(words) > 2:
             raise ConfigError(f"{len(words)} words", hint="give an index and one file of queries")
+        if encoder is not None:
+            raise ConfigError("--encoder is for texts", hint="a file of queries has their vectors")
         _search_vectors(first, Path(words[1]), k, nprobe, rerank, out, json)
         return
     # A folder with an index in front of the text names it as --index does.
     is_named = index is None and len(words) > 1 and is_text_index(first)
     folder = first if is_named else (index or latest_index())
     told = " ".join(words[1:] if is_named else words)
-    search_texts(folder, [told] if told else [], k=k, nprobe=nprobe, json=json)
+    asked = [told] if told else []
+    search_texts(folder, asked, encoder=encoder, k=k, nprobe=nprobe, json=json)
 
 
 def _search_vectors(

@@ -9,6 +9,7 @@ from typing import Any
 from steelyard.cli.output import print_report
 from steelyard.errors import ConfigError
 from steelyard.retrieve.corpus import CorpusAnswer, CorpusIndex
+from steelyard.retrieve.datastore import PassageEncoder
 from steelyard.runs.report import Cell, Column, Report, Section, Table
 from steelyard.units import pretty
 
@@ -20,17 +21,26 @@ def is_text_index(path: Path) -> bool:
     return (path / "corpus.json").is_file()
 
 
-def search_texts(folder: Path, queries: Sequence[str], *, k: int, nprobe: int, json: bool) -> None:
+def search_texts(
+    folder: Path,
+    queries: Sequence[str],
+    *,
+    encoder: Path | None = None,
+    k: int,
+    nprobe: int,
+    json: bool,
+) -> None:
     """Print the passages that answer queries.
 
     Args:
         folder: index of texts.
         queries: texts.
+        encoder: folder of a tower of queries for this index; None for the index's own encoder.
         k: passages of each.
         nprobe: cells to look into; the index's own number when 0.
         json: print JSON instead of tables.
     """
-    index = CorpusIndex(folder)
+    index = CorpusIndex(folder, _loaded(encoder) if encoder else None)
     if not queries:
         raise ConfigError("no query is given", hint="steelyard retrieve search 'what you look for'")
     began_s = time.perf_counter()
@@ -50,6 +60,13 @@ def search_texts(folder: Path, queries: Sequence[str], *, k: int, nprobe: int, j
         ],
     }
     print_report(page, json=json, values=values)
+
+
+def _loaded(folder: Path) -> PassageEncoder:
+    """Return the tower in a folder."""
+    from steelyard.retrieve.towers import load_encoder
+
+    return load_encoder(folder)
 
 
 def _table(answers: Sequence[CorpusAnswer]) -> Table:

@@ -13,7 +13,7 @@ from steelyard.files import exclusive, replace_folder
 from steelyard.retrieve.corpus.choosing import ChosenShape, choose_shape
 from steelyard.retrieve.corpus.cutting import cut_lines
 from steelyard.retrieve.corpus.files import SkippedFiles, list_corpus, read_file
-from steelyard.retrieve.corpus.index import ENCODER_FILE, CorpusIndex
+from steelyard.retrieve.corpus.index import ENCODER_FILE, TOWER_FOLDER, CorpusIndex
 from steelyard.retrieve.corpus.known import KnownVectors
 from steelyard.retrieve.corpus.options import CorpusBuild, CorpusOptions
 from steelyard.retrieve.corpus.pilot import forecast_corpus, measure_corpus, sample_passages
@@ -132,6 +132,7 @@ class _CorpusBuilder:
             found=self.weighed.found if self.weighed else {},
             made_queries=self.weighed.queries if self.weighed else 0,
         )
+        self._keep_tower()
         record.write(self.work)
         shutil.rmtree(self.work / "staging", ignore_errors=True)
         replace_folder(self.work, self.folder)
@@ -228,7 +229,9 @@ class _CorpusBuilder:
             # There is none, it is damaged, or of another encoder: everything is made anew.
             return None
         same = (old.record.words, old.record.text_field) == (record.words, record.text_field)
-        return old if same else None
+        # An index by a tower opens with the one beside it, which this build may not be by.
+        is_known = old.record.encoder in ("latent", "none", record.encoder)
+        return old if same and is_known else None
 
     def _passages(self, files: list[TextFile], old: CorpusIndex | None) -> list[CorpusFile]:
         """Write the passages of all files; those of unchanged ones come from the last build."""
@@ -287,6 +290,16 @@ class _CorpusBuilder:
         if old and before and before.fingerprint == encoder.fingerprint:
             known.learn(old.store)
         return known
+
+    def _keep_tower(self) -> None:
+        """Put a tower beside its vectors, so that an index is never without it."""
+        shutil.rmtree(self.work / TOWER_FOLDER, ignore_errors=True)
+        if self.encoder is None or not self.options.shape.vectors:
+            return
+        from steelyard.retrieve.towers import TowerEncoder, save_encoder
+
+        if isinstance(self.encoder, TowerEncoder):
+            save_encoder(self.encoder, self.work / TOWER_FOLDER)
 
     def _latent(self, store: PassageStore, old: CorpusIndex | None) -> LatentEncoder:
         """Return the encoder of the last build, or of one that was killed, or a new one."""

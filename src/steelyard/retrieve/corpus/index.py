@@ -11,9 +11,9 @@ from steelyard.retrieve.datastore import Datastore, PassageEncoder
 from steelyard.retrieve.index import checked_k
 from steelyard.retrieve.text.encoder import LatentEncoder
 
-__all__ = ["ENCODER_FILE", "CorpusAnswer", "CorpusIndex"]
+__all__ = ["ENCODER_FILE", "TOWER_FOLDER", "CorpusAnswer", "CorpusIndex"]
 
-ENCODER_FILE = "latent.pack"
+ENCODER_FILE, TOWER_FOLDER = "latent.pack", "tower"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +55,8 @@ class CorpusIndex:
 
         Args:
             folder: what `build_corpus` wrote.
-            encoder: the one that it was built with; none for a latent one, which lies beside.
+            encoder: the one that it was built with, or one of queries for it; by default the
+                latent encoder or the tower that lies beside.
 
         Raises:
             DataError: the folder holds no index, or a file is damaged.
@@ -64,6 +65,11 @@ class CorpusIndex:
         self.folder, self.record = folder, CorpusRecord.read(folder)
         if encoder is None and self.record.encoder == "latent":
             encoder = LatentEncoder.open(folder / ENCODER_FILE)
+        elif encoder is None and (folder / TOWER_FOLDER).is_dir():
+            # Imported here: torch takes seconds, and other indexes need none.
+            from steelyard.retrieve.towers.folder import load_encoder
+
+            encoder = load_encoder(folder / TOWER_FOLDER)
         self.store = Datastore(folder, encoder)
 
     def __len__(self) -> int:
@@ -72,7 +78,7 @@ class CorpusIndex:
 
     def disk_bytes(self) -> int:
         """Return the bytes of its files."""
-        return sum(path.stat().st_size for path in self.folder.iterdir() if path.is_file())
+        return sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
 
     def search(self, query: str, k: int = 5, *, nprobe: int | None = None) -> list[CorpusAnswer]:
         """Return the best passages.
