@@ -21,6 +21,8 @@ MODULES = (
     "steelyard.data.mining",
     "steelyard.data.pipeline",
     "steelyard.data.table.cleaning",
+    "steelyard.data.tasks",
+    "steelyard.data.text",
     "steelyard.runs.ledger",
     "pyarrow.csv",
     "pyarrow.parquet",

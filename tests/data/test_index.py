@@ -30,7 +30,9 @@ def test_large_sizes_invert_and_follow_the_source_order_in_nothing(size):
 @pytest.mark.parametrize("size", [4, 6, 20, 1500])
 def test_orders_are_equally_likely(size):
     """Pairs of the first two examples over many seeds, against the uniform law."""
-    seen = [Permutation(size, seed)(np.arange(2)) for seed in range(4000)]
+    # Ten of each of 380 pairs, and as many of fewer.
+    seeds = 4000 if size == 20 else 1200
+    seen = [Permutation(size, seed)(np.arange(2)) for seed in range(seeds)]
     if size > 50:
         counts = np.bincount(np.array(seen)[:, 0] * 50 // size, minlength=50)
     else:

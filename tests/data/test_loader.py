@@ -1,10 +1,5 @@
 import functools
-import os
 import signal
-import subprocess
-import sys
-import textwrap
-import time
 
 import numpy as np
 import pytest
@@ -168,14 +163,13 @@ def test_a_flipped_byte_is_named_and_its_shard_can_be_skipped(tmp_path):
 
 
 CHILD = """
-import sys, time
+import sys
 from steelyard.data.tasks import ByteVocabulary, Feature, Generated, Task, write_cache
 
-def slow(rng):
-    time.sleep(0.02)
+def number(rng):
     return {"targets": str(rng.integers(10**9))}
 
-task = Task(name="slow", source=Generated(make=slow, size=60),
+task = Task(name="many", source=Generated(make=number, size=60),
     features={"targets": Feature(vocabulary=ByteVocabulary())})
 write_cache(task, sys.argv[1], shards=6)
 """
@@ -185,25 +179,22 @@ def number(rng):
     return {"targets": str(rng.integers(10**9))}
 
 
-def test_a_killed_cache_goes_on_with_the_first_unfinished_shard(tmp_path):
-    (tmp_path / "child.py").write_text(textwrap.dedent(CHILD))
+def test_a_killed_cache_goes_on_with_the_first_unfinished_shard(tmp_path, lines):
+    def words(out):
+        return ["-c", CHILD, str(out)]
+
+    whole = lines.run(words(tmp_path / "whole"), tmp_path)
     out = tmp_path / "out"
-    words = [sys.executable, str(tmp_path / "child.py"), str(out)]
-    child = subprocess.Popen(words)
-    deadline = time.monotonic() + 60
-    while len(list(out.glob("shard-*.json"))) < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    os.kill(child.pid, signal.SIGKILL)
-    child.wait()
+    assert lines.run(words(out), tmp_path, step=whole.steps // 2).code == -signal.SIGKILL
     assert not (out / "cache.json").exists()
     kept = [path.with_suffix(".safetensors") for path in out.glob("shard-*.json")]
+    assert 1 < len(kept) < 6
     stamps = [path.stat().st_mtime_ns for path in kept]
-    subprocess.run(words, check=True)
+    assert lines.run(words(out), tmp_path).code == 0
     assert [path.stat().st_mtime_ns for path in kept] == stamps
     quick = Task(name="quick", source=Generated(make=number, size=60), features=TARGETS)
-    whole = write_cache(quick, tmp_path / "whole", shards=6)
-    assert [s.sha256 for s in read_info(out).shards] == [s.sha256 for s in whole.shards]
+    here = write_cache(quick, tmp_path / "here", shards=6)
+    assert [s.sha256 for s in read_info(out).shards] == [s.sha256 for s in here.shards]
     assert not list(out.glob(".*.part"))
 
 

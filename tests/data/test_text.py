@@ -1,10 +1,7 @@
 import json
-import os
 import random
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -215,26 +212,12 @@ def test_a_full_disk_is_reported_and_the_next_call_goes_on(folder, tmp_path):
     TokenShards(tmp_path / "out")
 
 
-def test_a_killed_call_is_finished_by_the_next(folder, tmp_path):
-    program = (
-        "import sys; from pathlib import Path; from steelyard.data.text import prepare\n"
-        "print(flush=True); prepare([Path(sys.argv[1])], Path(sys.argv[2]), vocab_size=400)\n"
-    )
-    expected = prepare([folder], tmp_path / "whole", vocab_size=400)
-    draw = random.Random(0)
-    for attempt in range(5):
-        out = tmp_path / f"out{attempt}"
-        process = subprocess.Popen(
-            [sys.executable, "-c", program, str(folder), str(out)], stdout=subprocess.PIPE
-        )
-        assert process.stdout is not None
-        process.stdout.readline()
-        time.sleep(draw.uniform(0, 0.5))
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
-        assert prepare([folder], out, vocab_size=400) == expected
-        assert contents(out) == contents(tmp_path / "whole")
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
+def test_a_killed_call_is_finished_by_the_next(folder, tmp_path, lines, kills):
+    def line(here):
+        return ["data", "prepare", str(folder), "--out", str(here / "out"), "--vocab-size", "400"]
+
+    assert lines.check(line, tmp_path / "runs", kills=kills, timed=kills > 2)
 
 
 def test_what_a_call_killed_at_the_very_end_left_goes(folder, tmp_path):

@@ -123,8 +123,8 @@ def test_letters_are_compared_as_sets():
     assert np.isnan(found[[1, 3]]).all() and found[2] == 1.0
 
 
-@pytest.mark.parametrize("taught", [False, True])
-def test_rows_that_are_one_thing_are_found(taught):
+@pytest.fixture(scope="module")
+def candidates_of_people():
     left = people(1500, seed=4)
     right, order = dirty(left, seed=5)
     columns = [
@@ -132,7 +132,12 @@ def test_rows_that_are_one_thing_are_found(taught):
         ("street", "streetAddress"),
         ("birth_year", "BirthYear"),
     ]
-    found = find_pairs(DataTable.scan(left), DataTable.scan(right), columns)
+    return find_pairs(DataTable.scan(left), DataTable.scan(right), columns), order
+
+
+@pytest.mark.parametrize("taught", [False, True])
+def test_rows_that_are_one_thing_are_found(candidates_of_people, taught):
+    found, order = candidates_of_people
     truth = {(int(place), at) for at, place in enumerate(order)}
     candidates = set(map(tuple, found.pairs.tolist()))
     assert len(truth & candidates) > 0.98 * len(truth)

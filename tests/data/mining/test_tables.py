@@ -5,8 +5,6 @@ import itertools
 import json
 import math
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -279,16 +277,14 @@ print(found.digest(), left)
 """
 
 
-def test_a_run_that_was_killed_goes_on(tmp_path):
+def test_a_run_that_was_killed_goes_on(tmp_path, lines):
     expected = mine(quest_baskets(2000, num_items=100, seed=3), 0.01).digest()
-    first = [sys.executable, "-c", KILLED, str(tmp_path / "j")]
-    killed = subprocess.run([*first, "5"], capture_output=True, check=False)
-    assert killed.returncode == -signal.SIGKILL
+    first = ["-c", KILLED, str(tmp_path / "j")]
+    assert lines.run([*first, "5"], tmp_path).code == -signal.SIGKILL
     kept = sorted((tmp_path / "j").glob("*.pack"))
     assert len(kept) == 5
     kept[2].write_bytes(kept[2].read_bytes()[:-9])
-    second = subprocess.run([*first, "0"], capture_output=True, text=True, check=True)
-    digest, left = second.stdout.split()
+    digest, left = lines.run([*first, "0"], tmp_path).told.split()
     assert digest == expected
     # Of sixteen parts four were whole, and one was made again.
     assert int(left) <= -4

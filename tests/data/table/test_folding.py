@@ -4,8 +4,6 @@ import json
 import os
 import pathlib
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -112,7 +110,7 @@ def test_problems_are_named(tmp_path):
     assert "of the rows are there twice" in told
 
 
-def test_a_killed_pass_goes_on_where_it_was(folder, tmp_path):
+def test_a_killed_pass_goes_on_where_it_was(folder, tmp_path, lines):
     script = (
         "import sys; sys.path.insert(0, sys.argv[3])\n"
         "from pathlib import Path\n"
@@ -121,12 +119,9 @@ def test_a_killed_pass_goes_on_where_it_was(folder, tmp_path):
         "DataTable.scan(sys.argv[1]).fold(KilledFold(3), journal=Path(sys.argv[2]))\n"
     )
     journal = tmp_path / "journal"
-    here = str(__import__("pathlib").Path(__file__).parent)
+    words = ["-c", script, str(folder), str(journal), str(pathlib.Path(__file__).parent)]
     for _ in range(2):
-        run = subprocess.run(
-            [sys.executable, "-c", script, str(folder), str(journal), here], check=False
-        )
-        assert run.returncode == -signal.SIGKILL
+        assert lines.run(words, tmp_path).code == -signal.SIGKILL
     assert len(list(journal.glob("*.pack"))) == 6
     read = []
     found = DataTable.scan(folder).fold(CountFold(), journal=journal, done=read.append)

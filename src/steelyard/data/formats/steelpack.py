@@ -143,9 +143,8 @@ class Steelpack:
 
     def _damage(self, error: DataError, group: int) -> DataError:
         """Return an error that names the row groups before the damage that are whole."""
-        told = str(error.args[0])
         # A column that is read for a batch has told already.
-        if "damaged" not in told or told.startswith("row group"):
+        if "damaged" not in str(error.args[0]) or str(error.args[0]).startswith("row group"):
             return error
         last = self.last_good_group()
         told = (
