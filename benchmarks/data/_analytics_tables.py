@@ -259,7 +259,9 @@ def _scan(frame: pl.DataFrame) -> DataTable:
     return DataTable.scan(frame)
 
 
-def _areas(peer: JsonProcess, folder: Path, frame: pl.DataFrame, seed: int) -> tuple[float, float]:
+def _areas(
+    peer: JsonProcess, folder: Path, frame: pl.DataFrame, seed: int, count: int
+) -> tuple[float, float]:
     """Return the AUC of ours and of the peer's, of rows that neither saw."""
     held = np.random.default_rng([8, seed]).random(len(frame)) < 0.25
     ours, _ = fresh_area(frame, held, NeuralConfig(), folder)
