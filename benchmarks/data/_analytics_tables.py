@@ -198,7 +198,9 @@ def _alarms(folder: Path) -> list[Check]:
         missed += "column word alone tells kind" not in told
         alarms += "column usual alone" in told
     data = shared_data()
-    for path, target in _QUIET.items() if data is not None else ():
+    for path, target in _QUIET.items():
+        if data is None:
+            break
         frame = pl.read_csv(data / path, infer_schema_length=None).drop_nulls(target)
         alarms += sum(
             _warnings(frame, target, learner, folder).count("alone tells") for learner in learners
