@@ -198,7 +198,9 @@ def _alarms(folder: Path) -> list[Check]:
         missed += "column word alone tells kind" not in told
         alarms += "column usual alone" in told
     data = shared_data()
-    for path, target in _QUIET.items() if data is not None else ():
+    for path, target in _QUIET.items():
+        if data is None:
+            break
         frame = pl.read_csv(data / path, infer_schema_length=None).drop_nulls(target)
         alarms += sum(
             _warnings(frame, target, learner, folder).count("alone tells") for learner in learners
@@ -259,7 +261,9 @@ def _scan(frame: pl.DataFrame) -> DataTable:
     return DataTable.scan(frame)
 
 
-def _areas(peer: JsonProcess, folder: Path, frame: pl.DataFrame, seed: int) -> tuple[float, float]:
+def _areas(
+    peer: JsonProcess, folder: Path, frame: pl.DataFrame, seed: int, count: int
+) -> tuple[float, float]:
     """Return the AUC of ours and of the peer's, of rows that neither saw."""
     held = np.random.default_rng([8, seed]).random(len(frame)) < 0.25
     ours, _ = fresh_area(frame, held, NeuralConfig(), folder)

@@ -224,7 +224,7 @@ def test_clusters_that_cannot_be_are_refused(tmp_path: Path) -> None:
         cluster_table(table, ClusterOptions(clusters=4), tmp_path / "work")
     with pytest.raises(ConfigError, match="no column 'y'"):
         cluster_table(table, ClusterOptions(leave_out=["y"]), tmp_path / "work")
-    with pytest.raises(ConfigError, match="0 clusters"):
+    with pytest.raises(ConfigError, match="clusters"):
         ClusterOptions(clusters=0)
     assert not (tmp_path / "work").exists()
     labels, squares = nearest(np.array([[0.0], [3.0]]), np.array([[1.0], [2.5]]))

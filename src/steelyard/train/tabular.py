@@ -212,6 +212,13 @@ class _BestWeights(Callback):
     name = "best-weights"
 
     def __init__(self, module: nn.Module, batches: _RowBatches, patience: int) -> None:
+        """Begin with the weights that the module has.
+
+        Args:
+            module: what is trained.
+            batches: rows kept aside among them.
+            patience: measures without gain after which it ends; 0 never ends.
+        """
         self._linear = [part for part in module.modules() if isinstance(part, nn.Linear)]
         self._batches, self._patience = batches, patience
         self._kept, self._least, self._waited = self._now(), np.inf, 0

@@ -328,3 +328,21 @@ def test_verbs(made, capsys):
     words = ("--by", "zip", "--truth", "diagnosis", "--prediction", "p", "--positive", "b")
     run("govern", "bias", folder / "scored.csv", *words)
     assert "wrongly named" in capsys.readouterr().out
+
+
+def test_wrong_places_are_told_and_nothing_is_made_there(tmp_path) -> None:
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n")
+    none, table = tmp_path / "none", tmp_path / "t.csv"
+    with pytest.raises(ConfigError, match="none has no budget"):
+        run("govern", "ask", table, "--ledger", none, "--epsilon", 1)
+    with pytest.raises(ConfigError, match="none holds no lineage"):
+        run("govern", "lineage", none)
+    with pytest.raises(ConfigError, match="none holds no lineage"):
+        run("govern", "erase", none, "--column", "a", "--keys", 1)
+    with pytest.raises(DataError, match=r"t\.csv is no audit log"):
+        run("govern", "audit", table)
+    with pytest.raises(ConfigError, match="no file"):
+        run("govern", "audit", tmp_path)
+    with pytest.raises(ConfigError, match="epsilon -1"):
+        run("govern", "budget", none, "--epsilon", -1)
+    assert not none.exists()

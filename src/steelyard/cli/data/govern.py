@@ -12,6 +12,7 @@ from steelyard.errors import ConfigError
 from steelyard.runs.report import Cell, Column, Facts, Report, Section, Table, Text
 
 if TYPE_CHECKING:
+    from steelyard.data.governance import Lineage
     from steelyard.data.governance.bias import Rate
 
 __all__ = ["app"]
@@ -155,7 +156,7 @@ def erase(
     from steelyard.data.governance import AuditLog, Lineage
     from steelyard.data.governance import erase as erased
 
-    known = Lineage(lineage)
+    known = _known(Lineage(lineage))
     if not yes:
         roots = known.roots()
         named = [*roots, *(item.output for item in known.derived(roots))]
@@ -194,7 +195,7 @@ def lineage(folder: Path, *, json: Switch = False) -> None:
 
     from steelyard.data.governance import Lineage
 
-    known = Lineage(folder)
+    known = _known(Lineage(folder))
     records, changed = known.records, known.changed()
     rows: list[list[Cell]] = [
         [path, ", ".join(item.inputs), item.key[:16], "changed" if path in changed else ""]
@@ -204,6 +205,16 @@ def lineage(folder: Path, *, json: Switch = False) -> None:
     page = Report("Lineage", f"{len(rows)} outputs", [Section("Outputs", [Table(heads, rows)])])
     values = {"records": [asdict(item) for item in records.values()], "changed": changed}
     print_report(page, json=json, html=None, values=values)
+
+
+def _known(found: "Lineage") -> "Lineage":
+    """Return a lineage that knows an output, and refuse one that knows none: a wrong folder."""
+    if not found.records:
+        raise ConfigError(
+            f"{found.folder} holds no lineage",
+            hint="steelyard data table transform with --lineage FOLDER keeps one",
+        )
+    return found
 
 
 @app.command
@@ -220,8 +231,8 @@ def audit(log: Path, *, json: Switch = False) -> None:
 
     from steelyard.data.governance import AuditLog
 
-    if not log.exists():
-        raise ConfigError(f"no file {log}")
+    if not log.is_file():
+        raise ConfigError(f"no file {log}", hint="name a file such as LINEAGE/audit.jsonl")
     entries = AuditLog(log).entries()
     rows: list[list[Cell]] = [
         [

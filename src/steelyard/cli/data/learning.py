@@ -64,9 +64,9 @@ class LearnOptions:
         seed: changes which rows are kept aside, and what is drawn.
     """
 
-    learner: Literal["boosted", "forest", "linear", "ridge", "bayes", "neighbours", "neural"] = (
-        "boosted"
-    )
+    learner: Literal[
+        "boosted", "forest", "linear", "ridge", "bayes", "neighbours", "kernel", "neural"
+    ] = "boosted"
     task: Literal["classify", "regress"] | None = None
     leave_out: str = ""
     held: float = 0.2

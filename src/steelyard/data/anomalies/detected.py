@@ -66,7 +66,9 @@ class DetectOptions:
     def __post_init__(self) -> None:
         """Refuse what is out of range."""
         if not 0 < self.share < 1:
-            raise ConfigError(f"a share of {self.share:g} odd rows", hint="above 0 to below 1")
+            raise ConfigError(
+                f"a share of {self.share:g} odd rows", hint="give above 0 to below 1: --share 0.01"
+            )
         if self.trees < 1 or self.sample < 2:
             raise ConfigError(
                 f"{self.trees} trees of {self.sample} rows", hint="give 1 tree, 2 rows or more"

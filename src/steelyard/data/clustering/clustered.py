@@ -26,7 +26,7 @@ from steelyard.data.features.preparing import (
 )
 from steelyard.data.features.store import blocks_of
 from steelyard.data.kmeans import kmeans
-from steelyard.errors import ConfigError, DataError
+from steelyard.errors import DataError, require
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,11 +69,12 @@ class ClusterOptions:
 
     def __post_init__(self) -> None:
         """Refuse what is out of range."""
-        if self.clusters < 1 or self.least_rows < 1 or (self.radius or 1) <= 0:
-            raise ConfigError(
-                f"{self.clusters} clusters, {self.least_rows} neighbours, radius {self.radius}",
-                hint="give 1 or more clusters and neighbours, and a radius above 0",
-            )
+        require(
+            self,
+            clusters=(self.clusters >= 1, "at least 1"),
+            least_rows=(self.least_rows >= 1, "at least 1"),
+            radius=(self.radius is None or self.radius > 0, "above 0"),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -183,7 +183,9 @@ def check_anonymity(
         is what Machanavajjhala et al. 2007 ("l-diversity") call a homogeneity attack.
     """
     if k < 2 or not columns:
-        raise ConfigError(f"k = {k} of {len(columns)} columns", hint="give 2 or more of 1 or more")
+        raise ConfigError(
+            f"k = {k} of {len(columns)} columns", hint="give a k of 2 or more, and 1 column or more"
+        )
     fold = GroupCountsFold(tuple(columns), sensitive)
     folded = table.fold(fold, memory=memory, workers=workers)
     found: GroupCounts = folded.results[fold.name]

@@ -84,7 +84,8 @@ class AuditLog:
             Number, time, user, action, about, before and hash of each.
 
         Raises:
-            DataError: the chain is broken; the first line that does not fit is named.
+            DataError: the chain is broken; the first line that does not fit is named. Or the file
+                is no log.
         """
         if not self.path.exists():
             return []
@@ -92,6 +93,10 @@ class AuditLog:
         before = _BEGIN
         lines = self.path.read_bytes().split(b"\n")
         for number, line in enumerate(lines[:-1], 1):
+            if number == 1 and not line.startswith(b"{"):
+                raise DataError(
+                    f"{self.path} is no audit log", hint="name a file such as LINEAGE/audit.jsonl"
+                )
             try:
                 entry = json.loads(line)
                 fits = entry["before"] == before and entry["hash"] == hash_entry(entry)

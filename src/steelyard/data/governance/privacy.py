@@ -57,7 +57,10 @@ class PrivacyLedger:
             ConfigError: a budget that is none, or there is one already.
         """
         if not (0 < epsilon < math.inf and 0 <= delta < 1):
-            raise ConfigError(f"a budget of epsilon {epsilon:g} and delta {delta:g}")
+            raise ConfigError(
+                f"a budget of epsilon {epsilon:g} and delta {delta:g}",
+                hint="give an epsilon above 0, such as 1, and a delta of 0 to below 1",
+            )
         with exclusive(self.folder):
             if (self.folder / _FILE).exists():
                 raise ConfigError(
@@ -113,7 +116,12 @@ class PrivacyLedger:
             CapacityError: the budget does not hold it; nothing is paid.
         """
         if not (0 < epsilon < math.inf and 0 <= delta < 1):
-            raise ConfigError(f"a loss of epsilon {epsilon:g} and delta {delta:g}")
+            raise ConfigError(
+                f"a loss of epsilon {epsilon:g} and delta {delta:g}",
+                hint="give an epsilon above 0, such as 0.1, and a delta of 0 to below 1",
+            )
+        # The lock would make the folder of a ledger that there is not.
+        self._read()
         with exclusive(self.folder):
             state = self._read()
             left = _left(state)

@@ -236,13 +236,19 @@ class _Race:
             if name not in self.found:
                 self.left_out[name] = "the time was over"
         warnings = [line for rows in self.prepared.values() for line in rows.warnings]
+        # Columns that features leave out are told once, not as constant codes again.
+        out = {line.removesuffix(": left out") for line in warnings}
         some = self.prepared.get("codes") or next(iter(self.prepared.values()))
         return ComparedTable(
             learners=ranked,
             rows=most,
             measured=len(self.parts.measure),
             left_out=self.left_out,
-            warnings=list(dict.fromkeys(warnings + column_warnings(some))),
+            warnings=[
+                line
+                for line in dict.fromkeys(warnings + column_warnings(some))
+                if line not in out or line in warnings
+            ],
             took_s=time.perf_counter() - begun_s,
         )
 

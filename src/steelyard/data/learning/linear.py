@@ -125,7 +125,8 @@ class _Descent:
             for order in _drawn(rows, rng):
                 given = (self.loss, self.config.rate, self.config.l2)
                 arrays = (self.weights, self.squares, means)
-                steps = descend(*self._block(order), *given, *arrays, steps)
+                inputs, targets, places = self._block(order)
+                steps = descend(inputs, targets, places, *given, *arrays, steps)
             made = self._model(means)
             loss = self._loss(made, held)
             waited = 0 if not loss >= least * (1 - 1e-4) else waited + 1
@@ -137,7 +138,9 @@ class _Descent:
                 break
         return self._calibrated(best) if self.loss == HINGE else best
 
-    def _block(self, order: NDArray[np.int64]) -> tuple[NDArray[Any], ...]:
+    def _block(
+        self, order: NDArray[np.int64]
+    ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64]]:
         """Return inputs, targets, and places in them that are gone through."""
         if self.lift is None:
             return self.job.features, self.targets, order

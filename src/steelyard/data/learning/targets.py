@@ -109,13 +109,18 @@ def find_target(
         task = "classify" if is_text or pa.types.is_boolean(kind) or two else "regress"
     if task == "regress":
         if is_text:
-            raise ConfigError(f"column {name!r} is {kind}, not numbers", hint="classify it")
+            raise ConfigError(
+                f"column {name!r} is {kind}, not numbers", hint="classify it: --task classify"
+            )
         return TargetColumn(name=name, task=task)
-    if not 2 <= len(counts) <= _MOST_CLASSES:
+    # Of very many values no count is certain; where all are missing there is no value at all.
+    has_many = len(counts) > _MOST_CLASSES or (not counts and bool(frequent.entries(1)))
+    if has_many or len(counts) < 2:
+        told = f"more than {_MOST_CLASSES}" if has_many else str(len(counts))
+        more = "; predict numbers with --task regress" if has_many and not is_text else ""
         raise DataError(
-            f"column {name!r} has {len(counts)} classes"
-            + (" or more" if len(counts) > _MOST_CLASSES else ""),
-            hint=f"2 to {_MOST_CLASSES} classes can be told apart",
+            f"column {name!r} has {told} classes",
+            hint=f"2 to {_MOST_CLASSES} classes can be told apart{more}",
         )
     rare = [value for value, count in counts if count < _LEAST_ROWS]
     if rare:
