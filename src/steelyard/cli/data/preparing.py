@@ -1,8 +1,7 @@
 """`steelyard data table transform` and `split`: features by a recipe, and rows kept aside."""
 
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,10 +73,12 @@ def transform(
         _print_plan(table, given, memory, json=json, report=report)
         return
     assert out is not None
+    from steelyard.data.table.once import parsed_beside
+
     with ExitStack() as opened:
         if given is not None:
             # It is read at least twice: to learn, and to write.
-            table = opened.enter_context(_parsed_beside(table, out))
+            table = opened.enter_context(parsed_beside(table, out))
         job = _TransformJob(table, out, parts, memory, workers, lineage)
         pipeline = job.fitted(given, fitted, save, journal, quiet=json)
         job.write(given, pipeline, quiet=json)
@@ -85,16 +86,6 @@ def transform(
     print_report(page, json=json, html=report, values=job.values(pipeline))
     if not json and fitted is None:
         say_next("data", "table", "transform", "NEW.csv", "--fitted", job.saved, "--out", "new.csv")
-
-
-@contextmanager
-def _parsed_beside(table: "DataTable", out: Path) -> "Iterator[DataTable]":
-    """Keep what is parsed of text files beside what is written, until all is."""
-    from steelyard.data.table import parsed_once
-
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:
-        yield parsed_once(table, Path(folder))
 
 
 def _read(recipe: Path | None) -> "PipelineRecipe | None":

@@ -1,11 +1,14 @@
 """Tables whose text files are parsed in the first pass alone."""
 
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from steelyard.data.table.table import DataTable
 
-__all__ = ["parsed_once"]
+__all__ = ["parsed_beside", "parsed_once"]
 
 
 def parsed_once(table: DataTable, folder: Path) -> DataTable:
@@ -24,3 +27,19 @@ def parsed_once(table: DataTable, folder: Path) -> DataTable:
         The table.
     """
     return replace(table, kept_in=folder)
+
+
+@contextmanager
+def parsed_beside(table: DataTable, out: Path) -> Iterator[DataTable]:
+    """Keep what is parsed of text files beside what is written, until all is.
+
+    Args:
+        table: a table of files.
+        out: file or folder that is written; its folder is made where it is missing.
+
+    Yields:
+        The table of `parsed_once`.
+    """
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:
+        yield parsed_once(table, Path(folder))
