@@ -19,7 +19,14 @@ from steelyard.retrieve.native import NativeCells
 from steelyard.retrieve.pq import ProductQuantizer
 from steelyard.retrieve.tenant_rates import measure_tenant_rates
 
-__all__ = ["TimedSearch", "empty_index", "fit_query_s", "fit_rates", "measure_search_rates", "timed_searches"]
+__all__ = [
+    "TimedSearch",
+    "empty_index",
+    "fit_query_s",
+    "fit_rates",
+    "measure_search_rates",
+    "timed_searches",
+]
 
 _QUERIES, _ROUNDS, _K = 96, 3, 10
 _PROBES = (1, 4, 16, 64)
