@@ -118,5 +118,6 @@ def _scan(
                 row: Any = room[place]
                 distance = _distance(queries[query], vectors[row], is_l2)
                 if distance <= heap[query, 0]:
-                    offer(heap[query], ids[query], distance, numbers[row])
+                    number: Any = numbers[row]
+                    offer(heap[query], ids[query], distance, number)
     return compared
