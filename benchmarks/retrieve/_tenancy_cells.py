@@ -152,26 +152,28 @@ def measure_cell(world: World, cell: Cell, seed: int, *, rounds: int) -> dict[st
     ways: dict[str, tuple[Search, list[int], float]] = {}
     name = f"{seed}-0"
     shared, bitmap = world.shared, world.shared.admitted(rows)
-    ways["scan"] = (
-        lambda q, p: tree.search(q, K, tenant=name, nprobe=10**9), [1], tree_bytes
-    )
+    ways["scan"] = (lambda q, p: tree.search(q, K, tenant=name, nprobe=10**9), [1], tree_bytes)
     steps = np.unique(np.round(10 ** np.arange(1, 5.01, 0.04))).astype(int).tolist()
     ways["tree"] = (
-        lambda q, p: tree.search(q, K, tenant=name, nprobe=p), [*steps, count], tree_bytes
+        lambda q, p: tree.search(q, K, tenant=name, nprobe=p),
+        [*steps, count],
+        tree_bytes,
     )
-    probes = [step for step in range(1, 60)] + [s for s in steps if 60 <= s < shared.nlist]
+    probes = [*range(1, 60), *(step for step in steps if 60 <= step < shared.nlist)]
     # Who sees everything needs no bitmap.
     is_whole = size == count
     ways["filter"] = (
         (lambda q, p: shared.search(q, K, nprobe=p))
         if is_whole
         else (lambda q, p: shared.search_admitted(q, K, bitmap, nprobe=p)),
-        [*probes, shared.nlist], shared_bytes,
+        [*probes, shared.nlist],
+        shared_bytes,
     )
     for kind, index in _own_indexes(own, rows):
         knobs = [*[step for step in probes if step < index.nlist], index.nlist]
         ways[kind] = (
-            lambda q, p, index=index: index.search(q, K, nprobe=p), knobs,
+            lambda q, p, index=index: index.search(q, K, nprobe=p),
+            knobs,
             float(sum(index.memory_bytes().values()) * tenants),
         )
     return _timed(ways, queries, truth, rounds)

@@ -101,9 +101,9 @@ def _judged(
     is_good = is_refused == (not fits) and chosen in allowed and ratio <= _NEAR
     told = ", ".join(_told(way, item, plan, way in fits) for way, item in measured.items())
     print(
-        f"{'ok  ' if is_good else 'MISS'} {cell.selectivity:7.2%} of {goal.vectors:,} x {goal.dim}, "
-        f"seen by {cell.overlap:.1f}, locality {cell.locality:.2f}, memory {cell.spare:g}: "
-        f"{chosen}, {ratio:.2f} of the best ({best}); {told}",
+        f"{'ok  ' if is_good else 'MISS'} {cell.selectivity:7.2%} of {goal.vectors:,} x "
+        f"{goal.dim}, seen by {cell.overlap:.1f}, locality {cell.locality:.2f}, "
+        f"memory {cell.spare:g}: {chosen}, {ratio:.2f} of the best ({best}); {told}",
         flush=True,
     )
     return is_good

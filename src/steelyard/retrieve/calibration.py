@@ -20,7 +20,14 @@ from steelyard.retrieve.native import NativeCells
 from steelyard.retrieve.pq import ProductQuantizer
 from steelyard.retrieve.tenant_rates import measure_tenant_rates
 
-__all__ = ["TimedSearch", "empty_index", "fit_query_s", "fit_rates", "measure_search_rates", "timed_searches"]
+__all__ = [
+    "TimedSearch",
+    "empty_index",
+    "fit_query_s",
+    "fit_rates",
+    "measure_search_rates",
+    "timed_searches",
+]
 
 _QUERIES, _ROUNDS, _K = 48, 10, 10
 _CALM = 0.25

@@ -65,7 +65,7 @@ def scan_admitted(
 
 @njit()
 def _admitted_of(
-    first: int, last: int, numbers: np.ndarray, bitmap: np.ndarray, room: np.ndarray
+    first: Any, last: Any, numbers: np.ndarray, bitmap: np.ndarray, room: np.ndarray
 ) -> int:
     """Put the rows of a range that are admitted into a room; return how many there are."""
     count = 0
@@ -115,8 +115,9 @@ def _scan(
             count = _admitted_of(starts[cell], starts[cell + 1], numbers, bitmap, room)
             compared += count
             for place in range(count):
-                row = room[place]
+                row: Any = room[place]
                 distance = _distance(queries[query], vectors[row], is_l2)
                 if distance <= heap[query, 0]:
-                    offer(heap[query], ids[query], distance, numbers[row])
+                    number: Any = numbers[row]
+                    offer(heap[query], ids[query], distance, number)
     return compared

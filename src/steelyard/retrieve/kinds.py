@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from steelyard.errors import DataError
 from steelyard.retrieve.fast import HalfByteCodes
 from steelyard.retrieve.filtered import admitted, scan_admitted
 from steelyard.retrieve.index import Hits, Metric, SearchStats, checked_k, checked_vectors

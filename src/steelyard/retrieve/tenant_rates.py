@@ -48,8 +48,8 @@ def measure_tenant_rates(
             rng = np.random.default_rng(dim)
             middles = rng.normal(size=(400, dim)).astype(np.float32)
             drawn = rng.normal(size=(count, dim)).astype(np.float32)
-            vectors = middles[rng.integers(0, 400, count)] + 0.5 * drawn
-            queries = vectors[rng.choice(count, _QUERIES)] + 0.1
+            vectors = (middles[rng.integers(0, 400, count)] + 0.5 * drawn).astype(np.float32)
+            queries = (vectors[rng.choice(count, _QUERIES)] + 0.1).astype(np.float32)
             timed += [*_tree_times(vectors, queries, rng), *_filter_times(vectors, queries, rng)]
     found = {}
     for kind in SEARCHES:
@@ -68,7 +68,9 @@ def _tree_times(vectors: Floats, queries: Floats, rng: np.random.Generator) -> I
     for size in _TENANTS:
         name = f"{size} of {dim}"
         tree.grant(rng.choice(count, size, replace=False), name)
-        _, took_s = _timed(lambda query, name=name: tree.search(query, _K, tenant=name, nprobe=10**9), queries)
+        _, took_s = _timed(
+            lambda query, name=name: tree.search(query, _K, tenant=name, nprobe=10**9), queries
+        )
         yield "tenant scan", name, scan_work(size, dim), took_s
         for nprobe in _PROBES:
             if nprobe > size // 2:

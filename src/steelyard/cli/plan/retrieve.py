@@ -7,7 +7,7 @@ from typing import Any
 from steelyard.catalog import accelerator, storage_tier
 from steelyard.catalog.search_rates import SearchRates, load_search_rates, reference_search_rates
 from steelyard.cli.output import Switch, print_report
-from steelyard.cli.plan.tenancy import tenancy_section, tenancy_values
+from steelyard.cli.tenancy import tenancy_section, tenancy_values
 from steelyard.errors import ConfigError, InfeasibleError
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.plan.retrieve.index_goal import IndexGoal, parse_goal

@@ -5,9 +5,10 @@ from dataclasses import asdict
 from steelyard.catalog.search_rates import SearchRates, store_search_rates
 from steelyard.cli.output import Switch, print_report
 from steelyard.cost.vector_search import IndexShape, predict
+from steelyard.cost.vector_search.tenant_work import SEARCHES
 from steelyard.retrieve.calibration import measure_search_rates
 from steelyard.runs.progress import progress
-from steelyard.runs.report import Cell, Column, Facts, Report, Section, Table
+from steelyard.runs.report import Block, Cell, Column, Facts, Report, Section, Table
 from steelyard.units import pretty
 
 __all__ = ["calibrate"]
@@ -40,6 +41,7 @@ def calibrate(*, json: Switch = False) -> None:
         ]
     )
     sections = [Section("Calibration", [facts]), Section("Seconds per unit", [_rate_table(rates)])]
+    sections.append(Section("Seconds per unit, for one tenant of many", _tenant_tables(rates)))
     sections.append(Section("What they forecast", [_example_table(rates)]))
     page = Report("Searches of vectors on this machine", "", sections)
     print_report(page, json=json, values={"path": str(path), **asdict(rates)})
@@ -47,7 +49,7 @@ def calibrate(*, json: Switch = False) -> None:
 
 def _rate_table(rates: SearchRates) -> Table:
     """List what each unit of work takes."""
-    kinds = list(rates.query_s)
+    kinds = [kind for kind in rates.query_s if kind not in SEARCHES]
     parts = list(rates.query_s[kinds[0]])
     rows: list[list[Cell]] = [
         [part, *(f"{rates.query_s[kind][part] * 1e9:.4g}" for kind in kinds)] for part in parts
@@ -55,6 +57,17 @@ def _rate_table(rates: SearchRates) -> Table:
     relative = [f"±{rates.query_relative[kind]:.0%}" for kind in kinds]
     rows.append(["80 % of other indexes within", *relative])
     return Table([Column("nanoseconds per unit of"), *(Column(kind) for kind in kinds)], rows)
+
+
+def _tenant_tables(rates: SearchRates) -> list[Block]:
+    """List the same of searches for one tenant, each of which has units of its own."""
+    tables: list[Block] = []
+    for kind in SEARCHES:
+        own = rates.query_s[kind]
+        rows: list[list[Cell]] = [[part, f"{value * 1e9:.4g}"] for part, value in own.items()]
+        rows.append(["80 % of other tenants within", f"±{rates.query_relative[kind]:.0%}"])
+        tables.append(Table([Column("nanoseconds per unit of"), Column(kind)], rows))
+    return tables
 
 
 def _example_table(rates: SearchRates) -> Table:

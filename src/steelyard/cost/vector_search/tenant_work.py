@@ -1,4 +1,4 @@
-"""Units of work of a query for one tenant: of a plain scan, of a tree, and of cells and a bitmap."""
+"""Units of work of a query for one tenant: plain scans, trees, and cells with a bitmap."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ __all__ = ["SEARCHES", "TenantSearch", "filter_work", "scan_work", "tree_work"]
 SEARCHES = ("tenant scan", "tenant tree", "tenant filter")
 """Names of the three in rates of searches."""
 _CACHED = (1e6, 12e6)
-"""Bytes of one tenant's vectors up to which a scan finds them in the near caches, and in the next."""
+"""Bytes of a tenant's vectors up to which a scan finds them in the near caches, and the next."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

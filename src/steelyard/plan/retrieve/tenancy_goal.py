@@ -80,7 +80,7 @@ class TenancyGoal:
         """
         if goal.tenants < 2:
             raise ConfigError(
-                f"{goal.tenants} tenant", hint="name two or more, such as '200 tenants'"
+                "the goal names no tenants", hint="name two or more, such as '200 tenants'"
             )
         return cls(
             vectors=goal.vectors,

@@ -49,9 +49,7 @@ def tree_search(size: int, dim: int, recall: float, k: int) -> TenantSearch:
     is_coded = dim >= CODED_WIDTH
     if size <= _CODED_WHOLE:
         few = min((_FEW_COMPARED + _FEW_SHARE * size) * (k / _REFERENCE_K) ** 0.5, float(size))
-        return TenantSearch(
-            scanned=float(size), expanded=0.0, compared=few if is_coded else 0.0
-        )
+        return TenantSearch(scanned=float(size), expanded=0.0, compared=few if is_coded else 0.0)
     grown = size / _REFERENCE_SIZE
     nodes = _NODES * grown**_NODES_GROWTH * harder**_NODES_BY_PROBES
     compared = _COMPARED * grown**_COMPARED_GROWTH * harder**_COMPARED_BY_PROBES
@@ -77,7 +75,9 @@ def own_cells(size: int, nlist: int, locality: float, recall: float, k: int) -> 
     return _bounded(usual * _harder(recall, k), nlist, recall)
 
 
-def shared_cells(size: int, total: int, nlist: int, locality: float, recall: float, k: int) -> float:
+def shared_cells(
+    size: int, total: int, nlist: int, locality: float, recall: float, k: int
+) -> float:
     """Return the cells to look into of an index of all vectors, of which a bitmap admits some.
 
     Args:

@@ -1,8 +1,8 @@
-"""`steelyard retrieve tenants plan`: how tenants should share vectors, before any index is built."""
+"""`steelyard retrieve tenants plan`: how tenants should share vectors, before any build."""
 
 from steelyard.catalog.search_rates import load_search_rates, reference_search_rates
 from steelyard.cli.output import Switch, print_report
-from steelyard.cli.plan.tenancy import tenancy_section, tenancy_values
+from steelyard.cli.tenancy import tenancy_section, tenancy_values
 from steelyard.errors import ConfigError
 from steelyard.plan.retrieve.index_goal import parse_goal
 from steelyard.plan.retrieve.tenancy import plan_tenancy
