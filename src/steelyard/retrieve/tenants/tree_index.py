@@ -302,7 +302,8 @@ class ClusterTreeIndex:
     ) -> Iterator[Hits]:
         """Yield the nearest so far after `stops` vectors that were looked at, and in the end.
 
-        The last is what `search` returns. Arguments and errors are those of `search`; changes wait until the last was taken.
+        The last is what `search` returns. Arguments and errors are those of `search`; changes wait
+        until the last was taken.
         """
         asked, probes = checked_vectors(queries, self.dim, what="queries"), nprobe or self.nprobe
         with self._lock:

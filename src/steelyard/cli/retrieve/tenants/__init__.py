@@ -5,6 +5,12 @@ import cyclopts
 app = cyclopts.App(name="tenants", help="Share one index: grants, searches per tenant, audits.")
 VERBS: tuple[tuple[str, str, str, str], ...] = (
     (
+        "generate",
+        "generate",
+        "Make vectors, queries and grants to try an index for tenants with.",
+        "demo --tenants 50",
+    ),
+    (
         "build",
         "build",
         "Build an index that tenants share, from vectors and a table of grants.",
