@@ -21,8 +21,8 @@ class MadeTenantsOptions:
     Attributes:
         vectors: vectors.
         dim: numbers in a vector.
-        tenants: tenants. Sizes fall by rank from .3 of the vectors; every second tenant sees vectors
-            of a few clusters, the others see any.
+        tenants: tenants. Sizes fall by rank from .3 of the vectors; every second tenant sees
+            vectors of a few clusters, the others see any.
         queries: queries, drawn as the vectors are.
         seed: seed of the draws.
     """
