@@ -100,3 +100,34 @@ def test_grants_that_cannot_be_read_are_refused(shared: Path, capsys) -> None:
         assert code == 2
         assert told in " ".join(err.split())
     assert not (shared / "other").exists()
+
+
+def test_the_recipe_is_walked_on_made_tenants(tmp_path: Path, capsys) -> None:
+    base, demo, index = ("retrieve", "tenants"), tmp_path / "demo", tmp_path / "index"
+    shipped = Path(__file__).parents[2] / "recipes" / "tenants.toml"
+    small = ("--vectors", 1500, "--dim", 16, "--tenants", 6, "--queries", 5, "--json")
+    assert json.loads(run(capsys, *base, "generate", demo, *small)[1])["tenants"] == 6
+    words = (*base, "build", demo / "vectors.npy", "--grants", demo / "grants.csv", "--out", index)
+    code, out, _ = run(capsys, *words, "--recipe", shipped, "--json")
+    assert (code, json.loads(out)["vectors"]) == (0, 1500)
+    run(capsys, *base, "grant", index, "tenant-7", "--ids", "3,5,8", "--json")
+    asked = (*base, "search", index, demo / "queries.npy", "--tenant")
+    found = json.loads(run(capsys, *asked, "tenant-7", "--json")[1])["ids"]
+    assert all(set(row) == {3, 5, 8, -1} for row in found)
+    rows = [line.split(",") for line in (demo / "grants.csv").read_text().splitlines()[1:]]
+    own = {int(number) for number, tenant in rows if tenant == "tenant-2"}
+    found = json.loads(run(capsys, *asked, "tenant-2", "--json")[1])["ids"]
+    assert {number for row in found for number in row} <= own
+    run(capsys, *base, "revoke", index, "tenant-7", "--ids", "5", "--json")
+    now = (datetime.now(UTC) + timedelta(seconds=1)).isoformat()
+    code, out, _ = run(
+        capsys, *base, "audit", index, "tenant-7", "--ids", "3,5", "--at", now, "--json"
+    )
+    assert (code, json.loads(out)["hidden"]) == (1, 1)
+    code, _, said = run(capsys, *base, "generate", demo)
+    assert (code, "is there already" in said) == (2, True)
+    assert "give 1 or more" in run(capsys, *base, "generate", tmp_path / "x", "--tenants", 0)[2]
+    (tmp_path / "wrong.toml").write_text("leafsize = 3")
+    again = (*words[:-1], tmp_path / "other", "--recipe", tmp_path / "wrong.toml")
+    code, _, said = run(capsys, *again)
+    assert (code, "leafsize" in said) == (2, True)

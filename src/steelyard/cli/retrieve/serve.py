@@ -16,6 +16,7 @@ from steelyard.cli.output import Switch
 from steelyard.cli.retrieve.search_texts import is_text_index
 from steelyard.errors import BackendError, ConfigError
 from steelyard.retrieve.serving.live import live_index
+from steelyard.retrieve.serving.ray_shards import RayShards
 from steelyard.retrieve.serving.service import SearchService
 from steelyard.retrieve.serving.shards import IndexShard, LocalIndex, ProcessIndex
 
@@ -43,6 +44,7 @@ def serve(
     api_key_file: Path | None = None,
     read_only: Switch = False,
     no_watch: Switch = False,
+    cluster: str = "",
 ) -> None:
     """Serve indexes over HTTP: searches by text or vectors, new vectors, embeddings, metrics.
 
@@ -62,6 +64,8 @@ def serve(
         api_key_file: file with one `KEY [NAME]` per line.
         read_only: take no new vectors; several servers may then read one file.
         no_watch: compare no answers with exact ones while there is nothing else to do.
+        cluster: Ray address that the shards are held on, such as auto, an actor each, spread over
+            its machines; files must be found there too.
     """
     if not indexes:
         raise ConfigError(
@@ -74,7 +78,9 @@ def serve(
             hint="give --api-key-file or --api-key-env, or listen on 127.0.0.1",
         )
     try:
-        _serve(indexes, keys, host, port, read_only=read_only, is_watched=not no_watch)
+        _serve(
+            indexes, keys, host, port, read_only=read_only, is_watched=not no_watch, cluster=cluster
+        )
     except ImportError as error:
         raise BackendError(
             f"serving needs {error.name}", hint="pip install 'steelyard[retrieve]'"
@@ -89,6 +95,7 @@ def _serve(
     *,
     read_only: bool,
     is_watched: bool,
+    cluster: str,
 ) -> None:
     """Serve what the paths hold: vectors, texts, or vectors that tenants share."""
     from steelyard.retrieve.serving.app import make_app
@@ -103,8 +110,13 @@ def _serve(
             f"{alone[0]} is an index of texts or of tenants, which is served alone",
             hint="name it alone, or shards of vectors",
         )
+    if alone and cluster:
+        raise ConfigError(
+            f"--cluster holds shards of vectors, and {alone[0]} is an index of texts or of tenants",
+            hint="leave --cluster out",
+        )
     if not alone:
-        with _service(indexes, read_only=read_only) as service:
+        with _service(indexes, cluster, read_only=read_only) as service:
             app = make_app(service, keys=keys, is_watched=is_watched)
             count = sum(about.size for about in service.about())
             told = f"{count:,} vectors of {service.dim} numbers"
@@ -160,17 +172,33 @@ def _until_told(server: "uvicorn.Server") -> "uvicorn.Server":
 
 
 @contextlib.contextmanager
-def _service(indexes: tuple[Path, ...], *, read_only: bool) -> Iterator[SearchService]:
+def _service(
+    indexes: tuple[Path, ...], cluster: str, *, read_only: bool
+) -> Iterator[SearchService]:
     """Open the shards, and close them at the end."""
     if len(set(indexes)) < len(indexes):
         raise ConfigError("an index is named twice", hint="name each shard once")
     with ExitStack() as stack:
-        shards: list[IndexShard] = []
-        if len(indexes) == 1:
+        if len(indexes) == 1 and not cluster:
             live = stack.enter_context(live_index(indexes[0], read_only=read_only))
-            shards.append(LocalIndex(live))
-        for path in indexes if len(indexes) > 1 else ():
-            shard = ProcessIndex(path, read_only=read_only)
-            stack.callback(shard.close)
-            shards.append(shard)
+            shards: list[IndexShard] = [LocalIndex(live)]
+        else:
+            shards = _started(stack, indexes, cluster, read_only=read_only)
         yield SearchService(shards)
+
+
+def _started(
+    stack: ExitStack, indexes: tuple[Path, ...], cluster: str, *, read_only: bool
+) -> list[IndexShard]:
+    """Start a process, or an actor of a cluster, for each index."""
+    start = ProcessIndex
+    if cluster:
+        room = RayShards(cluster, shards=len(indexes))
+        stack.callback(room.close)
+        start = room.start
+    shards: list[IndexShard] = []
+    for path in indexes:
+        shard = start(path, read_only=read_only)
+        stack.callback(shard.close)
+        shards.append(shard)
+    return shards

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from steelyard.errors import ConfigError, DataError, SteelyardError
 from steelyard.retrieve.index import Hits, Metric, checked_ids, checked_vectors
 from steelyard.retrieve.merging import merge_hits
-from steelyard.retrieve.serving.shards import IndexShard, ProcessIndex, ShardDownError
+from steelyard.retrieve.serving.shards import IndexShard, ShardDownError, StartedShard
 from steelyard.retrieve.serving.wire import (
     AddRows,
     AskAbout,
@@ -242,7 +242,7 @@ class SearchService:
 
     def _restart(self, shard: IndexShard) -> None:
         """Start a shard in the background, unless somebody does already."""
-        if not isinstance(shard, ProcessIndex) or shard.name in self._starting:
+        if not isinstance(shard, StartedShard) or shard.name in self._starting:
             return
         self._starting.add(shard.name)
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from steelyard.retrieve.serving.wire import (
 )
 from steelyard.retrieve.serving.worker import answer_ask
 
-__all__ = ["IndexShard", "LocalIndex", "ProcessIndex", "ShardDownError"]
+__all__ = ["IndexShard", "LocalIndex", "ProcessIndex", "ShardDownError", "StartedShard"]
 
 _OPEN_S = 120.0
 _ANSWER_S = 30.0
@@ -58,6 +58,15 @@ class IndexShard(Protocol):
 
     def close(self) -> None:
         """End it; changes are kept."""
+        ...
+
+
+@runtime_checkable
+class StartedShard(Protocol):
+    """A shard outside this process, which comes back after it has died."""
+
+    def start(self) -> ShardAbout:
+        """Return what its index holds as soon as it answers, started again where none runs."""
         ...
 
 

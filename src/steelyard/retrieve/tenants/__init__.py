@@ -1,7 +1,9 @@
 """Indexes that tenants share: each sees what it was granted, and nothing else."""
 
 from steelyard.retrieve.tenants.audit import Audited, audit
+from steelyard.retrieve.tenants.generating import MadeTenants, MadeTenantsOptions
 from steelyard.retrieve.tenants.predicates import parse_condition
+from steelyard.retrieve.tenants.recipe import TenantsRecipe
 from steelyard.retrieve.tenants.sharded import TenantShards
 from steelyard.retrieve.tenants.store import (
     TenantStore,
@@ -17,8 +19,11 @@ __all__ = [
     "Audited",
     "ClusterTree",
     "ClusterTreeIndex",
+    "MadeTenants",
+    "MadeTenantsOptions",
     "TenantShards",
     "TenantStore",
+    "TenantsRecipe",
     "TunedProbes",
     "audit",
     "create_store",

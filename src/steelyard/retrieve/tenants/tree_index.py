@@ -239,7 +239,8 @@ class ClusterTreeIndex:
         """Return the numbers of what a tenant sees, ascending; none of an unknown tenant."""
         if tenant not in self._tenants:
             return np.empty(0, np.int64)
-        return np.sort(self.rows.numbers[self.lists.rows_of(self._tenants[tenant])])
+        with self._lock:
+            return np.sort(self.rows.numbers[self.lists.rows_of(self._tenants[tenant])])
 
     def search(
         self,
@@ -302,7 +303,8 @@ class ClusterTreeIndex:
     ) -> Iterator[Hits]:
         """Yield the nearest so far after `stops` vectors that were looked at, and in the end.
 
-        The last is what `search` returns. Arguments and errors are those of `search`; changes wait until the last was taken.
+        The last is what `search` returns. Arguments and errors are those of `search`; changes wait
+        until the last was taken.
         """
         asked, probes = checked_vectors(queries, self.dim, what="queries"), nprobe or self.nprobe
         with self._lock:
@@ -352,7 +354,9 @@ class ClusterTreeIndex:
         Raises:
             DataError: something is wrong (the first fault is named).
         """
-        trouble = self.lists.trouble(self.rows.leaves)
+        # A change moves lists in several steps, of which a look between them would be a fault.
+        with self._lock:
+            trouble = self.lists.trouble(self.rows.leaves)
         if trouble:
             raise DataError(f"the index is damaged: {trouble}", hint="restore it from a copy")
 

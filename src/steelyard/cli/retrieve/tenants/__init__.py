@@ -11,6 +11,12 @@ VERBS: tuple[tuple[str, str, str, str], ...] = (
         '"1 M x 128, 200 tenants, seen by 5, recall .95, 2 GB"',
     ),
     (
+        "generate",
+        "generate",
+        "Make vectors, queries and grants to try an index for tenants with.",
+        "demo --tenants 50",
+    ),
+    (
         "build",
         "build",
         "Build an index that tenants share, from vectors and a table of grants.",

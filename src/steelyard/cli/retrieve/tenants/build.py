@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, print_report
+from steelyard.config import load
 from steelyard.errors import DataError
 from steelyard.files import folder_beside, replace_folder
 from steelyard.retrieve.reading import read_vectors
-from steelyard.retrieve.tenants import ClusterTreeIndex, create_store, writing_store
+from steelyard.retrieve.tenants import TenantsRecipe, create_store, writing_store
 from steelyard.runs.progress import progress
 from steelyard.runs.report import Facts, Report, Section
 from steelyard.units import pretty
@@ -31,6 +32,7 @@ def build(
     metric: Literal["l2", "ip"] = "l2",
     nprobe: int = 1200,
     seed: int = 0,
+    recipe: Path | None = None,
     json: Switch = False,
 ) -> None:
     """Build an index that tenants share, from vectors and a table of grants.
@@ -45,18 +47,23 @@ def build(
         metric: l2 for squared distances, ip for inner products.
         nprobe: vectors that a query is compared with, unless a search says otherwise.
         seed: seed of the sample and of the clusters.
+        recipe: TOML file with metric, nprobe, branching, leaf_size, shortlist and seed, such as
+            recipes/tenants.toml, in the place of those options.
         json: print JSON instead of a table.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise DataError(f"--out {out} is there already", hint="choose another folder")
     rows = read_vectors(vectors)
     by_tenant = _read_grants(grants, len(rows))
-    index = ClusterTreeIndex(rows.shape[1], metric=metric, nprobe=nprobe)
+    wanted = TenantsRecipe(metric=metric, nprobe=nprobe, seed=seed)
+    if recipe is not None:
+        wanted = load(recipe, TenantsRecipe)
+    index = wanted.index(rows.shape[1])
     began_s = time.perf_counter()
     total = float(len(rows) + sum(len(ids) for ids in by_tenant.values()))
     with progress("build", total=total, quiet=json) as advance:
-        places = np.random.default_rng(seed).permutation(len(rows))[:_SAMPLE]
-        index.train(rows[np.sort(places)], expected=len(rows), seed=seed)
+        places = np.random.default_rng(wanted.seed).permutation(len(rows))[:_SAMPLE]
+        index.train(rows[np.sort(places)], expected=len(rows), seed=wanted.seed)
         # A build that is killed leaves no half of an index in the place of a whole one.
         with folder_beside(out) as made:
             create_store(made, index)
