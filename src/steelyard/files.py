@@ -20,6 +20,7 @@ __all__ = [
     "atomic_path",
     "disk_full_told",
     "exclusive",
+    "folder_beside",
     "read_json",
     "replace_folder",
     "sha256_file",
@@ -93,38 +94,85 @@ def atomic_path(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+@contextmanager
+def folder_beside(path: Path) -> Iterator[Path]:
+    """Yield an empty folder beside `path`, for what is made before `replace_folder` or taken away.
+
+    What killed processes of this machine left beside the same path is removed first. Missing parent
+    folders are made.
+
+    Args:
+        path: the file or folder that is made meanwhile.
+
+    Yields:
+        The folder; whatever is still in it afterwards is removed.
+
+    Raises:
+        CapacityError: the disk is full or a quota is reached.
+        DataError: the parent folder cannot be made or written to.
+    """
+    with _told(path):
+        prefix = _cleared(path)
+        made = Path(tempfile.mkdtemp(prefix=prefix, suffix=_SUFFIX, dir=path.parent))
+    made.chmod(0o777 & ~_mask())
+    try:
+        with disk_full_told(path):
+            yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
 def _beside(path: Path) -> Path:
     """Make an empty temporary file in the folder of `path`, with the rights of a plain new file."""
-    # In the same folder, because a rename is atomic only within one file system. The process number
-    # in the name tells a later writer whether the file is still being written.
+    with _told(path):
+        prefix = _cleared(path)
+        handle, name = tempfile.mkstemp(prefix=prefix, suffix=_SUFFIX, dir=path.parent)
+    os.fchmod(handle, 0o666 & ~_mask())
+    os.close(handle)
+    return Path(name)
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Say in the package's words that nothing can be made beside a path."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _remove_leftovers(path)
-        handle, name = tempfile.mkstemp(
-            prefix=f".{path.name}.{os.getpid()}.", suffix=_SUFFIX, dir=path.parent
-        )
+        yield
     except OSError as error:
         if error.errno in _FULL:
             raise _disk_full(path) from error
         raise DataError(
             f"cannot write {path}: {error.strerror}", hint="choose a folder that you may write to"
         ) from error
-    # mkstemp makes files for the owner alone, and the mask can only be read by setting it.
+
+
+def _mask() -> int:
+    """Return the mask of rights: temporary files are made for the owner alone, plain ones by it."""
+    # It can only be read by setting it.
     mask = os.umask(0)
     os.umask(mask)
-    os.fchmod(handle, 0o666 & ~mask)
-    os.close(handle)
-    return Path(name)
+    return mask
 
 
-def _remove_leftovers(path: Path) -> None:
-    """Remove temporary files of `path` whose process is gone."""
+def _cleared(path: Path) -> str:
+    """Make the folder of `path`, remove what killed processes left, and return how names begin."""
+    # In the same folder, because a rename is atomic only within one file system. The process number
+    # in the name tells a later writer whether the file is still being written.
+    path.parent.mkdir(parents=True, exist_ok=True)
     start = f".{path.name}."
     for entry in os.scandir(path.parent):
         if entry.name.startswith(start) and entry.name.endswith(_SUFFIX):
             owner = entry.name.removeprefix(start).partition(".")[0]
             if owner.isdecimal() and not _is_running(int(owner)):
-                Path(entry.path).unlink(missing_ok=True)
+                _remove(Path(entry.path))
+    return f"{start}{os.getpid()}."
+
+
+def _remove(path: Path) -> None:
+    """Remove a file or a folder, which may be gone already."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _is_running(process: int) -> bool:

@@ -11,7 +11,15 @@ import numpy as np
 import pytest
 
 from steelyard.errors import CapacityError, DataError
-from steelyard.files import atomic_path, read_json, sha256_file, user_dir, write_bytes, write_json
+from steelyard.files import (
+    atomic_path,
+    folder_beside,
+    read_json,
+    sha256_file,
+    user_dir,
+    write_bytes,
+    write_json,
+)
 
 
 def names(folder):
@@ -143,6 +151,27 @@ def test_kill_9_leaves_a_whole_file_and_the_next_write_cleans_up(tmp_path):
         write_bytes(path, payload)
         assert names(tmp_path) == ["a"]
         path.unlink()
+
+
+def test_folders_that_killed_processes_left_beside_are_removed(tmp_path):
+    program = (
+        "import os, sys; from pathlib import Path; from steelyard.files import folder_beside\n"
+        "with folder_beside(Path(sys.argv[1])) as made:\n"
+        "    (made / 'deep').mkdir(); (made / 'deep' / 'a').write_text('x')\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "whole")]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    assert len(names(tmp_path)) == 1
+    with folder_beside(tmp_path / "whole") as made:
+        # A second writer that lives is left alone.
+        with folder_beside(tmp_path / "whole") as other:
+            assert names(tmp_path) == sorted([made.name, other.name])
+        (tmp_path / "plain").mkdir()
+        assert made.stat().st_mode == (tmp_path / "plain").stat().st_mode
+    assert names(tmp_path) == ["plain"]
+    with pytest.raises(DataError, match="cannot write"), folder_beside(Path("/proc/none/a")):
+        pass
 
 
 def test_a_running_writer_is_left_alone(tmp_path):

@@ -97,7 +97,7 @@ def _run(words: list[str]) -> int:
             )
         )
     except cyclopts.CycloptsError as error:
-        verb = " ".join(word for word in words[:2] if not word.startswith("-"))
+        verb = " ".join(error.command_chain or words[:1])
         raise ConfigError(
             " ".join(str(error).split()), hint=f"`steelyard {verb} --help` lists the options"
         ) from error

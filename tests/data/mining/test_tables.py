@@ -4,11 +4,9 @@ import gzip
 import itertools
 import json
 import math
-import os
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -295,25 +293,3 @@ def test_a_run_that_was_killed_goes_on(tmp_path):
     # Of sixteen parts four were whole, and one was made again.
     assert int(left) <= -4
     assert not list((tmp_path / "j").glob("*.pack"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["", "son", "pfp"])
-def test_kills_at_any_time_change_nothing(tmp_path, how):
-    rows = lists_of(quest_baskets(30_000, num_items=300, seed=7))
-    folder = saved(tmp_path / "data", rows, files=6)
-    expected = tmp_path / "expected.dat"
-    words = [sys.executable, "-m", "steelyard", "data", "itemsets", "mine", str(folder)]
-    words += ["--support", "0.002", "--json"]
-    subprocess.run([*words, "--out", str(expected)], check=True, capture_output=True)
-    words += ["--journal", str(tmp_path / "j"), "--out", str(tmp_path / "out.dat")]
-    words += ["--partition", how] if how else []
-    draw = np.random.default_rng(0)
-    for _ in range(6):
-        process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(draw.uniform(0.5, 2.5))
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-    subprocess.run(words, check=True, capture_output=True)
-    told = [sorted(path.read_text().splitlines()) for path in (expected, tmp_path / "out.dat")]
-    assert told[0] == told[1]

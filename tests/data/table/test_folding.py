@@ -1,14 +1,11 @@
 """Folds: the same result by any number of workers and after any kill; the profile they make."""
 
-import contextlib
-import io
 import json
 import os
 import pathlib
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -171,57 +168,6 @@ def test_a_part_that_kills_every_worker_is_named_with_its_memory(folder, tmp_pat
         (tmp_path / f"kill{name}").touch()
     with pytest.raises(CapacityError, match=r"the part of .*2\.csv from row 1 died.* it held \d"):
         DataTable.scan(folder / "0.csv", folder / "2.csv").fold(DeadlyFold(tmp_path), workers=2)
-
-
-KILLED_ANYWHERE = """
-import json, sys
-from pathlib import Path
-from steelyard.data.table import DataTable, ProfileFold, folds
-from steelyard.data.table.row_folds import RowHashFold
-print("ready", flush=True)
-table = DataTable.scan(sys.argv[1])
-given = [ProfileFold(), RowHashFold(), folds.moments(), folds.quantiles()]
-found = table.fold(*given, journal=Path(sys.argv[2]), done=lambda _: print("part", flush=True))
-bits = [repr(found.results["profile"]), found.results["row hashes"]]
-bits += [repr(sorted((name, {k: v.tolist() for k, v in sketch.sections().items()}.items())
-         for name, sketch in found.results[fold.name].items())) for fold in given[2:]]
-print(json.dumps([*bits, found.rows, sorted(map(list, found.quarantine.counts.items()))]))
-"""
-
-
-def run_here(folder, journal):
-    """Run the same script in this process; return what it printed last."""
-    printed = io.StringIO()
-    before, sys.argv = sys.argv, ["", str(folder), str(journal)]
-    try:
-        with contextlib.redirect_stdout(printed):
-            exec(KILLED_ANYWHERE, {})
-    finally:
-        sys.argv = before
-    return printed.getvalue().splitlines()[-1]
-
-
-def kill_at_random(folder, journal, rng):
-    """Kill a scan at a moment that does not depend on the machine's speed."""
-    command = [sys.executable, "-c", KILLED_ANYWHERE, str(folder), str(journal)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "ready\n"
-        # After some part or right away, and some moment later.
-        for _ in range(int(rng.integers(0, 3))):
-            if not process.stdout.readline().startswith("part"):
-                break
-        time.sleep(rng.uniform(0, 0.03))
-        process.kill()
-
-
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
-def test_a_scan_killed_at_random_ends_as_one_that_was_not(folder, tmp_path, kills):
-    expected = run_here(folder, tmp_path / "undisturbed")
-    rng = np.random.default_rng(1)
-    for _ in range(kills):
-        kill_at_random(folder, tmp_path / "journal", rng)
-    assert run_here(folder, tmp_path / "journal") == expected
-    assert not list((tmp_path / "journal").glob("*.pack"))
 
 
 def test_a_budget_changes_nothing_but_rounding(folder, tmp_path):

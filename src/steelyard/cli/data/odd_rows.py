@@ -10,6 +10,7 @@ import cyclopts
 
 from steelyard.cli.data.scanned import Sources, kinds_of, names_of, scanned
 from steelyard.cli.output import Switch, print_report
+from steelyard.files import folder_beside
 from steelyard.runs.progress import progress
 from steelyard.runs.report import Cell, Column, Facts, Report, Section, Table, Text
 
@@ -114,11 +115,9 @@ def detect(
     )
 
 
-def _folder(out: Path | None) -> AbstractContextManager[str]:
+def _folder(out: Path | None) -> AbstractContextManager[str | Path]:
     """Return a folder for the rows: beside the file, where one is wanted, as it may be large."""
-    if out is None:
-        return tempfile.TemporaryDirectory()
-    return tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent)
+    return tempfile.TemporaryDirectory() if out is None else folder_beside(out)
 
 
 def _sections(found: "DetectedTable") -> list[Section]:

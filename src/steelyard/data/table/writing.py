@@ -1,7 +1,6 @@
 """Writes rows as CSV, JSON lines, Parquet, Arrow or steelpack, whole or not at all."""
 
 import gzip
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +12,7 @@ from steelyard.data.formats.writer import write_steelpack
 from steelyard.data.table.partitions import FORMATS, format_of, is_gzip
 from steelyard.data.table.reading import ReadLimits
 from steelyard.errors import ConfigError
-from steelyard.files import atomic_path, replace_folder
+from steelyard.files import atomic_path, folder_beside, replace_folder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -97,10 +96,7 @@ def write_folder(folder: Path, end: str, write: "Callable[[Path], Iterable[int]]
         raise ConfigError(
             f"{folder} holds more than tables, and would be replaced", hint="name a new folder"
         )
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as beside:
-        made = Path(beside) / "whole"
-        made.mkdir()
+    with folder_beside(folder) as made:
         rows = sum(write(made))
         replace_folder(made, folder)
     return rows

@@ -1,6 +1,5 @@
 """Many series of different lengths in a few flat columns, in memory or mapped from files."""
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from steelyard.errors import TraceError
-from steelyard.files import read_json, replace_folder, write_json
+from steelyard.files import folder_beside, read_json, replace_folder, write_json
 
 __all__ = ["SeriesSet", "joined"]
 
@@ -206,14 +205,13 @@ class SeriesSet:
             folder: the folder to make.
         """
         folder = Path(folder)
-        folder.parent.mkdir(parents=True, exist_ok=True)
         # Written beside and renamed: a save that is killed leaves the older set whole.
-        made = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-        for name in _COLUMNS:
-            np.save(made / f"{name}.npy", getattr(self, name))
-        words = {name: getattr(self, name) for name in ("ids", "static_names", "provenance")}
-        write_json(made / "series.json", words)
-        replace_folder(made, folder)
+        with folder_beside(folder) as made:
+            for name in _COLUMNS:
+                np.save(made / f"{name}.npy", getattr(self, name))
+            words = {name: getattr(self, name) for name in ("ids", "static_names", "provenance")}
+            write_json(made / "series.json", words)
+            replace_folder(made, folder)
 
     @classmethod
     def load(cls, folder: Path) -> "SeriesSet":

@@ -1,6 +1,7 @@
 """`steelyard retrieve tenants build`: an index that tenants share."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, print_report
 from steelyard.errors import DataError
+from steelyard.files import folder_beside, replace_folder
 from steelyard.retrieve.reading import read_vectors
 from steelyard.retrieve.tenants import ClusterTreeIndex, create_store, writing_store
 from steelyard.runs.progress import progress
@@ -45,6 +47,8 @@ def build(
         seed: seed of the sample and of the clusters.
         json: print JSON instead of a table.
     """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise DataError(f"--out {out} is there already", hint="choose another folder")
     rows = read_vectors(vectors)
     by_tenant = _read_grants(grants, len(rows))
     index = ClusterTreeIndex(rows.shape[1], metric=metric, nprobe=nprobe)
@@ -53,20 +57,11 @@ def build(
     with progress("build", total=total, quiet=json) as advance:
         places = np.random.default_rng(seed).permutation(len(rows))[:_SAMPLE]
         index.train(rows[np.sort(places)], expected=len(rows), seed=seed)
-        create_store(out, index)
-        done = 0
-        with writing_store(out) as store:
-            for first in range(0, len(rows), _BATCH):
-                part = rows[first : first + _BATCH]
-                store.add(part)
-                done += len(part)
-                advance(float(done), f"{done:,} vectors")
-            for tenant, ids in by_tenant.items():
-                store.grant(ids, tenant)
-                done += len(ids)
-                advance(float(done), f"grants of {tenant}")
-            store.snapshot()
-            memory = store.index.memory_bytes()
+        # A build that is killed leaves no half of an index in the place of a whole one.
+        with folder_beside(out) as made:
+            create_store(made, index)
+            memory = _filled(made, rows, by_tenant, advance)
+            replace_folder(made, out)
     values = {
         "vectors": len(rows),
         "tenants": len(by_tenant),
@@ -77,6 +72,28 @@ def build(
     _show(out, values, json)
     if not json:
         say_next("retrieve", "tenants", "search", out, "queries.npy", "--tenant NAME")
+
+
+def _filled(
+    folder: Path,
+    rows: NDArray[np.generic],
+    by_tenant: dict[str, NDArray[np.int64]],
+    advance: Callable[[float, str], None],
+) -> dict[str, int]:
+    """Put vectors and grants into a new store, and return its memory by part."""
+    done = 0
+    with writing_store(folder) as store:
+        for first in range(0, len(rows), _BATCH):
+            part = rows[first : first + _BATCH]
+            store.add(part)
+            done += len(part)
+            advance(float(done), f"{done:,} vectors")
+        for tenant, ids in by_tenant.items():
+            store.grant(ids, tenant)
+            done += len(ids)
+            advance(float(done), f"grants of {tenant}")
+        store.snapshot()
+        return store.index.memory_bytes()
 
 
 def _read_grants(path: Path, count: int) -> dict[str, NDArray[np.int64]]:
