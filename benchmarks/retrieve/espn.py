@@ -108,5 +108,7 @@ def _trend(world: TokenWorld) -> float:
     for nprobe in (world.index.nprobe, world.index.nlist // 4, world.index.nlist // 2):
         search = CandidateSearch(index=world.index, nprobe=nprobe)
         found = float(count_hits(search, queries, (0.3,), (100,)).mean()) / 100
-        print(f" 100 candidates after 30% of {nprobe:,} of {world.index.nlist:,} cells: {found:.3f}")
+        print(
+            f" 100 candidates after 30% of {nprobe:,} of {world.index.nlist:,} cells: {found:.3f}"
+        )
     return found

@@ -83,7 +83,7 @@ def test_what_cannot_be_kept_is_refused_with_the_best_there_is():
     assert "the least loss is 10.0%" in str(told.value.hint)
     for words in ({"p95_s": 0}, {"p95_s": 1, "recall_loss": 1}, {"p95_s": 1, "processors": 0}):
         with pytest.raises(ConfigError):
-            plan_rerank(profile(), DRIVE, **words)
+            plan_rerank(profile(), DRIVE, **words)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="unknown"):
         predict_rerank(
             profile(), storage_tier("azure-hot").__class__(name="x", vendor="y"), 0.1, 16

@@ -3,6 +3,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -390,3 +391,12 @@ def test_the_verbs_build_search_and_tune(vectors, tmp_path, capsys, monkeypatch)
     assert open_index(Path(best["index"])).nprobe == best["nprobe"]
     exact = run("exact", names[2], names[1], "--k", 3, "--json")
     assert np.array(exact["ids"]).shape == (40, 3)
+    page = tmp_path / "tuned.html"
+    run(*beside, "--beside", tmp_path / "j", "--report", page)
+    assert "What each index finds" in page.read_text()
+    # A table is one of vectors once its column is named.
+    pl.DataFrame({"v": vectors[:200].tolist()}).write_parquet(tmp_path / "v.parquet")
+    table = ("build", tmp_path / "v.parquet", "--vector-column", "v", "--out", tmp_path / "c")
+    assert run(*table, "--kind", "ivf", "--cells", 4, "--json")["vectors"] == 200
+    with pytest.raises(ConfigError, match="--vector-column v is for one table"):
+        run("build", tmp_path, "--vector-column", "v", "--out", tmp_path / "d")

@@ -438,3 +438,37 @@ def test_a_search_in_two_threads_takes_turns(stores, index):
         one = reranker.search(texts, tokens, 10)
         for other in threads.map(lambda _: reranker.search(texts, tokens, 10), range(12)):
             assert (other.ids == one.ids).all() and (other.scores == one.scores).all()
+
+
+def test_a_search_is_looked_at_before_the_rest_of_it_is_done(index, monkeypatch):
+    scanned = []
+    engine = index._settled()
+    scan = engine.scan
+    monkeypatch.setattr(
+        engine, "scan", lambda *given, **more: scanned.append(1) or scan(*given, **more)
+    )
+    steps = CandidateSearch(index=index, nprobe=8).steps(queries(1)[0], 5, 0.25)
+    _, is_last = next(steps)
+    assert not is_last and len(scanned) == 1
+    _, is_last = next(steps)
+    assert is_last and len(scanned) == 2
+
+
+def test_queued_reads_and_threads_score_alike_and_dropped_documents_are_not_read(stores):
+    store, (texts, tokens) = stores["fp16"], queries()
+    asked = AskedTexts.of(texts, tokens, store)
+    wanted = np.random.default_rng(4).permutation(300)[None, :60].repeat(6, axis=0)
+    jobs = []
+    for is_queued in (True, False):
+        reader = ThreadedReader(store, depth=7)
+        queued, reader.is_queued = reader.is_queued, is_queued and reader.is_queued
+        jobs.append(ScoreJob.of(store, asked, wanted))
+        jobs[-1].keep_only(wanted[0, ::2])
+        reader.score(jobs[-1])
+        reader.is_queued = queued
+        reader.close()
+    # What is wanted most is read first; half of it was given up before it was asked for.
+    assert (jobs[0].numbers == wanted[0]).all() and jobs[0].num_read == 30
+    assert jobs[0].damaged == 0 and jobs[0].num_bytes < jobs[0].sizes.sum()
+    for name in ("states", "text_scores", "token_scores"):
+        assert (getattr(jobs[0], name) == getattr(jobs[1], name)).all()

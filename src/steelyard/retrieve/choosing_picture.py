@@ -29,12 +29,13 @@ def choice_chart(chosen: Chosen, goal: float) -> dict[str, Any]:
     if not any(row["chosen"] for row in rows):
         rows += _rows(chosen.best, True)
     lowest = min([goal, *(row["recall"] for row in rows)])
+    seen = alt.Scale(domain=[max(lowest - max(0.02, 0.1 * (1 - lowest)), 0.0), 1.0], nice=False)
     shown = alt.Chart(layers.values(rows)).encode(
         x=alt.X(
             "recall:Q",
             title="share of the true neighbours that is found",
             axis=alt.Axis(format=".1%"),
-            scale=alt.Scale(domain=[lowest - 0.02 * (1.02 - lowest), 1.0], nice=False),
+            scale=seen,
         ),
         y=alt.Y("rate:Q", title="queries a second, one thread", scale=alt.Scale(zero=True)),
         color=alt.Color("index:N", title="index", sort=None),
@@ -53,7 +54,7 @@ def choice_chart(chosen: Chosen, goal: float) -> dict[str, Any]:
     wanted = (
         alt.Chart(layers.values([{"recall": goal}]))
         .mark_rule(strokeDash=[4, 4], opacity=0.7)
-        .encode(x="recall:Q")
+        .encode(x=alt.X("recall:Q", scale=seen))
     )
     title = alt.TitleParams(
         "What each index finds, and how fast",

@@ -60,9 +60,7 @@ def check_rerank(
         for share in sorted({early[len(early) // 2], profile.shares[-1]})
         for rerank in sorted({counts[0], counts[len(counts) // 2], counts[-1]})
     ]
-    told = [
-        predict_rerank(profile, drive, share, rerank, depth=depth) for share, rerank in designs
-    ]
+    told = [predict_rerank(profile, drive, share, rerank, depth=depth) for share, rerank in designs]
     count = min(len(tokens), int(most_s / sum(item.p50_s.value for item in told)))
     if count < _LEAST_QUERIES:
         return RerankErrors()

@@ -57,7 +57,8 @@ class RerankErrors:
             noise: of medians from one round of measurements to the next.
 
         Returns:
-            Of the model, the sample and the machine; wider with few designs, whose spread is not known well.
+            Of the model, the sample and the machine; wider with few designs, whose spread is not
+            known well.
         """
         if len(self.ranked) < _LEAST_TRIED:
             assumed = _ASSUMED[percentile]

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from steelyard.errors import BackendError
 from steelyard.native import FLAGS, NativeCode, load, switched_off, typed, verdict
 from steelyard.retrieve.multivector.jobs import ScoreJob
-from steelyard.retrieve.native.library import address
 from steelyard.retrieve.multivector.native_trial import difference
+from steelyard.retrieve.native.library import address
 
 __all__ = ["NativeScores", "ScoreFields", "native_scores"]
 
@@ -73,7 +73,8 @@ class ScoreFields(ctypes.Structure):
             **{name: getattr(job, name) for name in ("dropped", "pair_starts", "pair_queries")},
             **{name: getattr(job, name) for name in ("text_scores", "token_scores")},
             **{name: getattr(asked, name) for name in ("texts", "columns", "starts", "lengths")},
-            **{"coarse": coarse, "parts": parts},
+            "coarse": coarse,
+            "parts": parts,
         }
         return cls(
             count=len(job),
@@ -158,4 +159,8 @@ def native_scores() -> NativeScores | None:
     except BackendError:
         return None
     found = NativeScores(library)
-    return found if not verdict(library, "tokens", lambda: difference(found.score_memory), 0.5) else None
+    return (
+        found
+        if not verdict(library, "tokens", lambda: difference(found.score_memory), 0.5)
+        else None
+    )

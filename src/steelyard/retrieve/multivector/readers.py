@@ -12,8 +12,8 @@ from steelyard.direct_io import PAGE_BYTES, DirectFile, aligned_bytes
 from steelyard.errors import CapacityError, ConfigError, DataError
 from steelyard.retrieve.multivector.jobs import ScoreJob, work_room
 from steelyard.retrieve.multivector.kernels import score_documents
-from steelyard.retrieve.multivector.store import MultiVectorStore
 from steelyard.retrieve.multivector.native import native_scores
+from steelyard.retrieve.multivector.store import MultiVectorStore
 
 __all__ = [
     "MappedReader",

@@ -10,9 +10,9 @@ from steelyard.catalog.storage import StorageTier
 from steelyard.cost.overlap import read_busy_s, read_ready_s
 from steelyard.errors import ConfigError
 from steelyard.retrieve.multivector.jobs import ScoreJob
+from steelyard.retrieve.multivector.native import native_scores
 from steelyard.retrieve.multivector.readers import MappedReader
 from steelyard.retrieve.multivector.store import MultiVectorStore
-from steelyard.retrieve.multivector.native import native_scores
 
 __all__ = ["ThrottledReader"]
 
