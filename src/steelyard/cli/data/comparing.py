@@ -12,7 +12,7 @@ from steelyard.runs.report import Block, Cell, Column, Facts, Report, Section, T
 from steelyard.units import parse
 
 if TYPE_CHECKING:
-    from steelyard.data.learning import ComparedLearner, ComparedTable, LearnerConfig
+    from steelyard.data.learning import ComparedLearner, ComparedTable
 
 __all__ = ["compare"]
 
@@ -73,10 +73,8 @@ def compare(
         memory=memory,
         seed=seed,
     )
-    names = names_of(learners)
-    options = CompareOptions(
-        fit=fit, time_s=parse(time, "s"), learners=names, more=_handed_in(names)
-    )
+    given = _chosen(names_of(learners))
+    options = CompareOptions(fit=fit, time_s=parse(time, "s"), **given)
     with progress("compare", total=5.0, quiet=json) as advance:
         stages = {"bins": 0.0, "codes": 1.0}
         passed = [0.0]
@@ -96,8 +94,8 @@ def compare(
         say_next("data", "table", "predict", out, *sources, "--out", "predicted.parquet")
 
 
-def _handed_in(names: list[str]) -> "dict[str, LearnerConfig]":
-    """Return learners that stand above tables; none where others were asked for."""
+def _chosen(names: list[str]) -> dict[str, Any]:
+    """Return what is compared, and learners that stand above tables where they are wanted."""
     from steelyard.data.learning import LEARNERS
 
     known = [*LEARNERS, "neural"]
@@ -105,10 +103,10 @@ def _handed_in(names: list[str]) -> "dict[str, LearnerConfig]":
         raise ConfigError(f"no learner {wrong[0]!r}", hint=f"learners are {', '.join(known)}")
     # Its library takes a second to load, which a comparison of other learners need not wait for.
     if names and "neural" not in names:
-        return {}
+        return {"learners": names}
     from steelyard.train.tabular import NeuralConfig
 
-    return {"neural": NeuralConfig()}
+    return {"learners": names, "more": {"neural": NeuralConfig()}}
 
 
 def _page(found: "ComparedTable", target: str) -> Report:
