@@ -19,7 +19,7 @@ from benchmarks.retrieve._token_world import TokenWorld, kept_folder, token_worl
 
 from steelyard.retrieve.multivector import PrefetchedReranker, ThrottledReader
 from steelyard.retrieve.multivector.candidates import CandidateSearch
-from steelyard.retrieve.multivector.profile import count_hits
+from steelyard.retrieve.multivector.guesses import count_hits
 
 PAPER = ["48-espn"]
 

@@ -21,8 +21,8 @@ from steelyard.retrieve.multivector import (
     ThrottledReader,
 )
 from steelyard.retrieve.multivector.candidates import CandidateSearch
+from steelyard.retrieve.multivector.guesses import count_hits
 from steelyard.retrieve.multivector.jobs import AskedTexts, ScoreJob
-from steelyard.retrieve.multivector.profile import count_hits
 from steelyard.retrieve.multivector.readers import MemoryReader, ThreadedReader, make_reader
 from steelyard.retrieve.tenants import ClusterTreeIndex
 

@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 
 from steelyard.errors import ConfigError
 from steelyard.retrieve.multivector.candidates import CandidateIndex, CandidateSearch
+from steelyard.retrieve.multivector.guesses import guessed_places
 from steelyard.retrieve.multivector.jobs import AskedTexts, ScoreJob
 from steelyard.retrieve.multivector.readers import MappedReader
 from steelyard.retrieve.multivector.reranker import PrefetchedReranker
 from steelyard.retrieve.multivector.store import MultiVectorStore
 from steelyard.retrieve.multivector.tracing import RerankTrace
 
-__all__ = ["SHARES", "RerankProfile", "count_hits", "guessed_places", "profile_rerank"]
+__all__ = ["SHARES", "RerankProfile", "profile_rerank"]
 
 Floats = NDArray[np.float64]
 SHARES = (0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
@@ -128,9 +129,7 @@ def profile_rerank(
     }
     traces = _traces(rerankers, texts, tokens, k, rounds, words)
     early_s, beside_s, merge_s, noise = _summed(traces)
-    job_s, document_s = _late_costs(traces)
     start_s = _hand_over_s(reader, store, search, texts, tokens)
-    some = traces[shares[-1]][0]
     kept = _kept(search, rerankers[shares[-1]], texts, tokens, reranks, k, words)
     reader.close()
     return RerankProfile(
@@ -138,7 +137,7 @@ def profile_rerank(
         index_bytes=sum(candidates.memory_bytes().values()),
         table_bytes=sum(store.memory_bytes().values()),
         store_bytes=store.records.stat().st_size,
-        document_bytes=sum(item.read_bytes for item in some) / max(sum(i.reads for i in some), 1),
+        document_bytes=_mean_bytes(traces[shares[-1]][0]),
         probes=search.probes,
         k=k,
         shares=shares,
@@ -147,8 +146,7 @@ def profile_rerank(
         beside_s=beside_s,
         places=guessed_places(search, texts, shares, reranks[-1]),
         kept=kept,
-        document_s=document_s,
-        job_s=job_s,
+        **_late_costs(traces),
         start_s=start_s,
         merge_s=merge_s,
         noise=noise,
@@ -202,64 +200,17 @@ def _summed(
     return early_s, beside_s, float(np.median(merges)), float(np.std(totals) / np.mean(totals))
 
 
+def _mean_bytes(traces: list[RerankTrace]) -> float:
+    """Return the mean bytes of the documents that were read."""
+    return sum(item.read_bytes for item in traces) / max(sum(item.reads for item in traces), 1)
+
+
 def _by_query(turns: list[list[RerankTrace]], name: str) -> Floats:
     """Return one field of all traces [Q, rounds]."""
     return np.array([[getattr(trace, name) for trace in turn] for turn in turns]).T
 
 
-def guessed_places(
-    search: CandidateSearch, texts: NDArray[np.float32], shares: Sequence[float], rerank: int
-) -> NDArray[np.int64]:
-    """Return where candidates that are there after a share of the search stand at its end.
-
-    Args:
-        search: index and how far it is searched.
-        texts: vectors of queries [Q, D].
-        shares: S.
-        rerank: candidates R.
-
-    Returns:
-        Places at the end, in the order of the guess [S, Q, R]; -1 for those that have fallen out,
-        and everywhere for a share after which nothing is left to search.
-    """
-    found = np.full((len(shares), len(texts), rerank), -1, np.int64)
-    for row, share in enumerate(shares):
-        steps = [hits.ids for hits, _ in search.steps(texts, rerank, share)]
-        if len(steps) < 2:
-            # The search was not stopped: nothing was guessed.
-            continue
-        for query, (early, final) in enumerate(zip(steps[0], steps[-1], strict=True)):
-            at_end = {number: place for place, number in enumerate(final.tolist()) if number >= 0}
-            found[row, query] = [at_end.get(number, -1) for number in early.tolist()]
-    return found
-
-
-def count_hits(
-    search: CandidateSearch,
-    texts: NDArray[np.float32],
-    shares: Sequence[float],
-    reranks: Sequence[int],
-) -> NDArray[np.int64]:
-    """Count candidates of the end that were there after a share of the search.
-
-    Args:
-        search: index and how far it is searched.
-        texts: vectors of queries [Q, D].
-        shares: S.
-        reranks: candidates R.
-
-    Returns:
-        Counts [S, R, Q].
-    """
-    places = guessed_places(search, texts, shares, max(reranks))
-    counts = [
-        ((places[..., :rerank] >= 0) & (places[..., :rerank] < rerank)).sum(axis=2)
-        for rerank in reranks
-    ]
-    return np.stack(counts, axis=1)
-
-
-def _late_costs(traces: dict[float, list[list[RerankTrace]]]) -> tuple[float, float]:
+def _late_costs(traces: dict[float, list[list[RerankTrace]]]) -> dict[str, float]:
     """Return seconds per job of late reads and per document of it, from records in memory.
 
     They are taken from whole searches, after which neither records nor this code are in the
@@ -271,12 +222,14 @@ def _late_costs(traces: dict[float, list[list[RerankTrace]]]) -> tuple[float, fl
     )
     few, many = np.quantile(misses, (0.25, 0.75))
     if many <= few:
-        return float(np.median(late_s)) / 2, float(np.median(late_s)) / 2 / max(float(many), 1.0)
+        half_s = float(np.median(late_s)) / 2
+        return {"job_s": half_s, "document_s": half_s / max(float(many), 1.0)}
     # Medians of both ends: one search that was disturbed does not tilt the line.
     low, high = misses <= few, misses >= many
     rise_s = float(np.median(late_s[high]) - np.median(late_s[low]))
     slope_s = max(rise_s / float(np.median(misses[high]) - np.median(misses[low])), 1e-9)
-    return max(float(np.median(late_s - slope_s * misses)), 0.0), slope_s
+    job_s = max(float(np.median(late_s - slope_s * misses)), 0.0)
+    return {"job_s": job_s, "document_s": slope_s}
 
 
 def _hand_over_s(
