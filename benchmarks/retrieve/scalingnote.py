@@ -104,7 +104,8 @@ _QUICK = Scale(
 def run(quick: bool) -> list[Check]:
     """Train everything, then ask."""
     scale = _QUICK if quick else _FULL
-    papers = load_abstracts(most=scale.papers)
+    # Learning rates were chosen on the titles that seed 0 keeps aside.
+    papers = load_abstracts(most=scale.papers, seed=1)
     with torch_threads(1), tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         done = _trained(scale, papers, folder)
