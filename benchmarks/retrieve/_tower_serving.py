@@ -34,7 +34,7 @@ _CLOCK = time.thread_time
 
 
 def serving_checks(
-    papers: Abstracts, folder: Path, names: tuple[str, str, Size], *, rounds: int = 9
+    papers: Abstracts, folder: Path, names: tuple[str, str, Size], *, rounds: int
 ) -> list[Check]:
     """Predict how long queries take from other sizes of tower and index, then serve them.
 

@@ -104,7 +104,8 @@ _QUICK = Scale(
 def run(quick: bool) -> list[Check]:
     """Train everything, then ask."""
     scale = _QUICK if quick else _FULL
-    papers = load_abstracts(most=scale.papers)
+    # Learning rates were chosen on the titles that seed 0 keeps aside.
+    papers = load_abstracts(most=scale.papers, seed=1)
     with torch_threads(1), tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         done = _trained(scale, papers, folder)
@@ -115,7 +116,8 @@ def run(quick: bool) -> list[Check]:
         checks += _bound_checks(scale, papers, folder)
         checks += batch_checks(scale.batches, scale.batch_steps, papers, folder)
         teacher = scale.ladder.name(scale.ladder.teacher, 0)
-        checks += serving_checks(papers, folder, (teacher, _name("student", 0), scale.student))
+        served = teacher, _name("student", 0), scale.student
+        checks += serving_checks(papers, folder, served, rounds=3 if quick else 9)
         checks += peer_checks(_distillation(scale, papers, folder, 0, scale.texts[-1]), peer)
         peer.close()
     print(f"{sum(item.seconds for item in done):,.0f} processor seconds of training")
