@@ -73,11 +73,9 @@ def compare(
         memory=memory,
         seed=seed,
     )
-    given = _chosen(names_of(learners))
-    options = CompareOptions(fit=fit, time_s=parse(time, "s"), **given)
+    options = CompareOptions(fit=fit, time_s=parse(time, "s"), **_chosen(names_of(learners)))
     with progress("compare", total=5.0, quiet=json) as advance:
-        stages = {"bins": 0.0, "codes": 1.0}
-        passed = [0.0]
+        stages, passed = {"bins": 0.0, "codes": 1.0}, [0.0]
 
         def done(what: str, share: float) -> None:
             # Codes and features have two passes each; the fits come last.
