@@ -228,7 +228,7 @@ class ClusterTreeIndex:
             raise ConfigError(
                 f"a tenant's name of {len(tenant)} letters", hint=f"give 1 to {_LONGEST_NAME}"
             )
-        # The first look at numbers after a change makes their table, which others must not see half.
+        # The first look after a change makes a table, which no other thread must see half made.
         with self._lock:
             return self.rows.rows_of(checked_numbers(ids))
 
