@@ -21,7 +21,7 @@ from steelyard.retrieve.tenants import (
 from steelyard.retrieve.tenants.records import read_changes
 from steelyard.retrieve.tenants.store import LOG
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 OPERATIONS, TENANTS, KILLS, ALL = 100_000, 24, 12, 10**9
 RNG = np.random.default_rng(5)
 MIDDLES = RNG.integers(0, 64, (40, 40))

@@ -174,8 +174,8 @@ class ClusterTreeIndex:
         Raises:
             DataError: a number is not there; then nothing is removed.
         """
-        rows = self.rows.rows_of(np.unique(checked_numbers(ids)))
         with self._lock:
+            rows = self.rows.rows_of(np.unique(checked_numbers(ids)))
             for tenant in range(len(self.lists)):
                 self.lists.revoke(tenant, rows, self.rows.leaves)
             self.rows.remove(rows)
@@ -196,8 +196,8 @@ class ClusterTreeIndex:
             ConfigError: an empty or too long name.
             DataError: a number is not there; then nothing is granted.
         """
-        rows = self.check_grant(ids, tenant)
         with self._lock:
+            rows = self.check_grant(ids, tenant)
             if tenant not in self._tenants:
                 self._tenants[tenant] = self.lists.add_tenant()
             self._found.clear()
@@ -217,8 +217,8 @@ class ClusterTreeIndex:
             ConfigError: there is no such tenant.
             DataError: a number is not there; then nothing is revoked.
         """
-        rows = self.check_revoke(ids, tenant)
         with self._lock:
+            rows = self.check_revoke(ids, tenant)
             self._found.clear()
             return self.lists.revoke(self._tenants[tenant], rows, self.rows.leaves)
 
@@ -228,12 +228,15 @@ class ClusterTreeIndex:
             raise ConfigError(
                 f"a tenant's name of {len(tenant)} letters", hint=f"give 1 to {_LONGEST_NAME}"
             )
-        return self.rows.rows_of(checked_numbers(ids))
+        # The first look after a change makes a table, which no other thread must see half made.
+        with self._lock:
+            return self.rows.rows_of(checked_numbers(ids))
 
     def check_revoke(self, ids: Ids, tenant: str) -> NDArray[np.int32]:
         """Return the rows of vectors that may be revoked; errors as of `revoke`."""
         self._number(tenant)
-        return self.rows.rows_of(checked_numbers(ids))
+        with self._lock:
+            return self.rows.rows_of(checked_numbers(ids))
 
     def granted(self, tenant: str) -> Ids:
         """Return the numbers of what a tenant sees, ascending; none of an unknown tenant."""
@@ -271,7 +274,7 @@ class ClusterTreeIndex:
                 cannot be read, or with `strict` an unknown tenant.
             DataError: queries of another width, or not finite.
         """
-        asked = queries
+        asked: NDArray[Any] = queries
         # One query as an array is how most come, and checks of it would take longer than many
         # searches.
         if type(asked) is not np.ndarray or asked.shape != self._one or asked.dtype.kind != "f":
