@@ -167,7 +167,7 @@ def cluster_table(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Found:
+class _MethodFound:
     """Clusters as a method numbers them, -1 for none."""
 
     labels: NDArray[np.int64]
@@ -176,7 +176,7 @@ class _Found:
     facts: dict[str, float]
 
 
-def _around_means(given: PreparedFeatures, options: ClusterOptions) -> _Found:
+def _around_means(given: PreparedFeatures, options: ClusterOptions) -> _MethodFound:
     """Cluster around means."""
     count = options.clusters
     found = kmeans(
@@ -194,14 +194,16 @@ def _around_means(given: PreparedFeatures, options: ClusterOptions) -> _Found:
     return _assigned(given, ClusterCenters(centers=found.centers, numbers=np.arange(count)), facts)
 
 
-def _assigned(given: PreparedFeatures, clusters: RowClusters, facts: dict[str, float]) -> _Found:
+def _assigned(
+    given: PreparedFeatures, clusters: RowClusters, facts: dict[str, float]
+) -> _MethodFound:
     """Put all rows in clusters, as rows of other tables will be."""
     parts = [clusters.labels(np.asarray(block)) for block in blocks_of(given.features)]
     labels, strengths = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return _Found(labels=labels, strengths=strengths, clusters=clusters, facts=facts)
+    return _MethodFound(labels=labels, strengths=strengths, clusters=clusters, facts=facts)
 
 
-def _as_mixture(given: PreparedFeatures, options: ClusterOptions) -> _Found:
+def _as_mixture(given: PreparedFeatures, options: ClusterOptions) -> _MethodFound:
     """Cluster as a mixture of normal distributions."""
     shape = "full" if given.features.shape[1] <= _MOST_FULL else "diagonal"
     found = fit_mixture(given.features, options.clusters, shape=shape, seed=options.seed)
@@ -214,7 +216,7 @@ def _as_mixture(given: PreparedFeatures, options: ClusterOptions) -> _Found:
     return _assigned(given, parts, facts)
 
 
-def _by_density(given: PreparedFeatures, options: ClusterOptions) -> _Found:
+def _by_density(given: PreparedFeatures, options: ClusterOptions) -> _MethodFound:
     """Cluster by density."""
     features = np.asarray(given.features)
     radius = options.radius or usual_radius(features, options.least_rows, options.seed)
@@ -227,7 +229,7 @@ def _by_density(given: PreparedFeatures, options: ClusterOptions) -> _Found:
         "rows in no cluster": float((found.labels < 0).sum()),
     }
     cores, numbers = np.array(features[found.is_core]), found.labels[found.is_core]
-    return _Found(
+    return _MethodFound(
         labels=found.labels,
         strengths=found.is_core.astype(np.float32),
         clusters=ClusterCenters(centers=cores, numbers=numbers, radius=found.radius),
@@ -235,7 +237,7 @@ def _by_density(given: PreparedFeatures, options: ClusterOptions) -> _Found:
     )
 
 
-def _in_one_pass(given: PreparedFeatures, options: ClusterOptions) -> _Found:
+def _in_one_pass(given: PreparedFeatures, options: ClusterOptions) -> _MethodFound:
     """Cluster around means of the entries of a tree."""
     tree = ClusterFeatureTree(given.features.shape[1], max(_ENTRIES, 20 * options.clusters))
     for block in blocks_of(given.features):
@@ -249,7 +251,7 @@ def _in_one_pass(given: PreparedFeatures, options: ClusterOptions) -> _Found:
     return found
 
 
-_METHODS: dict[Method, Callable[[PreparedFeatures, ClusterOptions], _Found]] = {
+_METHODS: dict[Method, Callable[[PreparedFeatures, ClusterOptions], _MethodFound]] = {
     "kmeans": _around_means,
     "mixture": _as_mixture,
     "density": _by_density,
@@ -257,7 +259,7 @@ _METHODS: dict[Method, Callable[[PreparedFeatures, ClusterOptions], _Found]] = {
 }
 
 
-def _told(given: PreparedFeatures, found: _Found) -> ClusteredTable:
+def _told(given: PreparedFeatures, found: _MethodFound) -> ClusteredTable:
     """Return clusters by their size, with the means of their columns."""
     labels = found.labels
     count = int(labels.max(initial=-1)) + 1

@@ -15,7 +15,7 @@ from steelyard.data.table.row_folds import RowCountFold
 from steelyard.errors import DataError
 
 if TYPE_CHECKING:
-    from steelyard.data.sketch import Moments
+    from steelyard.data.sketch import KllQuantiles, Moments
     from steelyard.data.table import DataTable
     from steelyard.data.table.frequent_texts import FrequentTexts
 
@@ -103,13 +103,9 @@ def find_features(
             gaps = (missing + infinite) / max(rows, 1)
             moved = found[spread.name][name]
             made = _of_numbers(name, moved, gaps if flags_missing else 0.0)
-            near = trimmed_scale(found[sketched.name][name], moved) if trims else None
-            if made is not None and near is not None:
-                made = replace(made, **asdict(near))
-                warnings.append(
-                    f"column {name} has values far out: it is scaled by the others and cut off at "
-                    f"{near.low:.4g} and {near.high:.4g}"
-                )
+            if trims and made is not None:
+                made, told = _trimmed(made, found[sketched.name][name], moved)
+                warnings += told
         if made is None:
             is_empty = name not in texts and not found[spread.name][name].count
             warnings.append(f"column {name} is {'empty' if is_empty else 'constant'}: left out")
@@ -123,6 +119,20 @@ def find_features(
     besides = {name: found[counted.name][name] for name in also}
     encoder = FeatureEncoder(columns=tuple(columns))
     return FoundFeatures(encoder=encoder, rows=rows, warnings=warnings, frequent=besides)
+
+
+def _trimmed(
+    column: FeatureColumn, sketch: "KllQuantiles", spread: "Moments"
+) -> tuple[FeatureColumn, list[str]]:
+    """Return a column scaled by its usual numbers where some are far out, and what is told then."""
+    near = trimmed_scale(sketch, spread)
+    if near is None:
+        return column, []
+    told = (
+        f"column {column.name} has values far out: it is scaled by the others and cut off at "
+        f"{near.low:.4g} and {near.high:.4g}"
+    )
+    return replace(column, **asdict(near)), [told]
 
 
 def _of_text(name: str, texts: "FrequentTexts", rows: int) -> FeatureColumn | None:
