@@ -95,17 +95,10 @@ def find_features(
         if name in texts:
             made = _of_text(name, found[counted.name][name], rows)
         else:
-            missing, infinite = found[odd.name][name]
-            if infinite:
-                warnings.append(
-                    f"column {name} has {infinite:,} infinite values: they count as missing"
-                )
-            gaps = (missing + infinite) / max(rows, 1)
+            gaps = _gaps(name, *found[odd.name][name], rows, warnings)
             moved = found[spread.name][name]
             made = _of_numbers(name, moved, gaps if flags_missing else 0.0)
-            if trims and made is not None:
-                made, told = _trimmed(made, found[sketched.name][name], moved)
-                warnings += told
+            made = _trimmed(made, found[sketched.name][name], moved, warnings) if trims else made
         if made is None:
             is_empty = name not in texts and not found[spread.name][name].count
             warnings.append(f"column {name} is {'empty' if is_empty else 'constant'}: left out")
@@ -121,18 +114,25 @@ def find_features(
     return FoundFeatures(encoder=encoder, rows=rows, warnings=warnings, frequent=besides)
 
 
+def _gaps(name: str, missing: int, infinite: int, rows: int, warnings: list[str]) -> float:
+    """Return the share of rows without a finite number; infinite ones are told."""
+    if infinite:
+        warnings.append(f"column {name} has {infinite:,} infinite values: they count as missing")
+    return (missing + infinite) / max(rows, 1)
+
+
 def _trimmed(
-    column: FeatureColumn, sketch: "KllQuantiles", spread: "Moments"
-) -> tuple[FeatureColumn, list[str]]:
-    """Return a column scaled by its usual numbers where some are far out, and what is told then."""
+    column: FeatureColumn | None, sketch: "KllQuantiles", spread: "Moments", warnings: list[str]
+) -> FeatureColumn | None:
+    """Return a column scaled by its usual numbers where some are far out, which is told."""
     near = trimmed_scale(sketch, spread)
-    if near is None:
-        return column, []
-    told = (
+    if near is None or column is None:
+        return column
+    warnings.append(
         f"column {column.name} has values far out: it is scaled by the others and cut off at "
         f"{near.low:.4g} and {near.high:.4g}"
     )
-    return replace(column, **asdict(near)), [told]
+    return replace(column, **asdict(near))
 
 
 def _of_text(name: str, texts: "FrequentTexts", rows: int) -> FeatureColumn | None:
