@@ -167,7 +167,7 @@ def cluster_table(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _FoundClusters:
+class _MethodFound:
     """Clusters as a method numbers them, -1 for none."""
 
     labels: NDArray[np.int64]
@@ -176,7 +176,7 @@ class _FoundClusters:
     facts: dict[str, float]
 
 
-def _around_means(given: PreparedFeatures, options: ClusterOptions) -> _FoundClusters:
+def _around_means(given: PreparedFeatures, options: ClusterOptions) -> _MethodFound:
     """Cluster around means."""
     count = options.clusters
     found = kmeans(
@@ -196,14 +196,14 @@ def _around_means(given: PreparedFeatures, options: ClusterOptions) -> _FoundClu
 
 def _assigned(
     given: PreparedFeatures, clusters: RowClusters, facts: dict[str, float]
-) -> _FoundClusters:
+) -> _MethodFound:
     """Put all rows in clusters, as rows of other tables will be."""
     parts = [clusters.labels(np.asarray(block)) for block in blocks_of(given.features)]
     labels, strengths = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return _FoundClusters(labels=labels, strengths=strengths, clusters=clusters, facts=facts)
+    return _MethodFound(labels=labels, strengths=strengths, clusters=clusters, facts=facts)
 
 
-def _as_mixture(given: PreparedFeatures, options: ClusterOptions) -> _FoundClusters:
+def _as_mixture(given: PreparedFeatures, options: ClusterOptions) -> _MethodFound:
     """Cluster as a mixture of normal distributions."""
     shape = "full" if given.features.shape[1] <= _MOST_FULL else "diagonal"
     found = fit_mixture(given.features, options.clusters, shape=shape, seed=options.seed)
@@ -216,7 +216,7 @@ def _as_mixture(given: PreparedFeatures, options: ClusterOptions) -> _FoundClust
     return _assigned(given, parts, facts)
 
 
-def _by_density(given: PreparedFeatures, options: ClusterOptions) -> _FoundClusters:
+def _by_density(given: PreparedFeatures, options: ClusterOptions) -> _MethodFound:
     """Cluster by density."""
     features = np.asarray(given.features)
     radius = options.radius or usual_radius(features, options.least_rows, options.seed)
@@ -229,7 +229,7 @@ def _by_density(given: PreparedFeatures, options: ClusterOptions) -> _FoundClust
         "rows in no cluster": float((found.labels < 0).sum()),
     }
     cores, numbers = np.array(features[found.is_core]), found.labels[found.is_core]
-    return _FoundClusters(
+    return _MethodFound(
         labels=found.labels,
         strengths=found.is_core.astype(np.float32),
         clusters=ClusterCenters(centers=cores, numbers=numbers, radius=found.radius),
@@ -237,7 +237,7 @@ def _by_density(given: PreparedFeatures, options: ClusterOptions) -> _FoundClust
     )
 
 
-def _in_one_pass(given: PreparedFeatures, options: ClusterOptions) -> _FoundClusters:
+def _in_one_pass(given: PreparedFeatures, options: ClusterOptions) -> _MethodFound:
     """Cluster around means of the entries of a tree."""
     tree = ClusterFeatureTree(given.features.shape[1], max(_ENTRIES, 20 * options.clusters))
     for block in blocks_of(given.features):
@@ -251,7 +251,7 @@ def _in_one_pass(given: PreparedFeatures, options: ClusterOptions) -> _FoundClus
     return found
 
 
-_METHODS: dict[Method, Callable[[PreparedFeatures, ClusterOptions], _FoundClusters]] = {
+_METHODS: dict[Method, Callable[[PreparedFeatures, ClusterOptions], _MethodFound]] = {
     "kmeans": _around_means,
     "mixture": _as_mixture,
     "density": _by_density,
@@ -259,7 +259,7 @@ _METHODS: dict[Method, Callable[[PreparedFeatures, ClusterOptions], _FoundCluste
 }
 
 
-def _told(given: PreparedFeatures, found: _FoundClusters) -> ClusteredTable:
+def _told(given: PreparedFeatures, found: _MethodFound) -> ClusteredTable:
     """Return clusters by their size, with the means of their columns."""
     labels = found.labels
     count = int(labels.max(initial=-1)) + 1

@@ -1,6 +1,6 @@
 """Which features the columns of a table have: one pass of moments and frequent values."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -75,54 +75,6 @@ def find_features(
     """
     texts = [name for name in names if is_text(table.schema.field(name).type)]
     numbers = [name for name in names if name not in texts]
-    found = _looked_at(table, texts, numbers, also, trims=trims, memory=memory, done=done)
-    columns: list[FeatureColumn] = []
-    warnings: list[str] = []
-    for name in names:
-        if name in texts:
-            made = _of_text(name, found.texts[name], found.rows)
-        else:
-            made = _of_numbers(name, found, warnings, flags_missing=flags_missing)
-        if made is None:
-            is_empty = name in numbers and not found.spreads[name].count
-            warnings.append(f"column {name} is {'empty' if is_empty else 'constant'}: left out")
-        else:
-            columns.append(made)
-    if not columns:
-        raise DataError(
-            "no column varies, so there is nothing to look at",
-            hint=f"columns that could be used are {', '.join(names) or 'none'}",
-        )
-    return FoundFeatures(
-        encoder=FeatureEncoder(columns=tuple(columns)),
-        rows=found.rows,
-        warnings=warnings,
-        frequent={name: found.texts[name] for name in also},
-    )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _ColumnsSeen:
-    """What one pass says of columns by name: the odd ones count missing and infinite numbers."""
-
-    rows: int
-    texts: "Mapping[str, FrequentTexts]"
-    spreads: "Mapping[str, Moments]"
-    odd: Mapping[str, tuple[int, int]]
-    ranks: "Mapping[str, KllQuantiles]"
-
-
-def _looked_at(
-    table: "DataTable",
-    texts: Sequence[str],
-    numbers: Sequence[str],
-    also: Sequence[str],
-    *,
-    trims: bool,
-    memory: str,
-    done: Callable[[float], None],
-) -> _ColumnsSeen:
-    """Read the table once."""
     folds: list[Any] = [RowCountFold()]
     counted, spread = frequent(*texts, *also, size=_COUNTERS), moments(*numbers)
     odd = OddNumbersFold(tuple(numbers))
@@ -138,13 +90,49 @@ def _looked_at(
         done(read[0] / max(table.num_bytes, 1))
 
     found = table.fold(*folds, memory=memory or None, done=count).results
-    return _ColumnsSeen(
-        rows=int(found["rows"]),
-        texts=found.get(counted.name, {}),
-        spreads=found.get(spread.name, {}),
-        odd=found.get(odd.name, {}),
-        ranks=found.get(sketched.name, {}),
+    rows, columns, warnings = int(found["rows"]), [], []
+    for name in names:
+        if name in texts:
+            made = _of_text(name, found[counted.name][name], rows)
+        else:
+            gaps = _gaps(name, *found[odd.name][name], rows, warnings)
+            moved = found[spread.name][name]
+            made = _of_numbers(name, moved, gaps if flags_missing else 0.0)
+            made = _trimmed(made, found[sketched.name][name], moved, warnings) if trims else made
+        if made is None:
+            is_empty = name not in texts and not found[spread.name][name].count
+            warnings.append(f"column {name} is {'empty' if is_empty else 'constant'}: left out")
+        else:
+            columns.append(made)
+    if not columns:
+        raise DataError(
+            "no column varies, so there is nothing to look at",
+            hint=f"columns that could be used are {', '.join(names) or 'none'}",
+        )
+    besides = {name: found[counted.name][name] for name in also}
+    encoder = FeatureEncoder(columns=tuple(columns))
+    return FoundFeatures(encoder=encoder, rows=rows, warnings=warnings, frequent=besides)
+
+
+def _gaps(name: str, missing: int, infinite: int, rows: int, warnings: list[str]) -> float:
+    """Return the share of rows without a finite number; infinite ones are told."""
+    if infinite:
+        warnings.append(f"column {name} has {infinite:,} infinite values: they count as missing")
+    return (missing + infinite) / max(rows, 1)
+
+
+def _trimmed(
+    column: FeatureColumn | None, sketch: "KllQuantiles", spread: "Moments", warnings: list[str]
+) -> FeatureColumn | None:
+    """Return a column scaled by its usual numbers where some are far out, which is told."""
+    near = trimmed_scale(sketch, spread)
+    if near is None or column is None:
+        return column
+    warnings.append(
+        f"column {column.name} has values far out: it is scaled by the others and cut off at "
+        f"{near.low:.4g} and {near.high:.4g}"
     )
+    return replace(column, **asdict(near))
 
 
 def _of_text(name: str, texts: "FrequentTexts", rows: int) -> FeatureColumn | None:
@@ -165,14 +153,8 @@ def _of_text(name: str, texts: "FrequentTexts", rows: int) -> FeatureColumn | No
     )
 
 
-def _of_numbers(
-    name: str, found: _ColumnsSeen, warnings: list[str], *, flags_missing: bool
-) -> FeatureColumn | None:
+def _of_numbers(name: str, spread: "Moments", gaps: float) -> FeatureColumn | None:
     """Return the column of numbers; None where they are constant or all missing."""
-    spread, (missing, infinite) = found.spreads[name], found.odd[name]
-    if infinite:
-        warnings.append(f"column {name} has {infinite:,} infinite values: they count as missing")
-    gaps = (missing + infinite) / max(found.rows, 1) if flags_missing else 0.0
     # What rounding leaves of equal values is no variance.
     least = 1e-12 * max(abs(spread.mean), 1e-290) if spread.count else 0.0
     # Squares of numbers near the largest there are overflow, which is much variance.
@@ -180,7 +162,7 @@ def _of_numbers(
     has_flag = _LEAST_SHARE <= gaps <= 1 - _LEAST_SHARE
     if not varies:
         return None
-    made = FeatureColumn(
+    return FeatureColumn(
         name=name,
         mean=spread.mean,
         scale=spread.std,
@@ -188,11 +170,3 @@ def _of_numbers(
         shares=np.array([gaps] if has_flag else []),
         flags_missing=has_flag,
     )
-    near = trimmed_scale(found.ranks[name], spread) if name in found.ranks else None
-    if near is None:
-        return made
-    warnings.append(
-        f"column {name} has values far out: it is scaled by the others and cut off at "
-        f"{near.low:.4g} and {near.high:.4g}"
-    )
-    return replace(made, **asdict(near))
