@@ -1,28 +1,15 @@
-"""A hundred thousand changes and searches of indexes that tenants share, with writers and kills."""
+"""A hundred thousand changes and searches of indexes that tenants share, with a writer."""
 
-import multiprocessing
-import os
-import signal
 import threading
 import time
-from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from steelyard.retrieve.tenants import (
-    ClusterTreeIndex,
-    TenantShards,
-    create_store,
-    open_tenant_index,
-    writing_store,
-)
-from steelyard.retrieve.tenants.records import read_changes
-from steelyard.retrieve.tenants.store import LOG
+from steelyard.retrieve.tenants import ClusterTreeIndex, TenantShards
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
-OPERATIONS, TENANTS, KILLS, ALL = 100_000, 24, 12, 10**9
+OPERATIONS, TENANTS, ALL = 100_000, 24, 10**9
 RNG = np.random.default_rng(5)
 MIDDLES = RNG.integers(0, 64, (40, 40))
 # Distances of whole numbers are exact in single precision.
@@ -92,70 +79,3 @@ def test_no_search_finds_a_foreign_vector_while_another_thread_writes(num_shards
     print(f"{num_shards} shards: {searches:,} searches, {written[0]:,} changes beside, {faults=}")
     assert faults == 0
     assert written[0] > 1000
-
-
-def change_of(place: int) -> tuple[str, np.ndarray, int]:
-    """Return kind, numbers and tenant of a change; every fiftieth is undone by the next."""
-    rng = np.random.default_rng([7, place - (place % 50 == 11)])
-    some, tenant = rng.integers(0, len(POINTS), int(rng.integers(1, 20))), rng.integers(0, TENANTS)
-    if place % 50 in (10, 11):
-        return ("remove", "add")[place % 50 - 10], some[:1], 0
-    return "grant" if rng.random() < 0.6 else "revoke", some, int(tenant)
-
-
-def write_on(folder: Path, begin: int) -> None:
-    with writing_store(folder) as store, (folder / "told").open("r+b", buffering=0) as told:
-        for place in range(begin, OPERATIONS):
-            kind, numbers, tenant = change_of(place)
-            if kind == "remove":
-                store.remove(numbers)
-            elif kind == "add":
-                store.add(POINTS[numbers], numbers)
-            else:
-                getattr(store, kind)(numbers, str(tenant))
-            os.pwrite(told.fileno(), (place + 1).to_bytes(8, "little"), 0)
-            if place % 5000 == 4999:
-                store.snapshot()
-
-
-def test_kills_lose_no_change_and_let_nothing_foreign_through(tmp_path: Path) -> None:
-    folder = tmp_path / "store"
-    create_store(folder, made())
-    with writing_store(folder) as store:
-        store.add(POINTS)
-        for tenant in range(TENANTS):
-            store.grant(np.array([tenant]), str(tenant))
-    (folder / "told").write_bytes(bytes(8))
-    seen = np.zeros((TENANTS, len(POINTS)), bool)
-    seen[np.arange(TENANTS), np.arange(TENANTS)] = True
-    done, rng = 0, np.random.default_rng(3)
-    ends = np.sort(rng.choice(np.arange(1, OPERATIONS - 1000), KILLS, replace=False)).tolist()
-    for _, end in pairwise([0, *ends, OPERATIONS]):
-        writer = multiprocessing.get_context("spawn").Process(target=write_on, args=(folder, done))
-        writer.start()
-        while writer.is_alive() and told_of(folder) < end:
-            time.sleep(0.001)
-        if end < OPERATIONS:
-            assert writer.pid is not None
-            os.kill(writer.pid, signal.SIGKILL)
-        writer.join()
-        changes = sum(1 for _ in read_changes(folder / LOG, 0)) - 1 - TENANTS
-        assert told_of(folder) <= changes <= told_of(folder) + 1
-        for place in range(done, changes):
-            kind, numbers, tenant = change_of(place)
-            if kind == "remove":
-                seen[:, numbers] = False
-            elif kind != "add":
-                seen[tenant, numbers] = kind == "grant"
-        done = changes
-        index = open_tenant_index(folder)
-        index.check()
-        for tenant in range(TENANTS):
-            assert np.array_equal(index.granted(str(tenant)), np.flatnonzero(seen[tenant]))
-            assert not foreign_or_wrong(index, str(tenant), seen[tenant], rng)
-    assert done == OPERATIONS
-
-
-def told_of(folder: Path) -> int:
-    """Return how many changes the writer was told of."""
-    return int.from_bytes((folder / "told").read_bytes(), "little")

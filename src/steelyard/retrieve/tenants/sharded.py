@@ -98,7 +98,7 @@ class TenantShards:
         numbers = np.atleast_1d(np.asarray(ids, np.int64))
         parts = self._parts(numbers)
         for shard, own in parts:
-            shard.rows.rows_of(numbers[own])
+            shard.check_remove(numbers[own])
         for shard, own in parts:
             shard.remove(numbers[own])
 

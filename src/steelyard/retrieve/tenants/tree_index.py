@@ -175,7 +175,7 @@ class ClusterTreeIndex:
             DataError: a number is not there; then nothing is removed.
         """
         with self._lock:
-            rows = self.rows.rows_of(np.unique(checked_numbers(ids)))
+            rows = self.check_remove(ids)
             for tenant in range(len(self.lists)):
                 self.lists.revoke(tenant, rows, self.rows.leaves)
             self.rows.remove(rows)
@@ -231,6 +231,11 @@ class ClusterTreeIndex:
         # The first look after a change makes a table, which no other thread must see half made.
         with self._lock:
             return self.rows.rows_of(checked_numbers(ids))
+
+    def check_remove(self, ids: Ids) -> NDArray[np.int32]:
+        """Return the rows of vectors that may be removed; errors as of `remove`."""
+        with self._lock:
+            return self.rows.rows_of(np.unique(checked_numbers(ids)))
 
     def check_revoke(self, ids: Ids, tenant: str) -> NDArray[np.int32]:
         """Return the rows of vectors that may be revoked; errors as of `revoke`."""

@@ -151,9 +151,11 @@ class VectorRows:
     def _direct_rows(self, numbers: NDArray[np.int64]) -> NDArray[np.int32]:
         """Return rows from an array by number; -1 for unknown ones."""
         if self._by_number is None:
-            self._by_number = np.full(self.next_id, -1, np.int32)
+            made = np.full(self.next_id, -1, np.int32)
             # Of a number that was given again, the last row counts.
-            self._by_number[self.numbers] = np.arange(self.count, dtype=np.int32)
+            made[self.numbers] = np.arange(self.count, dtype=np.int32)
+            # Another thread must not see it half made.
+            self._by_number = made
         is_known = (numbers >= 0) & (numbers < self.next_id)
         return np.where(is_known, self._by_number[np.where(is_known, numbers, 0)], -1)
 
