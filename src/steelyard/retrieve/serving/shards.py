@@ -116,6 +116,7 @@ class ProcessIndex:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
+        self._is_opening = False
         self.start()
 
     def start(self) -> ShardAbout:
@@ -128,6 +129,13 @@ class ProcessIndex:
         return about
 
     def _started(self) -> ShardAbout:
+        self._is_opening = True
+        try:
+            return self._opened()
+        finally:
+            self._is_opening = False
+
+    def _opened(self) -> ShardAbout:
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", "steelyard.retrieve.serving.worker"]
         with theirs:
@@ -151,6 +159,9 @@ class ProcessIndex:
 
     def ask(self, ask: ShardAsk) -> ShardAnswer:
         """Return the answer, as `IndexShard.ask`."""
+        # A large index opens for long: an answer without it is better than none until then.
+        if self._is_opening:
+            raise self._down()
         with self._lock:
             if self._channel is None:
                 raise self._down()
