@@ -13,6 +13,7 @@ from steelyard.cli.papers import app
 from steelyard.errors import ConfigError
 
 BENCHMARKS = {path.stem for path in (Path(__file__).parents[1] / "benchmarks").glob("*/*.py")}
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 PAPERS = papers.load()
 
 
@@ -55,6 +56,14 @@ def test_benchmarks_exist_and_name_the_paper(paper):
         assert paper.key in load(paper.benchmark).papers
     finally:
         sys.path.pop(0)
+
+
+@pytest.mark.parametrize(
+    "paper", [paper for paper in PAPERS if paper.state == "works"], ids=lambda paper: paper.key
+)
+def test_a_working_paper_misses_no_bar(paper):
+    stored = json.loads((RESULTS / f"{paper.benchmark}.json").read_text())
+    assert [check["name"] for check in stored["checks"] if not check["ok"]] == []
 
 
 def test_a_working_paper_needs_a_benchmark_and_a_begun_one_an_object():
