@@ -95,7 +95,7 @@ def find_features(
         if name in texts:
             made = _of_text(name, found[counted.name][name], rows)
         else:
-            gaps = _gaps(name, *found[odd.name][name], rows, warnings)
+            gaps = _gaps(name, found[odd.name][name], rows, warnings)
             moved = found[spread.name][name]
             made = _of_numbers(name, moved, gaps if flags_missing else 0.0)
             made = _trimmed(made, found[sketched.name][name], moved, warnings) if trims else made
@@ -114,8 +114,9 @@ def find_features(
     return FoundFeatures(encoder=encoder, rows=rows, warnings=warnings, frequent=besides)
 
 
-def _gaps(name: str, missing: int, infinite: int, rows: int, warnings: list[str]) -> float:
+def _gaps(name: str, odd: tuple[int, int], rows: int, warnings: list[str]) -> float:
     """Return the share of rows without a finite number; infinite ones are told."""
+    missing, infinite = odd
     if infinite:
         warnings.append(f"column {name} has {infinite:,} infinite values: they count as missing")
     return (missing + infinite) / max(rows, 1)

@@ -73,5 +73,5 @@ class RerankErrors:
         """Return offset and slope of the ratios over the documents, and what is left of each."""
         ratios = np.log(self.p50 if percentile == _MEDIAN else self.p95)
         columns = np.stack([np.ones(len(ratios)), np.log(self.ranked)], axis=1)
-        line = np.linalg.lstsq(columns, ratios)[0]
+        line = np.asarray(np.linalg.lstsq(columns, ratios)[0], np.float64)
         return line, ratios - columns @ line
