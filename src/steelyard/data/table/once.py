@@ -1,12 +1,12 @@
 """Tables whose text files are parsed in the first pass alone."""
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from steelyard.data.table.table import DataTable
+from steelyard.files import folder_beside
 
 __all__ = ["parsed_beside", "parsed_once"]
 
@@ -40,6 +40,5 @@ def parsed_beside(table: DataTable, out: Path) -> Iterator[DataTable]:
     Yields:
         The table of `parsed_once`.
     """
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:
-        yield parsed_once(table, Path(folder))
+    with folder_beside(out) as folder:
+        yield parsed_once(table, folder)
