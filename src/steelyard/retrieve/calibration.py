@@ -115,7 +115,11 @@ _BUILDS = (
     IndexShape(kind="ivfpq", num_vectors=20_000, dim=64, nlist=128, parts=8),
     IndexShape(kind="ivfpq", num_vectors=60_000, dim=128, nlist=256, parts=16),
     IndexShape(kind="ivf", num_vectors=120_000, dim=96, nlist=1024),
+    # Wide ones, without which products of vectors and centers would count for nothing.
     IndexShape(kind="ivf", num_vectors=30_000, dim=384, nlist=512),
+    IndexShape(kind="ivf", num_vectors=20_000, dim=768, nlist=512),
+    IndexShape(kind="ivf", num_vectors=40_000, dim=768, nlist=1024),
+    IndexShape(kind="ivf", num_vectors=30_000, dim=512, nlist=1024),
     IndexShape(kind="ivfpq", num_vectors=40_000, dim=96, nlist=512, parts=24),
     IndexShape(kind="fastscan", num_vectors=40_000, dim=96, nlist=512, parts=24, rerank=4),
     IndexShape(kind="fastscan", num_vectors=20_000, dim=64, nlist=128, parts=32, rerank=4),

@@ -317,8 +317,11 @@ def _priced(shape: IndexShape, sharing: Sharing, places: _Places) -> IndexOption
     machines = Estimate(*map(float, counts))
     usd = _scaled(machines, offer.usd_per_hour * _HOURS_PER_MONTH)
     stored = places.tier.usd_per_gb_month * memory.value / 1e9
-    build = predict(part, min(round(probes.value), part.nlist), places.rates).build
-    builds = goal.tenants if sharing == "one per tenant" else shards
+    # A search looks at one tenant's lists of a shared index, its build at all vectors at once.
+    is_listed = sharing == "shared, each tenant listed"
+    built = replace(shape, num_vectors=goal.vectors) if is_listed else part
+    build = predict(built, min(round(probes.value), built.nlist), places.rates).build
+    builds = {"one per tenant": goal.tenants, "shared, each tenant listed": 1}.get(sharing, shards)
     return IndexOption(
         shape=shape,
         nprobe=round(probes.value),
