@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 import pytest
+from tests.ray_machines import two_machines
 
 from steelyard.errors import BackendError, ConfigError
 from steelyard.operate.shards.cluster import ShardCluster, StoreOptions
@@ -17,16 +18,8 @@ pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]
 
 @pytest.fixture(scope="module")
 def address():
-    ray = pytest.importorskip("ray")
-    from ray.cluster_utils import Cluster
-
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
-    cluster.add_node(num_cpus=2)
-    try:
-        yield cluster.address
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
+    with two_machines(2) as address:
+        yield address
 
 
 def values_of(keys, salt=0):

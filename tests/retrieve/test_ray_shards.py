@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.ray_machines import two_machines
 
 from steelyard.errors import BackendError
 from steelyard.retrieve import IVFFlat
@@ -22,16 +23,8 @@ QUERIES = RNG.normal(size=(5, 6)).astype(np.float32)
 
 @pytest.fixture(scope="module")
 def address():
-    ray = pytest.importorskip("ray")
-    from ray.cluster_utils import Cluster  # pyright: ignore[reportMissingImports]
-
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
-    cluster.add_node(num_cpus=1)
-    try:
-        yield cluster.address
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
+    with two_machines(1) as address:
+        yield address
 
 
 def shard_file(path: Path, rows: slice) -> Path:

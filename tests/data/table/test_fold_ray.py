@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 import pytest
+from tests.ray_machines import two_machines
 
 from steelyard.data.table import DataTable, ProfileFold, RowHashFold, folds
 from steelyard.errors import CapacityError
@@ -16,16 +17,8 @@ pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]
 
 @pytest.fixture(scope="module")
 def address():
-    ray = pytest.importorskip("ray")
-    from ray.cluster_utils import Cluster
-
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
-    cluster.add_node(num_cpus=1)
-    try:
-        yield cluster.address
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
+    with two_machines(1) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """Clusters that were found, in a file, and the cluster of other rows."""
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -27,6 +28,7 @@ class RowClusters(FittedRows):
 
     numbers: NDArray[np.int64]
 
+    @abstractmethod
     def labels(self, rows: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return the cluster of rows, -1 for none, and how surely it is theirs.
 
@@ -36,8 +38,9 @@ class RowClusters(FittedRows):
         Returns:
             Both [N].
         """
-        raise NotImplementedError
+        ...
 
+    @abstractmethod
     def renumbered(self, numbers: NDArray[np.int64]) -> "RowClusters":
         """Return the same clusters with other numbers.
 
@@ -47,7 +50,7 @@ class RowClusters(FittedRows):
         Returns:
             The clusters.
         """
-        raise NotImplementedError
+        ...
 
     def schema(self) -> "pa.Schema":
         """Return the columns "cluster" and "strength"."""

@@ -9,7 +9,7 @@ from typing import Any
 from steelyard.data.shardstore.config import NodeConfig
 from steelyard.data.shardstore.process import decode_config, encode_config, node_server
 from steelyard.errors import BackendError, ConfigError
-from steelyard.ray_cluster import join_ray
+from steelyard.ray_cluster import RayRoom
 from steelyard.train.chaos import FaultKind
 
 __all__ = ["RayNodes", "ShardActor"]
@@ -91,27 +91,13 @@ class RayNodes:
         Raises:
             BackendError: Ray is not installed, no cluster answers, or it has no room.
         """
-        self._ray = join_ray(address)
-        from ray.util.placement_group import placement_group  # pyright: ignore
-
-        # Begun again, an actor waits for its own bundle and not for those of others.
-        self._group = placement_group([{"CPU": cpus}] * nodes, strategy="SPREAD")
-        self._cpus, self._actors = cpus, {}
+        self._room = RayRoom(address, actors=nodes, of_what="nodes", cpus=cpus, wait_s=wait_s)
+        self._ray, self._actors = self._room.ray, {}
         self._free, self._lock = list(range(nodes)), threading.Lock()
         self._places: dict[str, tuple[str, str]] = {}
-        if not self._group.wait(wait_s):
-            self.stop()
-            raise BackendError(
-                f"the cluster at {address!r} has no room for {nodes} nodes of {cpus:g} processors",
-                hint="start more machines, or fewer nodes",
-            )
 
     def start(self, config: NodeConfig) -> tuple[str, str]:
         """Start an actor; BackendError where it does not serve in time."""
-        from ray.util.scheduling_strategies import (  # pyright: ignore[reportMissingImports]
-            PlacementGroupSchedulingStrategy,
-        )
-
         ray = self._ray
         with self._lock:
             if not self._free:
@@ -120,18 +106,8 @@ class RayNodes:
                     hint=f"ask for all nodes when the store is started: {len(self._actors)} and 1",
                 )
             number = self._free.pop(0)
-        made = (
-            ray.remote(ShardActor)
-            .options(
-                name=f"shards-{config.name}-{os.getpid()}",
-                num_cpus=self._cpus,
-                max_restarts=-1,
-                scheduling_strategy=PlacementGroupSchedulingStrategy(
-                    placement_group=self._group, placement_group_bundle_index=number
-                ),
-            )
-            .remote(encode_config(config))
-        )
+        name = f"shards-{config.name}-{os.getpid()}"
+        made = self._room.placed(ShardActor, number, name=name).remote(encode_config(config))
         self._actors[config.name] = made
         try:
             self._places[config.name] = ray.get(made.place.remote(), timeout=_START_S)
@@ -172,10 +148,8 @@ class RayNodes:
             return None
 
     def stop(self) -> None:
-        """End all actors and give the room back."""
-        from ray.util.placement_group import remove_placement_group  # pyright: ignore
-
+        """End all actors and return their room to the cluster."""
         for actor in self._actors.values():
             self._ray.kill(actor)
         self._actors.clear()
-        remove_placement_group(self._group)
+        self._room.release()

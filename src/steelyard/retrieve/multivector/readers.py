@@ -1,6 +1,7 @@
 """Where documents are read from while they are scored: memory, a mapped file, or a drive."""
 
 import mmap
+from abc import ABC, abstractmethod
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Literal, Protocol
@@ -52,7 +53,7 @@ class RecordReader(Protocol):
         ...
 
 
-class _InBackground:
+class _InBackground(ABC):
     """Scores in one thread of its own when asked to."""
 
     def __init__(self, name: str) -> None:
@@ -63,9 +64,9 @@ class _InBackground:
         """
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
 
+    @abstractmethod
     def score(self, job: ScoreJob) -> None:
         """Fill a job in; returns when it is done."""
-        raise NotImplementedError
 
     def start(self, job: ScoreJob) -> "Future[Any]":
         """Begin to fill a job in."""

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from steelyard.errors import BackendError
-from steelyard.ray_cluster import join_ray
+from steelyard.ray_cluster import RayRoom
 from steelyard.retrieve.serving.live import live_index
 from steelyard.retrieve.serving.shards import ShardDownError
 from steelyard.retrieve.serving.wire import (
@@ -134,8 +134,7 @@ class RayIndex:
 class RayShards:
     """Starts actors on a cluster; they end with the process that started them.
 
-    Actors lie on as many machines as there are (placement group `SPREAD`). The package has to be
-    installed on every machine, and the files are found under the same path on each.
+    Files are found under the same path on each machine.
     """
 
     def __init__(self, address: str, *, shards: int, cpus: float = 1.0, wait_s: float = 30.0):
@@ -150,18 +149,8 @@ class RayShards:
         Raises:
             BackendError: Ray is not installed, no cluster answers, or it has no room.
         """
-        self._ray, self._cpus, self._count = join_ray(address), cpus, 0
-        from ray.util.placement_group import placement_group  # pyright: ignore
-
-        # Begun again, an actor waits for its own bundle and not for those of others.
-        self._group = placement_group([{"CPU": cpus}] * shards, strategy="SPREAD")
-        if not self._group.wait(wait_s):
-            self.close()
-            raise BackendError(
-                f"the cluster at {address!r} has no room for {shards} shards of {cpus:g} "
-                "processors",
-                hint="start more machines, or name fewer indexes",
-            )
+        self._room = RayRoom(address, actors=shards, of_what="shards", cpus=cpus, wait_s=wait_s)
+        self._count = 0
 
     def start(self, path: Path, *, read_only: bool = False) -> RayIndex:
         """Start the actor of one shard.
@@ -176,20 +165,9 @@ class RayShards:
         Raises:
             BackendError: it does not open its index in time (the reason is named).
         """
-        from ray.util.scheduling_strategies import (  # pyright: ignore[reportMissingImports]
-            PlacementGroupSchedulingStrategy,
-        )
-
-        ray, where = self._ray, path.resolve()
-        placed = PlacementGroupSchedulingStrategy(
-            placement_group=self._group, placement_group_bundle_index=self._count
-        )
+        ray, where = self._room.ray, path.resolve()
+        actor = self._room.placed(ShardHolder, self._count).remote(str(where), read_only)
         self._count += 1
-        actor = (
-            ray.remote(ShardHolder)
-            .options(num_cpus=self._cpus, max_restarts=-1, scheduling_strategy=placed)
-            .remote(str(where), read_only)
-        )
         try:
             ray.get(actor.process_id.remote(), timeout=_OPEN_S)
         except ray.exceptions.RayError as error:
@@ -202,7 +180,5 @@ class RayShards:
         return RayIndex(ray, actor, str(path))
 
     def close(self) -> None:
-        """Give the room back; shards are closed before."""
-        from ray.util.placement_group import remove_placement_group  # pyright: ignore
-
-        remove_placement_group(self._group)
+        """Return the room to the cluster; shards are closed before."""
+        self._room.release()
