@@ -11,7 +11,9 @@ from steelyard.cli.tenancy import tenancy_section, tenancy_values
 from steelyard.errors import ConfigError, InfeasibleError
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.plan.retrieve.index_goal import IndexGoal, parse_goal
-from steelyard.plan.retrieve.indexing import IndexOption, IndexPlan, MachineOffer, plan_index
+from steelyard.plan.retrieve.index_options import IndexOption
+from steelyard.plan.retrieve.indexing import IndexPlan, plan_index
+from steelyard.plan.retrieve.machine_offer import MachineOffer
 from steelyard.plan.retrieve.probing import USUAL, ProbeRule
 from steelyard.plan.retrieve.tenancy import TenancyPlan, plan_tenancy
 from steelyard.plan.retrieve.tenancy_goal import TenancyGoal
@@ -75,13 +77,14 @@ def retrieve(
 
 
 def _shared(plan: IndexPlan, rates: SearchRates) -> TenancyPlan | None:
-    """Return how tenants share best in the memory of the machines that are rented."""
-    goal = plan.goal
-    if goal.tenants < 2:
+    """Return how tenants share best on the machine that is rented, where it is one."""
+    goal = replace(plan.goal, memory_bytes=plan.offer.memory_bytes)
+    # Over several machines every way is cut in another manner: the table of those that lost has
+    # each with its shards.
+    if goal.tenants < 2 or plan.chosen.machines.value > 1:
         return None
-    memory = plan.offer.memory_bytes * max(1.0, plan.chosen.machines.value)
     try:
-        return plan_tenancy(TenancyGoal.of(replace(goal, memory_bytes=memory)), rates)
+        return plan_tenancy(TenancyGoal.of(goal), rates)
     except InfeasibleError:
         # The cheapest index is smaller or faster by codes, which none of these ways has.
         return None
