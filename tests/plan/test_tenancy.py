@@ -10,9 +10,17 @@ from hypothesis import strategies as st
 
 from steelyard.catalog.search_rates import reference_search_rates
 from steelyard.cli.main import main
+from steelyard.cost.vector_search.tenant_work import SEARCHES, scan_work
 from steelyard.errors import ConfigError, DataError, InfeasibleError
-from steelyard.plan.retrieve.tenancy import TenancyOption, TenancyPlan, plan_tenancy
+from steelyard.plan.retrieve.tenancy import (
+    TenancyOption,
+    TenancyPlan,
+    plan_tenancy,
+    price_ways,
+)
 from steelyard.plan.retrieve.tenancy_goal import TenancyGoal
+from steelyard.retrieve import tenant_rates
+from steelyard.retrieve.calibration import fit_rates
 from steelyard.retrieve.kinds import IVFFlat
 from steelyard.retrieve.tenants import ClusterTreeIndex
 
@@ -87,6 +95,41 @@ def test_more_recall_is_never_faster_and_more_memory_never_slower(
         assert dearer.query_s.value >= option.query_s.value * (1 - 1e-9)
         assert option.query_s.low < option.query_s.value < option.query_s.high
     assert fastest(replace(goal, memory_bytes=2 * memory)) <= plan.chosen.query_s.value
+
+
+def test_rates_of_an_earlier_calibration_with_other_parts_are_not_mixed_with_those_of_today() -> (
+    None
+):
+    goal = TenancyGoal(vectors=100_000, dim=128, tenants=20)
+    old = {"tenant tree": {"call": 1.0, "again": 1.0}, "tenant own": dict(RATES.query_s["ivf"])}
+    known = replace(RATES, query_s={**RATES.query_s, **old})
+    assert price_ways(goal, known) == price_ways(goal, RATES)
+    slower = {part: 2 * rate for part, rate in RATES.query_s["tenant tree"].items()}
+    today = replace(RATES, query_s={**RATES.query_s, "tenant tree": slower})
+    assert price_ways(goal, today)[1].query_s.value == 2 * price_ways(goal, RATES)[1].query_s.value
+
+
+@given(st.integers(1, 10**7), st.integers(1, 2000), st.floats(0, 1))
+def test_what_is_further_away_is_part_of_what_is_read(size: int, dim: int, share: float) -> None:
+    work = scan_work(size, dim, share)
+    read = [work[part] for part in ("bytes", "beyond near", "far", "scattered")]
+    assert read == sorted(read, reverse=True)
+    assert read[0] == 4 * size * dim
+    assert min(read) >= 0
+
+
+def test_a_calibration_finds_rates_of_all_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tenant_rates, "_WORLDS", ((3000, 32), (2500, 64)))
+    monkeypatch.setattr(tenant_rates, "_TENANTS", (300, 1200, 9000))
+    monkeypatch.setattr(tenant_rates, "_SWEEPS", 2)
+    monkeypatch.setattr(tenant_rates, "_COUNTED", 20)
+    found = tenant_rates.measure_tenant_rates(fit_rates)
+    assert found.keys() == set(SEARCHES)
+    for kind, (own_s, relative) in found.items():
+        assert own_s.keys() == RATES.query_s[kind].keys()
+        assert min(own_s.values()) >= 0
+        assert 0 < max(own_s.values()) < 1e-3
+        assert relative > 0
 
 
 def test_what_cannot_be_is_refused() -> None:

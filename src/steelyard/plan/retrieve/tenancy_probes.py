@@ -114,6 +114,9 @@ def closeness(locality: float, share: float) -> float:
     Args:
         locality: share of them in a few clusters.
         share: vectors of the tenant over those of all; who sees nearly all sees clusters whole.
+
+    Returns:
+        0 for anywhere, 1 for close together.
     """
     return locality * (1 - share)
 
@@ -123,6 +126,9 @@ def admitted_more(close: float) -> float:
 
     Args:
         close: of `closeness`.
+
+    Returns:
+        1 or more.
     """
     return math.exp(_ADMITTED_LOCAL * close)
 
@@ -133,6 +139,9 @@ def beside(share: float, close: float) -> float:
     Args:
         share: vectors of the tenant over those of all.
         close: of `closeness`.
+
+    Returns:
+        A share, 0 to 1.
     """
     return min(share + _BESIDE_LOCAL * close, 1.0)
 
