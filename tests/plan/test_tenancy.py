@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from steelyard.catalog.search_rates import reference_search_rates
 from steelyard.cli.main import main
+from steelyard.cli.tenancy import sampled_hardness
 from steelyard.cost.vector_search.tenant_work import SEARCHES, scan_work
 from steelyard.errors import ConfigError, DataError, InfeasibleError
 from steelyard.plan.retrieve.tenancy import (
@@ -130,6 +132,40 @@ def test_a_calibration_finds_rates_of_all_ways(monkeypatch: pytest.MonkeyPatch) 
         assert min(own_s.values()) >= 0
         assert 0 < max(own_s.values()) < 1e-3
         assert relative > 0
+
+
+def test_vectors_of_more_inner_dimensions_are_harder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng, hard = np.random.default_rng(3), {}
+    for inner in (4, 24):
+        turn = rng.normal(size=(inner, 24))
+        rows = (rng.normal(size=(3000, inner)) @ turn).astype(np.float32)
+        np.save(tmp_path / f"{inner}.npy", rows)
+        hard[inner] = sampled_hardness(rows, 0.9)
+    assert hard[24] > 2 * hard[4]
+    easy, harder = (
+        price_ways(
+            TenancyGoal(
+                vectors=100_000, dim=24, tenants=2, selectivity=0.2, seen_by=2, hardness=factor
+            ),
+            RATES,
+        )
+        for factor in hard.values()
+    )
+    for less, more in zip(easy, harder, strict=True):
+        assert (more.query_s.value > less.query_s.value) == (less.way != "plain scan")
+    words = ("retrieve", "tenants", "plan", "100k x 24, 20 tenants", "--sample")
+    with pytest.raises(SystemExit) as ended:
+        main([*words, str(tmp_path / "24.npy")])
+    assert not ended.value.code
+    assert "times those of usual vectors" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        main(
+            ["retrieve", "tenants", "plan", "100k x 9, 20 tenants", *words[4:], f"{tmp_path}/4.npy"]
+        )
+    assert ended.value.code == 2
+    assert "3,000 vectors of 24 numbers" in capsys.readouterr().err
 
 
 def test_what_cannot_be_is_refused() -> None:

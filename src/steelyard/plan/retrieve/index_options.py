@@ -17,7 +17,7 @@ from steelyard.cost.vector_search.tenant_work import tree_build_work
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.plan.retrieve.index_goal import IndexGoal
 from steelyard.plan.retrieve.machine_offer import MachineOffer
-from steelyard.plan.retrieve.probing import USUAL, ProbeRule, ceiling_of, probes_for
+from steelyard.plan.retrieve.probing import ProbeRule, ceiling_of, probes_for
 from steelyard.plan.retrieve.tenancy import TenancyOption, TenancyWay, price_ways
 from steelyard.plan.retrieve.tenancy_goal import TenancyGoal
 
@@ -99,6 +99,7 @@ class IndexPlaces:
         offer: machine that is rented.
         tier: storage that keeps a copy.
         rule: how many cells a recall needs.
+        hardness: cells that vectors of tenants need over those of usual vectors.
     """
 
     goal: IndexGoal
@@ -106,6 +107,7 @@ class IndexPlaces:
     offer: MachineOffer
     tier: StorageTier
     rule: ProbeRule
+    hardness: float
 
 
 def index_options(places: IndexPlaces) -> Iterator[IndexOption]:
@@ -123,14 +125,12 @@ def index_options(places: IndexPlaces) -> Iterator[IndexOption]:
             if shape.kind in places.rates.query_s:
                 yield _priced(shape, "one index", places)
         return
-    is_sampled = places.rule != USUAL
     for shape in _shapes(goal.own_vectors, goal.dim):
-        # Whole vectors are priced once, with the other ways to share; but only here on a sample.
-        if shape.kind in places.rates.query_s and (shape.code_centers or is_sampled):
+        # Whole vectors are priced once, with the other ways to share.
+        if shape.kind in places.rates.query_s and shape.code_centers:
             yield _priced(shape, "one per tenant", places)
     for way, sharing in _SHARINGS.items():
-        if sharing != "one per tenant" or not is_sampled:
-            yield _shared(way, sharing, places)
+        yield _shared(way, sharing, places)
 
 
 def _shapes(count: int, dim: int) -> Iterator[IndexShape]:
@@ -186,12 +186,12 @@ def _priced(shape: IndexShape, sharing: Sharing, places: IndexPlaces) -> IndexOp
 def _shared(way: TenancyWay, sharing: Sharing, places: IndexPlaces) -> IndexOption:
     """Return a way of tenants to share whole vectors as an option."""
     goal = places.goal
-    whole = _way(goal, places.rates, way)
+    whole = _way(goal, places, way)
     shards = 1
     if sharing != "one per tenant":
         shards = _machines_for(whole.memory_bytes.value, places.offer)
     count = max(goal.tenants, goal.vectors // shards)
-    part = _way(replace(goal, vectors=count), places.rates, way)
+    part = _way(replace(goal, vectors=count), places, way)
     took = _Took(
         memory_bytes=whole.memory_bytes,
         build_s=_way_built(way, count, shards, places),
@@ -202,8 +202,8 @@ def _shared(way: TenancyWay, sharing: Sharing, places: IndexPlaces) -> IndexOpti
     return replace(_offered(took, sharing, places), setting=f"{way}: {part.setting}{each}")
 
 
-def _way(goal: IndexGoal, rates: SearchRates, way: TenancyWay) -> TenancyOption:
-    priced = price_ways(TenancyGoal.of(goal), rates)
+def _way(goal: IndexGoal, places: IndexPlaces, way: TenancyWay) -> TenancyOption:
+    priced = price_ways(TenancyGoal.of(goal, hardness=places.hardness), places.rates)
     return next(option for option in priced if option.way == way)
 
 

@@ -47,6 +47,7 @@ def plan_index(
     tier: StorageTier,
     *,
     rule: ProbeRule = USUAL,
+    hardness: float = 1.0,
 ) -> IndexPlan:
     """Find the cheapest index for a goal.
 
@@ -56,6 +57,7 @@ def plan_index(
         offer: machine that is rented.
         tier: storage that keeps a copy.
         rule: how many cells a recall needs.
+        hardness: cells that vectors of tenants need over those of usual vectors.
 
     Returns:
         The plan.
@@ -63,7 +65,7 @@ def plan_index(
     Raises:
         InfeasibleError: nothing reaches the goal; the nearest miss is named.
     """
-    places = IndexPlaces(goal, rates, offer, tier, rule)
+    places = IndexPlaces(goal, rates, offer, tier, rule, hardness)
     options = [_judged(option, goal) for option in index_options(places)]
     good = [option for option in options if not option.lost]
     if not good:

@@ -182,7 +182,7 @@ def _scan(goal: TenancyGoal, rates: SearchRates) -> TenancyOption:
 
 def _tree(goal: TenancyGoal, rates: SearchRates) -> TenancyOption:
     size = goal.own_vectors
-    done = tree_search(size, goal.dim, goal.recall, goal.k)
+    done = tree_search(size, goal.dim, goal.recall, goal.k, goal.hardness)
     memory = _bytes(_tree_bytes(goal))
     if done.scanned >= size and not done.compared:
         return replace(_scan(goal, rates), way="cluster tree", memory_bytes=memory)
@@ -204,7 +204,7 @@ def _filtered(goal: TenancyGoal, rates: SearchRates) -> TenancyOption:
         return _of_index(total, nlist, memory, goal, rates, "shared index, filtered")
     memory += goal.tenants * math.ceil(total / 8)
     share = size / total
-    cells = shared_cells(share, nlist, goal.recall, goal.k)
+    cells = shared_cells(share, nlist, goal.recall, goal.k, goal.hardness)
     visited = cells * total / nlist
     # Around a tenant's homes cells hold more of its vectors than elsewhere.
     more = admitted_more(closeness(goal.locality, share))
@@ -235,7 +235,7 @@ def _of_index(
 ) -> TenancyOption:
     """Price a search of an index without a filter."""
     close = closeness(goal.locality, size / goal.vectors)
-    cells = own_cells(size, nlist, close, goal.recall, goal.k)
+    cells = own_cells(size, nlist, close, goal.recall, goal.k, goal.hardness)
     work = own_work(cells, nlist, cells * size / nlist, size, goal.dim)
     return TenancyOption(
         way=way,

@@ -39,10 +39,12 @@ _COMPARED_BY_DIM = 0.95
 _FEW_SIZE, _FEW_COMPARED, _FEW_GROWTH, _FEW_BY_DIM = 1000, 77.0, 0.4, 0.77
 _OWN, _OWN_GROWTH, _OWN_LOCAL = 16.3, 0.03, 0.5
 _SHARED_SHARE, _SHARED, _SHARED_GROWTH, _SHARED_BEND = 0.1, 32.0, 0.376, 0.019
+_TREE_HARD, _NODES_HARD, _COMPARED_HARD, _FEW_HARD, _SHARED_HARD = 0.86, 0.68, 0.45, 0.37, 0.67
+"""Exponents of how many more cells an own index of the same vectors needs."""
 _ADMITTED_LOCAL, _BESIDE_LOCAL = 0.1, 0.06
 
 
-def tree_search(size: int, dim: int, recall: float, k: int) -> TenantSearch:
+def tree_search(size: int, dim: int, recall: float, k: int, hard: float) -> TenantSearch:
     """Return what a search in a tree does.
 
     Args:
@@ -50,30 +52,33 @@ def tree_search(size: int, dim: int, recall: float, k: int) -> TenantSearch:
         dim: numbers of a vector.
         recall: share of the neighbours to find.
         k: neighbours.
+        hard: cells that the vectors need for a recall over those that usual ones need.
 
     Returns:
         What it does; all vectors are compared where that is no more.
     """
     harder = _harder(recall, k)
-    usual = _TREE * (size / _REFERENCE_SIZE) ** _TREE_GROWTH
+    usual = _TREE * (size / _REFERENCE_SIZE) ** _TREE_GROWTH * hard**_TREE_HARD
     probes = max(usual * harder, float(k))
     if size <= _WHOLE or recall >= _CODE_RECALL or probes >= size:
         return TenantSearch(scanned=float(size), expanded=0.0, compared=0.0)
     is_coded, narrower = dim >= CODED_WIDTH, _REFERENCE_DIM / dim
     if size <= _CODED_WHOLE:
         few = _FEW_COMPARED * (size / _FEW_SIZE) ** _FEW_GROWTH * narrower**_FEW_BY_DIM
-        few = min(few * (k / _REFERENCE_K) ** 0.5, float(size))
+        few = min(few * (k / _REFERENCE_K) ** 0.5 * hard**_FEW_HARD, float(size))
         return TenantSearch(scanned=float(size), expanded=0.0, compared=few if is_coded else 0.0)
     grown = size / _REFERENCE_SIZE
-    nodes = _NODES * grown**_NODES_GROWTH * harder**_NODES_BY_PROBES
+    nodes = _NODES * grown**_NODES_GROWTH * harder**_NODES_BY_PROBES * hard**_NODES_HARD
     compared = _COMPARED * grown**_COMPARED_GROWTH * harder**_COMPARED_BY_PROBES
-    compared *= narrower**_COMPARED_BY_DIM
+    compared *= narrower**_COMPARED_BY_DIM * hard**_COMPARED_HARD
     return TenantSearch(
         scanned=probes, expanded=nodes, compared=min(compared, probes) if is_coded else 0.0
     )
 
 
-def own_cells(size: int, nlist: int, close: float, recall: float, k: int) -> float:
+def own_cells(
+    size: int, nlist: int, close: float, recall: float, k: int, hard: float = 1.0
+) -> float:
     """Return the cells to look into of an index of one tenant's vectors alone.
 
     Args:
@@ -82,15 +87,16 @@ def own_cells(size: int, nlist: int, close: float, recall: float, k: int) -> flo
         close: of `closeness`.
         recall: share of the neighbours to find.
         k: neighbours.
+        hard: as of `tree_search`.
 
     Returns:
         Cells, 1 to all.
     """
-    usual = _OWN * (size / _REFERENCE_SIZE) ** _OWN_GROWTH * math.exp(-_OWN_LOCAL * close)
+    usual = hard * _OWN * (size / _REFERENCE_SIZE) ** _OWN_GROWTH * math.exp(-_OWN_LOCAL * close)
     return _bounded(usual * _harder(recall, k), nlist, recall)
 
 
-def shared_cells(share: float, nlist: int, recall: float, k: int) -> float:
+def shared_cells(share: float, nlist: int, recall: float, k: int, hard: float) -> float:
     """Return the cells to look into of an index of all vectors, of which a bitmap admits some.
 
     Args:
@@ -99,13 +105,14 @@ def shared_cells(share: float, nlist: int, recall: float, k: int) -> float:
         nlist: cells.
         recall: as of `own_cells`.
         k: neighbours.
+        hard: as of `tree_search`.
 
     Returns:
         Cells, 1 to all.
     """
     fewer = math.log(share / _SHARED_SHARE)
     usual = _SHARED * math.exp(-_SHARED_GROWTH * fewer + _SHARED_BEND * fewer**2)
-    return _bounded(usual * _harder(recall, k), nlist, recall)
+    return _bounded(usual * _harder(recall, k) * hard**_SHARED_HARD, nlist, recall)
 
 
 def closeness(locality: float, share: float) -> float:
