@@ -3,7 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,10 @@ Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
 Search = Callable[[Floats, int], Hits]
 K = 10
-_TUNED, _TIMED = 200, 150
+_TUNED, _TIMED, _SLICE = 200, 150, 50
+_CALM = 0.25
+"""Share of sweeps that nothing else on the machine is taken to have disturbed, as of calibrations:
+what runs on the other core of a shared one makes every search half as slow again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,24 +62,39 @@ class World:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
-    """One way in one cell.
+class TunedWay:
+    """One way in one cell, at its smallest setting that reaches the recall.
 
     Attributes:
-        query_s: median of rounds of the median seconds of a query.
+        search: searches one query or several.
+        queries: queries to time, none of which chose the setting [Q, D].
         memory_bytes: bytes for all tenants.
-        knob: smallest setting that reached the recall.
+        knob: the setting.
         recall: recall of queries that it was not chosen on.
         work: vectors or codes scanned, cells or nodes, and vectors compared again, of a query.
-        rounds_s: each round.
     """
 
-    query_s: float
+    search: Callable[[Floats], Hits]
+    queries: Floats
     memory_bytes: float
     knob: int
     recall: float
     work: tuple[float, ...]
-    rounds_s: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """One way in one cell.
+
+    Attributes:
+        query_s: median seconds of a query in a calm sweep.
+        memory_bytes: bytes for all tenants.
+        recall: recall of queries that its setting was not chosen on.
+    """
+
+    query_s: float
+    memory_bytes: float
+    recall: float
 
 
 def make_world(seed: int, count: int, dim: int) -> World:
@@ -124,8 +142,8 @@ def draw_cell(rng: np.random.Generator) -> Cell:
     )
 
 
-def measure_cell(world: World, cell: Cell, seed: int, *, rounds: int) -> dict[str, Measured]:
-    """Measure all ways for one tenant, each at its smallest setting for a recall of .95."""
+def tune_cell(world: World, cell: Cell, seed: int) -> dict[str, TunedWay]:
+    """Tune all ways for one tenant, each to its smallest setting for a recall of .95."""
     rng = np.random.default_rng(seed)
     count, dim = world.vectors.shape
     size = max(K, round(cell.selectivity * count))
@@ -176,7 +194,7 @@ def measure_cell(world: World, cell: Cell, seed: int, *, rounds: int) -> dict[st
             knobs,
             float(sum(index.memory_bytes().values()) * tenants),
         )
-    return _timed(ways, queries, truth, rounds)
+    return _tuned(ways, queries, truth)
 
 
 def _own_indexes(own: Floats, rows: Ids) -> Iterator[tuple[str, IVFFlat]]:
@@ -208,45 +226,60 @@ def _drawn(
     return np.concatenate([near, rest]), homes
 
 
-def _timed(
-    ways: dict[str, tuple[Search, list[int], float]], queries: Floats, truth: Ids, rounds: int
-) -> dict[str, Measured]:
-    """Tune each way on some queries, and time others, one at a time, the ways in turn."""
-    knobs, recalls, work = {}, {}, {}
+def _tuned(
+    ways: dict[str, tuple[Search, list[int], float]], queries: Floats, truth: Ids
+) -> dict[str, TunedWay]:
+    """Tune each way on some queries, and look at the recall of others."""
     chosen, held = slice(0, _TUNED), slice(_TUNED, None)
-    for name, (search, steps, _) in ways.items():
+    found = {}
+    for name, (search, steps, memory_bytes) in ways.items():
         low, high = -1, len(steps) - 1
         while high - low > 1:
             middle = (low + high) // 2
-            found = search(queries[chosen], steps[middle]).ids
-            if recall_at(found, truth[chosen]).mean() >= 0.95:
+            ids = search(queries[chosen], steps[middle]).ids
+            if recall_at(ids, truth[chosen]).mean() >= 0.95:
                 high = middle
             else:
                 low = middle
-        knobs[name] = steps[high]
-        hits = search(queries[held], steps[high])
-        recalls[name] = float(recall_at(hits.ids, truth[held]).mean())
+        knob = steps[high]
+        hits = search(queries[held], knob)
         stats = (hits.stats.scanned, hits.stats.probed, hits.stats.reranked)
-        work[name] = tuple(value / len(hits.ids) for value in stats)
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(rounds):
-        for name, (search, steps, _) in ways.items():
-            own = []
-            # Whole scans take long, and each takes as long as the other.
-            few = slice(_TUNED, _TUNED + 40) if len(steps) == 1 else held
-            for query in queries[few]:
-                began = time.perf_counter()
-                search(query, knobs[name])
-                own.append(time.perf_counter() - began)
-            times[name].append(statistics.median(own))
-    return {
-        name: Measured(
-            query_s=statistics.median(times[name]),
-            memory_bytes=ways[name][2],
-            knob=knobs[name],
-            recall=recalls[name],
-            work=work[name],
-            rounds_s=times[name],
+        found[name] = TunedWay(
+            search=lambda query, search=search, knob=knob: search(query, knob),
+            queries=queries[held],
+            memory_bytes=memory_bytes,
+            knob=knob,
+            recall=float(recall_at(hits.ids, truth[held]).mean()),
+            work=tuple(value / len(hits.ids) for value in stats),
         )
-        for name in ways
-    }
+    return found
+
+
+def time_cells(cells: list[dict[str, TunedWay]], sweeps: int) -> list[dict[str, Measured]]:
+    """Time all ways of all cells, one query at a time, in sweeps over everything.
+
+    A sweep asks other queries than the one before, and what else the machine does for some seconds
+    falls on one sweep of a cell and not on all.
+    """
+    took_s: list[dict[str, list[float]]] = [{name: [] for name in cell} for cell in cells]
+    for sweep in range(sweeps):
+        begin = sweep * _SLICE % _TIMED
+        for cell, own in zip(cells, took_s, strict=True):
+            for name, way in cell.items():
+                times = []
+                for query in way.queries[begin : begin + _SLICE]:
+                    began = time.perf_counter()
+                    way.search(query)
+                    times.append(time.perf_counter() - began)
+                own[name].append(statistics.median(times))
+    return [
+        {
+            name: Measured(
+                query_s=float(np.quantile(own[name], _CALM)),
+                memory_bytes=way.memory_bytes,
+                recall=way.recall,
+            )
+            for name, way in cell.items()
+        }
+        for cell, own in zip(cells, took_s, strict=True)
+    ]

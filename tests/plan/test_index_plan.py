@@ -12,8 +12,11 @@ from steelyard.catalog.search_rates import reference_search_rates
 from steelyard.cli.main import main
 from steelyard.errors import ConfigError, InfeasibleError
 from steelyard.plan.retrieve.index_goal import IndexGoal, parse_goal
-from steelyard.plan.retrieve.indexing import IndexPlan, MachineOffer, plan_index
+from steelyard.plan.retrieve.indexing import IndexPlan, plan_index
+from steelyard.plan.retrieve.machine_offer import MachineOffer
 from steelyard.plan.retrieve.probing import ProbeRule
+from steelyard.plan.retrieve.tenancy import price_ways
+from steelyard.plan.retrieve.tenancy_goal import TenancyGoal
 
 RATES = reference_search_rates()
 TIER = storage_tier("s3-standard")
@@ -87,6 +90,29 @@ def test_a_vector_that_many_see_is_kept_once_where_that_pays() -> None:
     assert plan.chosen.sharing == "shared, each tenant listed"
     alone = [other for other in plan.others if other.sharing == "one per tenant"]
     assert min(other.memory_bytes.value for other in alone) > plan.chosen.memory_bytes.value
+
+
+@pytest.mark.parametrize("memory", ["64 GB", "1 GB"])
+def test_ways_to_share_cost_what_the_plan_of_tenants_says(memory: str) -> None:
+    goal = parse_goal(f"2 M x 128, 100 tenants, seen by 4, recall .95, 20 ms, {memory}")
+    plan = _plan(goal)
+    said = {
+        option.name.partition(":")[0]: option
+        for option in (plan.chosen, *plan.others)
+        if option.shape is None
+    }
+    priced = {option.way: option for option in price_ways(TenancyGoal.of(goal), RATES)}
+    assert said.keys() == priced.keys()
+    for way, option in said.items():
+        assert option.memory_bytes == priced[way].memory_bytes
+        if memory == "64 GB" or way == "index per tenant":
+            assert option.query_s == priced[way].query_s
+        else:
+            assert option.query_s.value < priced[way].query_s.value
+            assert "on each of 2 machines" in option.name
+    # Filters and lists work on whole vectors alone.
+    coded = {other.sharing for other in plan.others if other.shape is not None}
+    assert coded == {"one per tenant"}
 
 
 def test_goals_out_of_reach_name_the_nearest_miss() -> None:

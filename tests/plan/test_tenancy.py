@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,9 +11,18 @@ from hypothesis import strategies as st
 
 from steelyard.catalog.search_rates import reference_search_rates
 from steelyard.cli.main import main
+from steelyard.cli.tenancy import sampled_hardness
+from steelyard.cost.vector_search.tenant_work import SEARCHES, scan_work
 from steelyard.errors import ConfigError, DataError, InfeasibleError
-from steelyard.plan.retrieve.tenancy import TenancyOption, TenancyPlan, plan_tenancy
+from steelyard.plan.retrieve.tenancy import (
+    TenancyOption,
+    TenancyPlan,
+    plan_tenancy,
+    price_ways,
+)
 from steelyard.plan.retrieve.tenancy_goal import TenancyGoal
+from steelyard.retrieve import tenant_rates
+from steelyard.retrieve.calibration import fit_rates
 from steelyard.retrieve.kinds import IVFFlat
 from steelyard.retrieve.tenants import ClusterTreeIndex
 
@@ -87,6 +97,75 @@ def test_more_recall_is_never_faster_and_more_memory_never_slower(
         assert dearer.query_s.value >= option.query_s.value * (1 - 1e-9)
         assert option.query_s.low < option.query_s.value < option.query_s.high
     assert fastest(replace(goal, memory_bytes=2 * memory)) <= plan.chosen.query_s.value
+
+
+def test_rates_of_an_earlier_calibration_with_other_parts_are_not_mixed_with_those_of_today() -> (
+    None
+):
+    goal = TenancyGoal(vectors=100_000, dim=128, tenants=20)
+    old = {"tenant tree": {"call": 1.0, "again": 1.0}, "tenant own": dict(RATES.query_s["ivf"])}
+    known = replace(RATES, query_s={**RATES.query_s, **old})
+    assert price_ways(goal, known) == price_ways(goal, RATES)
+    slower = {part: 2 * rate for part, rate in RATES.query_s["tenant tree"].items()}
+    today = replace(RATES, query_s={**RATES.query_s, "tenant tree": slower})
+    assert price_ways(goal, today)[1].query_s.value == 2 * price_ways(goal, RATES)[1].query_s.value
+
+
+@given(st.integers(1, 10**7), st.integers(1, 2000), st.floats(0, 1))
+def test_what_is_further_away_is_part_of_what_is_read(size: int, dim: int, share: float) -> None:
+    work = scan_work(size, dim, share)
+    read = [work[part] for part in ("bytes", "beyond near", "far", "scattered")]
+    assert read == sorted(read, reverse=True)
+    assert read[0] == 4 * size * dim
+    assert min(read) >= 0
+
+
+def test_a_calibration_finds_rates_of_all_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tenant_rates, "_WORLDS", ((3000, 32), (2500, 64)))
+    monkeypatch.setattr(tenant_rates, "_TENANTS", (300, 1200, 9000))
+    monkeypatch.setattr(tenant_rates, "_SWEEPS", 2)
+    monkeypatch.setattr(tenant_rates, "_COUNTED", 20)
+    found = tenant_rates.measure_tenant_rates(fit_rates)
+    assert found.keys() == set(SEARCHES)
+    for kind, (own_s, relative) in found.items():
+        assert own_s.keys() == RATES.query_s[kind].keys()
+        assert min(own_s.values()) >= 0
+        assert 0 < max(own_s.values()) < 1e-3
+        assert relative > 0
+
+
+def test_vectors_of_more_inner_dimensions_are_harder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng, hard = np.random.default_rng(3), {}
+    for inner in (4, 24):
+        turn = rng.normal(size=(inner, 24))
+        rows = (rng.normal(size=(3000, inner)) @ turn).astype(np.float32)
+        np.save(tmp_path / f"{inner}.npy", rows)
+        hard[inner] = sampled_hardness(rows, 0.9)
+    assert hard[24] > 2 * hard[4]
+    easy, harder = (
+        price_ways(
+            TenancyGoal(
+                vectors=100_000, dim=24, tenants=2, selectivity=0.2, seen_by=2, hardness=factor
+            ),
+            RATES,
+        )
+        for factor in hard.values()
+    )
+    for less, more in zip(easy, harder, strict=True):
+        assert (more.query_s.value > less.query_s.value) == (less.way != "plain scan")
+    words = ("retrieve", "tenants", "plan", "100k x 24, 20 tenants", "--sample")
+    with pytest.raises(SystemExit) as ended:
+        main([*words, str(tmp_path / "24.npy")])
+    assert not ended.value.code
+    assert "times those of usual vectors" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        main(
+            ["retrieve", "tenants", "plan", "100k x 9, 20 tenants", *words[4:], f"{tmp_path}/4.npy"]
+        )
+    assert ended.value.code == 2
+    assert "3,000 vectors of 24 numbers" in capsys.readouterr().err
 
 
 def test_what_cannot_be_is_refused() -> None:

@@ -1,12 +1,14 @@
 """Verbs of the retrieval room, killed at random moments: the same line then ends the same."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.killing import KilledLines, files_of, killed_lines
+from tests.killing import Ended, KilledLines, files_of, killed_lines
+from tests.retrieve import tenant_changes as changes
 
 from steelyard.retrieve.corpus import CorpusIndex
 from steelyard.retrieve.tenants import create_store, open_tenant_index, writing_store
@@ -115,3 +117,63 @@ def test_a_killed_grant_is_whole_or_not_there(lines: KilledLines, tmp_path: Path
         return ["retrieve", "tenants", "grant", str(here / "shared"), "a", "--ids", "3,5,8"]
 
     lines.check(line, tmp_path, kills=20, prepare=prepare, made=seen, timed=True)
+
+
+WRITER = """
+import os, sys
+sys.path.insert(0, os.getcwd())
+from pathlib import Path
+from tests.retrieve.tenant_changes import write_on
+write_on(Path(sys.argv[1]), *map(int, sys.argv[2:]))
+"""
+
+
+def writer(folder: Path, *numbers: int) -> list[str]:
+    return ["-c", WRITER, str(folder), *map(str, numbers)]
+
+
+def ended_within(
+    lines: KilledLines, folder: Path, done: int, last: int, every: int, rng: np.random.Generator
+) -> Ended:
+    """Let a writer go on to some change, and kill it on its way in one of three manners."""
+    words = writer(folder, done, last, every)
+    manner = rng.integers(0, 3)
+    if manner == 0:
+        return lines.run([*words, str(rng.integers(done, last))], folder)
+    if manner == 1:
+        return lines.run(words, folder, step=int(rng.integers(1, 9)))
+    return lines.run(words, folder, after_s=float(rng.uniform(0.1, 4.0)))
+
+
+@pytest.mark.parametrize(
+    ("operations", "kills"),
+    [
+        (4000, 3),
+        pytest.param(100_000, 20, marks=[pytest.mark.slow, pytest.mark.timeout(1800)]),
+    ],
+)
+def test_kills_within_changes_lose_none_and_let_nothing_foreign_through(
+    lines: KilledLines, tmp_path: Path, operations: int, kills: int
+) -> None:
+    folder, rng, done, killed = tmp_path / "store", np.random.default_rng(3), 0, 0
+    seen, every = changes.begin(folder), operations // 40
+    for left in range(kills, -1, -1):
+        if left:
+            last = done + 1 + (operations - done) // (left + 1)
+            ended = ended_within(lines, folder, done, last, every, rng)
+        else:
+            ended = lines.run(writer(folder, done, operations, every), folder)
+        assert ended.code in ((0, -signal.SIGKILL) if left else (0,)), ended
+        killed += ended.code != 0
+        logged, told = changes.logged_of(folder), changes.told_of(folder)
+        assert told <= logged <= told + 1, (ended, told, logged)
+        changes.apply(seen, done, logged)
+        done = logged
+        index = open_tenant_index(folder)
+        index.check()
+        for tenant in range(changes.TENANTS):
+            assert np.array_equal(index.granted(str(tenant)), np.flatnonzero(seen[tenant]))
+            assert not changes.foreign_or_wrong(index, str(tenant), seen[tenant], rng)
+    print(f"{done:,} changes, {killed} kills")
+    assert done == operations
+    assert killed >= kills // 2

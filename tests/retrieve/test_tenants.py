@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from steelyard.retrieve.tenants import (
     writing_store,
 )
 from steelyard.retrieve.tenants.files import read_tree_index, write_tree_index
+from steelyard.retrieve.tenants.lists import CHUNK, TenantLists
 from steelyard.retrieve.tenants.store import LOG, SNAPSHOT
 from steelyard.retrieve.tenants.trial import difference
 from steelyard.retrieve.tuning import recall_at
@@ -69,6 +71,37 @@ def test_a_tree_of_equal_vectors_is_one_leaf_or_few() -> None:
     assert tree.num_leaves >= 1
     with pytest.raises(ConfigError, match="1 children"):
         train_tree(POINTS, branching=1)
+
+
+def test_a_grant_that_splits_every_chunk_finds_room() -> None:
+    lists, leaves = TenantLists(), np.zeros(6000, np.int32)
+    tenant, other = lists.add_tenant(), lists.add_tenant()
+    seen = set(range(0, 4800, 8))
+    lists.grant(tenant, np.array(sorted(seen), np.int32), leaves)
+    lists.grant(other, np.arange(5000, 5600, dtype=np.int32), leaves)
+    for _ in range(3):
+        starts = np.cumsum([0, *(len(part) for part in chunks_of(lists, tenant))])
+        rows = lists.rows_of(tenant)
+        # Rows behind the first of each chunk fill it, one at a time; then one row splits each.
+        for begin, end in pairwise(starts.tolist()):
+            free = [row for row in range(rows[begin], 6000) if row not in seen]
+            for row in free[: CHUNK - (end - begin)]:
+                lists.grant(tenant, np.array([row], np.int32), leaves)
+                seen.add(row)
+        firsts = [int(part[0]) for part in chunks_of(lists, tenant)]
+        more = [next(row for row in range(first, 6000) if row not in seen) for first in firsts]
+        lists.grant(tenant, np.array(more, np.int32), leaves)
+        seen |= set(more)
+        assert not lists.trouble(leaves)
+        assert lists.rows_of(tenant).tolist() == sorted(seen)
+        assert lists.rows_of(other).tolist() == list(range(5000, 5600))
+    assert len(chunks_of(lists, tenant)) >= 80
+
+
+def chunks_of(lists: TenantLists, tenant: int) -> list[np.ndarray]:
+    rows, lengths, places, chunks, _ = lists.arrays()
+    first, count, _ = places[tenant].tolist()
+    return [rows[chunk, : lengths[chunk]] for chunk in chunks[first : first + count].tolist()]
 
 
 @settings(max_examples=20, deadline=None)

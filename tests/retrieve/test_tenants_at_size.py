@@ -5,33 +5,14 @@ import time
 
 import numpy as np
 import pytest
+from tests.retrieve.tenant_changes import POINTS, TENANTS, foreign_or_wrong, made
 
-from steelyard.retrieve.tenants import ClusterTreeIndex, TenantShards
+from steelyard.retrieve.tenants import TenantShards
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
-OPERATIONS, TENANTS, ALL = 100_000, 24, 10**9
-RNG = np.random.default_rng(5)
-MIDDLES = RNG.integers(0, 64, (40, 40))
-# Distances of whole numbers are exact in single precision.
-POINTS = (MIDDLES[RNG.integers(0, 40, 3000)] + RNG.integers(0, 16, (3000, 40))).astype(np.float32)
+OPERATIONS = 100_000
 KEPT = 500
 """Vectors before this are never removed: another writer grants them."""
-
-
-def made() -> ClusterTreeIndex:
-    index = ClusterTreeIndex(40, shortlist=32, leaf_size=32)
-    index.train(POINTS)
-    return index
-
-
-def foreign_or_wrong(index, tenant: str, seen: np.ndarray, rng: np.random.Generator) -> bool:
-    query = POINTS[int(rng.integers(0, len(POINTS)))]
-    is_exact = bool(rng.integers(0, 2))
-    found = index.search(query, 5, tenant=tenant, nprobe=ALL if is_exact else 40)
-    ids = found.ids[0][found.ids[0] >= 0]
-    wanted = np.sort(((POINTS[seen] - query) ** 2).sum(axis=1))[:5]
-    is_wrong = is_exact and not np.array_equal(found.distances[0][: len(wanted)], wanted)
-    return is_wrong or not seen[ids].all()
 
 
 @pytest.mark.parametrize("num_shards", [1, 3])

@@ -1,14 +1,64 @@
 """How tenants should share vectors, as pages and JSON show it."""
 
 from dataclasses import asdict
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from steelyard.errors import ConfigError
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.plan.retrieve.tenancy import TenancyPlan
+from steelyard.plan.retrieve.tenancy_probes import own_cells
 from steelyard.runs.report import Cell, Column, Section, Table
 from steelyard.units import pretty
 
-__all__ = ["tenancy_section", "tenancy_values"]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = ["sampled_hardness", "sampled_rows", "tenancy_section", "tenancy_values"]
+
+_LEAST = 1000
+
+
+def sampled_rows(path: Path, dim: int) -> "NDArray[np.generic]":
+    """Read some of the vectors that a plan is for.
+
+    Args:
+        path: .npy or .fvecs file.
+        dim: numbers of a vector.
+
+    Returns:
+        Vectors [N, D].
+
+    Raises:
+        ConfigError: too few, or of another width.
+    """
+    from steelyard.retrieve.reading import read_vectors
+
+    rows = read_vectors(path)
+    if rows.shape[1] != dim or len(rows) < _LEAST:
+        raise ConfigError(
+            f"--sample {path} has {len(rows):,} vectors of {rows.shape[1]} numbers",
+            hint=f"give {_LEAST:,} or more of {dim}",
+        )
+    return rows
+
+
+def sampled_hardness(rows: "NDArray[np.generic]", recall: float) -> float:
+    """Return how many times as many cells vectors need for a recall as usual ones.
+
+    Args:
+        rows: some of the vectors [N, D].
+        recall: the recall.
+
+    Returns:
+        Cells over those of usual vectors.
+    """
+    from steelyard.retrieve.sampling import measure_cells
+
+    found = measure_cells(rows, recall, cells_per_root=2.0)
+    usual = own_cells(found.vectors, found.nlist, 0.0, found.recall, 10)
+    return found.nprobe / usual
 
 
 def tenancy_section(plan: TenancyPlan) -> Section:

@@ -18,7 +18,7 @@ from steelyard.retrieve.ivfpq import ResidualCodes
 from steelyard.retrieve.kinds import IVFPQ, IVFFastScan, IVFFlat
 from steelyard.retrieve.native import NativeCells
 from steelyard.retrieve.pq import ProductQuantizer
-from steelyard.retrieve.tenant_rates import measure_tenant_rates
+from steelyard.retrieve.tenant_rates import measure_tenant_rates, measure_tree_build
 
 __all__ = [
     "TimedSearch",
@@ -212,6 +212,7 @@ def measure_search_rates(
             [took for _, took in built],
             [str(shape) for shape, _ in built],
         )
+        build_s |= measure_tree_build()
     return SearchRates(
         query_s=query_s,
         build_s=build_s,

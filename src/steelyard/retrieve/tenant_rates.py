@@ -1,7 +1,13 @@
-"""How fast this machine searches for one tenant of many, fitted part by part."""
+"""How fast this machine searches for one tenant of many, fitted part by part.
+
+Searches are timed as they are used: vectors in clusters, every query another one, tenants that lie
+anywhere or close together. So what a query finds in caches is what it will find there later.
+"""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,24 +16,38 @@ from steelyard.cost.vector_search.tenant_work import (
     SEARCHES,
     TenantSearch,
     filter_work,
+    own_work,
     scan_work,
+    tree_build_work,
     tree_work,
 )
 from steelyard.parallel import torch_threads
 from steelyard.retrieve.index import Hits
 from steelyard.retrieve.kinds import IVFFlat
 from steelyard.retrieve.tenants import ClusterTreeIndex
+from steelyard.retrieve.tenants.generating import MadeTenants, MadeTenantsOptions
 
-__all__ = ["measure_tenant_rates"]
+__all__ = ["measure_tenant_rates", "measure_tree_build"]
 
 Floats = NDArray[np.float32]
-_SIZES = ((100_000, 128), (60_000, 64))
-_TENANTS = (60, 200, 500, 1500, 5000, 15_000, 50_000)
-_PROBES = (100, 400, 1200, 4000)
-_SHARES = (0.003, 0.03, 0.2, 0.7)
+Ids = NDArray[np.int64]
+_WORLDS = ((100_000, 128), (40_000, 64))
+_TENANTS = (60, 150, 300, 600, 1200, 2500, 5000, 9000, 16_000, 30_000, 60_000, 100_000)
+_PROBES = (100, 300, 700, 1500, 4000)
 _CELLS = (4, 12, 40, 120)
-_QUERIES, _ROUNDS, _K, _SAMPLE = 60, 3, 10, 20_000
-_Timed = tuple[str, str, dict[str, float], float]
+_LEAST_FOR_CELLS, _MOST_FOR_FLAT = 1000, 4000
+_QUERIES, _SWEEPS, _CALM, _COUNTED = 30, 16, 0.25, 200
+_K, _SAMPLE = 10, 20_000
+_BUILT, _BUILDS = (40_000, 96), 3
+
+
+class _Asked(NamedTuple):
+    """One search that is timed: its name, tenant, how it is asked, and its units of work."""
+
+    kind: str
+    tenant: str
+    search: Callable[[Floats], Hits]
+    work: dict[str, float]
 
 
 def measure_tenant_rates(
@@ -42,82 +62,151 @@ def measure_tenant_rates(
     Returns:
         Both, by name of the search.
     """
-    timed: list[_Timed] = []
+    asked: list[_Asked] = []
+    took_s: list[float] = []
     with torch_threads(1):
-        for count, dim in _SIZES:
-            rng = np.random.default_rng(dim)
-            middles = rng.normal(size=(400, dim)).astype(np.float32)
-            drawn = rng.normal(size=(count, dim)).astype(np.float32)
-            vectors = (middles[rng.integers(0, 400, count)] + 0.5 * drawn).astype(np.float32)
-            queries = (vectors[rng.choice(count, _QUERIES)] + 0.1).astype(np.float32)
-            timed += [*_tree_times(vectors, queries, rng), *_filter_times(vectors, queries, rng)]
+        for count, dim in _WORLDS:
+            world = _World(count, dim)
+            own = list(world.searches())
+            asked += own
+            took_s += _calm_seconds(own, world.queries)
     found = {}
     for kind in SEARCHES:
-        own = [item for item in timed if item[0] == kind]
-        groups, work, took = ([item[place] for item in own] for place in (1, 2, 3))
-        found[kind] = fit(work, took, groups)
+        places = [place for place, item in enumerate(asked) if item.kind == kind]
+        found[kind] = fit(
+            [asked[place].work for place in places],
+            [took_s[place] for place in places],
+            [asked[place].tenant for place in places],
+        )
     return found
 
 
-def _tree_times(vectors: Floats, queries: Floats, rng: np.random.Generator) -> Iterator[_Timed]:
-    """Time scans and searches in a tree."""
-    count, dim = vectors.shape
-    tree = ClusterTreeIndex(dim)
-    tree.train(vectors[:_SAMPLE], expected=count)
-    tree.add(vectors)
-    for size in _TENANTS:
-        name = f"{size} of {dim}"
-        tree.grant(rng.choice(count, size, replace=False), name)
-        _, took_s = _timed(
-            lambda query, name=name: tree.search(query, _K, tenant=name, nprobe=10**9), queries
+def measure_tree_build() -> dict[str, float]:
+    """Return the seconds per unit of `tree_build_work` of this machine, on one thread."""
+    count, dim = _BUILT
+    options = MadeTenantsOptions(vectors=count, dim=dim, tenants=1, queries=1)
+    vectors, took_s = MadeTenants.drawn(options).vectors, np.empty((_BUILDS, 2))
+    with torch_threads(1):
+        for own_s in took_s:
+            tree = ClusterTreeIndex(dim)
+            began_s = time.perf_counter()
+            tree.train(vectors)
+            trained_s = time.perf_counter()
+            tree.add(vectors)
+            own_s[:] = trained_s - began_s, time.perf_counter() - trained_s
+    work = tree_build_work(count, dim)
+    # The first build may wait for kernels.
+    return dict(zip(work, (took_s.min(axis=0) / list(work.values())).tolist(), strict=True))
+
+
+def _calm_seconds(asked: Sequence[_Asked], queries: Floats) -> list[float]:
+    """Return the median seconds of a query of each search, in sweeps that nothing disturbed."""
+    took_s = np.empty((_SWEEPS, len(asked)))
+    # In sweeps over all, so that something else on the machine does not fall on one search; each
+    # sweep has queries of its own, which find in caches what others have left there.
+    for sweep, some in enumerate(queries.reshape(_SWEEPS, _QUERIES, -1)):
+        for place, item in enumerate(asked):
+            times = []
+            for query in some:
+                began_s = time.perf_counter()
+                item.search(query)
+                times.append(time.perf_counter() - began_s)
+            took_s[sweep, place] = np.median(times)
+    return np.quantile(took_s, _CALM, axis=0).tolist()
+
+
+class _World:
+    """Vectors, and the indexes that all tenants share."""
+
+    def __init__(self, count: int, dim: int) -> None:
+        asked = _SWEEPS * _QUERIES
+        made = MadeTenants.drawn(
+            MadeTenantsOptions(vectors=count, dim=dim, tenants=1, queries=asked, seed=dim)
         )
-        yield "tenant scan", name, scan_work(size, dim), took_s
+        self.vectors, self.queries = made.vectors, made.queries
+        self.rng = np.random.default_rng(dim)
+        self.tree = ClusterTreeIndex(dim)
+        self.tree.train(self.vectors[:_SAMPLE], expected=count)
+        self.tree.add(self.vectors)
+        self.shared = _cells_of(self.vectors, round(2 * count**0.5), self.rng)
+        # Rows of the tree in its order: a tenant that sees a range of them lies close together.
+        self.order = self.tree.rows.numbers
+
+    def searches(self) -> Iterator[_Asked]:
+        """Yield all ways for tenants of all sizes, anywhere and close together."""
+        count, dim = self.vectors.shape
+        for place, wanted in enumerate(_TENANTS):
+            size = min(wanted, count)
+            name = f"{size} of {dim}"
+            ids = np.sort(self._drawn(size, is_near=place % 2 == 1))
+            self.tree.grant(ids, name)
+            yield from self._in_tree(name, size)
+            yield from self._in_shared(name, ids)
+            yield from self._in_own(name, ids)
+            if wanted >= count:
+                return
+
+    def _drawn(self, size: int, *, is_near: bool) -> Ids:
+        """Draw vectors: from all, or from a part of the tree that has twice as many."""
+        count = len(self.order)
+        if not is_near:
+            return self.rng.choice(count, size, replace=False)
+        begin = int(self.rng.integers(0, max(1, count - 2 * size)))
+        return self.order[
+            begin + self.rng.choice(min(2 * size, count - begin), size, replace=False)
+        ]
+
+    def _in_tree(self, name: str, size: int) -> Iterator[_Asked]:
+        dim, rows = self.vectors.shape[1], self.tree.rows_of(name)
+        beside = float((np.diff(np.sort(rows)) == 1).sum()) / size
+
+        def search(query: Floats, nprobe: int = 10**9) -> Hits:
+            return self.tree.search(query, _K, tenant=name, nprobe=nprobe)
+
+        yield _Asked("tenant scan", name, search, scan_work(size, dim, beside))
         for nprobe in _PROBES:
             if nprobe > size // 2:
                 break
-            hits, took_s = _timed(
-                lambda query, name=name, nprobe=nprobe: tree.search(
-                    query, _K, tenant=name, nprobe=nprobe
-                ),
-                queries,
-            )
-            scanned, expanded, compared = hits
+            own = partial(search, nprobe=nprobe)
+            scanned, expanded, compared = self._done(own)
             done = TenantSearch(scanned=scanned, expanded=expanded, compared=compared)
-            yield "tenant tree", name, tree_work(done, dim), took_s
+            yield _Asked("tenant tree", name, own, tree_work(done, size, dim))
 
-
-def _filter_times(vectors: Floats, queries: Floats, rng: np.random.Generator) -> Iterator[_Timed]:
-    """Time searches of cells with bitmaps."""
-    count, dim = vectors.shape
-    nlist = round(2 * count**0.5)
-    cells = IVFFlat(dim, nlist=nlist)
-    # Vectors as centers: times need cells of usual sizes, not good ones.
-    cells.centers = vectors[rng.choice(count, nlist, replace=False)].copy()
-    cells.add(vectors)
-    for share in _SHARES:
-        bitmap = cells.admitted(rng.choice(count, round(share * count), replace=False))
+    def _in_shared(self, name: str, ids: Ids) -> Iterator[_Asked]:
+        dim, nlist, bitmap = self.vectors.shape[1], self.shared.nlist, self.shared.admitted(ids)
         for nprobe in _CELLS:
-            hits, took_s = _timed(
-                lambda query, bitmap=bitmap, nprobe=nprobe: cells.search_admitted(
-                    query, _K, bitmap, nprobe=nprobe
-                ),
-                queries,
-            )
-            work = filter_work(nprobe, nlist, hits[0] / share, hits[0], dim)
-            yield "tenant filter", f"{share} of {dim}", work, took_s
+            search = partial(self.shared.search_admitted, k=_K, bitmap=bitmap, nprobe=nprobe)
+            visited = self._done(partial(self.shared.search, k=_K, nprobe=nprobe))[0]
+            compared = self._done(search)[0]
+            work = filter_work(nprobe, nlist, visited, compared, len(ids), dim)
+            yield _Asked("tenant filter", name, search, work)
+
+    def _in_own(self, name: str, ids: Ids) -> Iterator[_Asked]:
+        size, dim = len(ids), self.vectors.shape[1]
+        if size <= _MOST_FOR_FLAT:
+            flat = IVFFlat(dim)
+            flat.add(self.vectors[ids])
+            work = own_work(1, 1, size, size, dim)
+            yield _Asked("tenant own", name, partial(flat.search, k=_K), work)
+        if size < _LEAST_FOR_CELLS:
+            return
+        cells = _cells_of(self.vectors[ids], round(2 * size**0.5), self.rng)
+        for nprobe in _CELLS:
+            if nprobe > cells.nlist // 2:
+                break
+            search = partial(cells.search, k=_K, nprobe=nprobe)
+            work = own_work(nprobe, cells.nlist, self._done(search)[0], size, dim)
+            yield _Asked("tenant own", name, search, work)
+
+    def _done(self, search: Callable[[Floats], Hits]) -> tuple[float, float, float]:
+        """Return what a query scans, probes and compares again, on average."""
+        stats, asked = search(self.queries[:_COUNTED]).stats, _COUNTED
+        return stats.scanned / asked, stats.probed / asked, stats.reranked / asked
 
 
-def _timed(search: Callable[[Floats], Hits], queries: Floats) -> tuple[tuple[float, ...], float]:
-    """Return what a query scans, probes and compares again, and its seconds."""
-    rounds, stats = [], np.zeros(3)
-    for round_number in range(_ROUNDS + 1):
-        took_s = []
-        for query in queries:
-            began_s = time.perf_counter()
-            told = search(query).stats
-            took_s.append(time.perf_counter() - began_s)
-            if not round_number:
-                stats += (told.scanned, told.probed, told.reranked)
-        # A median: what else the machine does in between stops a few queries for long.
-        rounds.append(float(np.median(took_s)))
-    return tuple((stats / len(queries)).tolist()), float(np.median(rounds[1:]))
+def _cells_of(vectors: Floats, nlist: int, rng: np.random.Generator) -> IVFFlat:
+    """Return an index of cells around some of the vectors: times need no better ones."""
+    index = IVFFlat(vectors.shape[1], nlist=nlist)
+    index.centers = vectors[rng.choice(len(vectors), nlist, replace=False)].copy()
+    index.add(vectors)
+    return index

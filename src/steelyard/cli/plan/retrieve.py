@@ -7,11 +7,18 @@ from typing import Any
 from steelyard.catalog import accelerator, storage_tier
 from steelyard.catalog.search_rates import SearchRates, load_search_rates, reference_search_rates
 from steelyard.cli.output import Switch, print_report
-from steelyard.cli.tenancy import tenancy_section, tenancy_values
+from steelyard.cli.tenancy import (
+    sampled_hardness,
+    sampled_rows,
+    tenancy_section,
+    tenancy_values,
+)
 from steelyard.errors import ConfigError, InfeasibleError
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.plan.retrieve.index_goal import IndexGoal, parse_goal
-from steelyard.plan.retrieve.indexing import IndexOption, IndexPlan, MachineOffer, plan_index
+from steelyard.plan.retrieve.index_options import IndexOption
+from steelyard.plan.retrieve.indexing import IndexPlan, plan_index
+from steelyard.plan.retrieve.machine_offer import MachineOffer
 from steelyard.plan.retrieve.probing import USUAL, ProbeRule
 from steelyard.plan.retrieve.tenancy import TenancyPlan, plan_tenancy
 from steelyard.plan.retrieve.tenancy_goal import TenancyGoal
@@ -23,7 +30,6 @@ __all__ = ["retrieve"]
 _RECALLS = (0.999, 0.99, 0.98, 0.97, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5)
 _CORES = {"Xeon-8488C": 48, "Graviton4": 96}
 """Cores of processors that the catalog has a rent of."""
-_SAMPLE = 20_000
 
 
 def retrieve(
@@ -60,28 +66,29 @@ def retrieve(
         raise ConfigError(f"the cores of {machine} are not known", hint="give --cores")
     offer = MachineOffer.of(accelerator(machine), wanted.memory_bytes, whole)
     tier = storage_tier(storage)
-    rule = _measured(sample, wanted) if sample else USUAL
+    rule, hardness = _measured(sample, wanted) if sample else (USUAL, 1.0)
     if budget:
         usd = parse(budget, "USD", where="--budget")
-        plan = _within(usd, wanted, known, offer, rule, storage)
+        plan = _within(usd, wanted, known, offer, rule, hardness, storage)
     else:
-        plan = plan_index(wanted, known, offer, tier, rule=rule)
+        plan = plan_index(wanted, known, offer, tier, rule=rule, hardness=hardness)
     page, values = _page(plan, rule, rates is not None, budget), _values(plan)
-    shared = _shared(plan, known)
+    shared = _shared(plan, known, hardness)
     if shared:
         values["tenancy"] = tenancy_values(shared)
         page.sections.insert(-1, tenancy_section(shared))
     print_report(page, json=json, values=values)
 
 
-def _shared(plan: IndexPlan, rates: SearchRates) -> TenancyPlan | None:
-    """Return how tenants share best in the memory of the machines that are rented."""
-    goal = plan.goal
-    if goal.tenants < 2:
+def _shared(plan: IndexPlan, rates: SearchRates, hardness: float) -> TenancyPlan | None:
+    """Return how tenants share best on the machine that is rented, where it is one."""
+    goal = replace(plan.goal, memory_bytes=plan.offer.memory_bytes)
+    # Over several machines every way is cut in another manner: the table of those that lost has
+    # each with its shards.
+    if goal.tenants < 2 or plan.chosen.machines.value > 1:
         return None
-    memory = plan.offer.memory_bytes * max(1.0, plan.chosen.machines.value)
     try:
-        return plan_tenancy(TenancyGoal.of(replace(goal, memory_bytes=memory)), rates)
+        return plan_tenancy(TenancyGoal.of(goal, hardness=hardness), rates)
     except InfeasibleError:
         # The cheapest index is smaller or faster by codes, which none of these ways has.
         return None
@@ -93,6 +100,7 @@ def _within(
     rates: SearchRates,
     offer: MachineOffer,
     rule: ProbeRule,
+    hardness: float,
     storage: str,
 ) -> IndexPlan:
     """Return the plan of the best recall that a budget buys."""
@@ -100,7 +108,12 @@ def _within(
     for recall in _RECALLS:
         try:
             plan = plan_index(
-                replace(goal, recall=recall), rates, offer, storage_tier(storage), rule=rule
+                replace(goal, recall=recall),
+                rates,
+                offer,
+                storage_tier(storage),
+                rule=rule,
+                hardness=hardness,
             )
         except InfeasibleError:
             continue
@@ -116,32 +129,14 @@ def _within(
     )
 
 
-def _measured(path: Path, goal: IndexGoal) -> ProbeRule:
-    """Return how many cells the vectors of a file need."""
-    import numpy as np
+def _measured(path: Path, goal: IndexGoal) -> tuple[ProbeRule, float]:
+    """Return how many cells the vectors of a file need, alone and over usual ones."""
+    from steelyard.retrieve.sampling import measure_cells
 
-    from steelyard.retrieve import IVFFlat
-    from steelyard.retrieve.reading import read_vectors
-    from steelyard.retrieve.tuning import tune
-
-    rows = read_vectors(path)
-    if rows.shape[1] != goal.dim or len(rows) < 1000:
-        raise ConfigError(
-            f"--sample {path} has {len(rows):,} vectors of {rows.shape[1]} numbers",
-            hint=f"give 1,000 or more of {goal.dim}",
-        )
-    places = np.random.default_rng(0).permutation(len(rows))[:_SAMPLE]
-    drawn = np.asarray(rows[np.sort(places)], np.float32)
-    queries, held = drawn[::50], np.delete(drawn, slice(None, None, 50), axis=0)
-    exact = IVFFlat(goal.dim)
-    exact.add(held)
-    cells = round(len(held) ** 0.5)
-    index = IVFFlat(goal.dim, nlist=cells)
-    index.train(held)
-    index.add(held)
-    recall = min(goal.recall, 0.99)
-    tuned = tune(index, queries, exact.search(queries, 10).ids, recall=recall)
-    return ProbeRule.measured(cells, recall, tuned.nprobe)
+    rows = sampled_rows(path, goal.dim)
+    found = measure_cells(rows, goal.recall)
+    rule = ProbeRule.measured(found.nlist, found.recall, found.nprobe)
+    return rule, sampled_hardness(rows, goal.recall) if goal.tenants > 1 else 1.0
 
 
 def _page(plan: IndexPlan, rule: ProbeRule, is_calibrated: bool, budget: str) -> Report:

@@ -1,13 +1,23 @@
-"""Units of work of a query for one tenant: plain scans, trees, and cells with a bitmap."""
+"""Units of work of a query for one tenant: scans, trees, bitmaps, an index of its own."""
 
+import math
 from dataclasses import dataclass
 
-__all__ = ["SEARCHES", "TenantSearch", "filter_work", "scan_work", "tree_work"]
+__all__ = [
+    "SEARCHES",
+    "TenantSearch",
+    "filter_work",
+    "own_work",
+    "scan_work",
+    "tree_build_work",
+    "tree_work",
+]
 
-SEARCHES = ("tenant scan", "tenant tree", "tenant filter")
-"""Names of the three in rates of searches."""
+SEARCHES = ("tenant scan", "tenant tree", "tenant filter", "tenant own")
+"""Names of the four in rates of searches."""
+_TREE_SAMPLE = 100_000
 _CACHED = (1e6, 12e6)
-"""Bytes of a tenant's vectors up to which a scan finds them in the near caches, and the next."""
+"""Bytes up to which what queries touch stays in the near caches, and in the next."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,40 +35,37 @@ class TenantSearch:
     compared: float
 
 
-def scan_work(size: float, dim: int) -> dict[str, float]:
+def scan_work(size: float, dim: int, beside: float) -> dict[str, float]:
     """Count the work of comparing all vectors of a tenant, where they lie among others'.
 
     Args:
         size: vectors of the tenant.
         dim: numbers of a vector.
+        beside: share of them that stand right behind another of the tenant in memory.
 
     Returns:
-        Units by part: "call" 1, "rows" vectors, "near", "middle" and "far" bytes of vectors by
-        the caches that hold them from one query to the next.
+        Units by part: "call" 1, "rows" vectors, "bytes" of vectors, those "beyond near" caches
+        from one query to the next, and those "far" from all; of the far ones "scattered" those
+        that stand alone.
     """
-    total = 4.0 * size * dim
-    near, middle = min(total, _CACHED[0]), min(total, _CACHED[1])
-    return {
-        "call": 1.0,
-        "rows": size,
-        "near": near,
-        "middle": middle - near,
-        "far": total - middle,
-    }
+    read = _by_cache(4.0 * size * dim, 4.0 * size * dim)
+    scattered = (1 - beside) * read["far"]
+    return {"call": 1.0, "rows": float(size), **read, "scattered": scattered}
 
 
-def tree_work(done: TenantSearch, dim: int, branching: int = 16) -> dict[str, float]:
+def tree_work(done: TenantSearch, size: float, dim: int, branching: int = 16) -> dict[str, float]:
     """Count the work of a search in a tree.
 
     Args:
         done: what it does.
+        size: vectors of the tenant.
         dim: numbers of a vector.
         branching: children of a node.
 
     Returns:
         Units by part: "call" 1, "turn" numbers of the rotation that a query needs for codes,
         "nodes" nodes, "centers" bytes of their children, "codes" codes, "words" words of codes,
-        "again" bytes of vectors.
+        "bytes", "beyond near" and "far" of vectors that are compared, as of `scan_work`.
     """
     words = -(-dim // 64) + 1
     is_coded = done.compared > 0
@@ -71,12 +78,29 @@ def tree_work(done: TenantSearch, dim: int, branching: int = 16) -> dict[str, fl
         "centers": 4.0 * done.expanded * branching * dim,
         "codes": codes,
         "words": codes * words,
-        "again": 4.0 * again * dim,
+        **_by_cache(4.0 * again * dim, 4.0 * size * dim),
+    }
+
+
+def tree_build_work(count: int, dim: int) -> dict[str, float]:
+    """Count the work of building a tree and hanging all vectors in it; grants take no time beside.
+
+    Args:
+        count: vectors.
+        dim: numbers of a vector.
+
+    Returns:
+        Units by part: "tree sample" numbers of the vectors that the tree is trained on, "tree rows"
+        numbers of all.
+    """
+    return {
+        "tree sample": float(min(count, _TREE_SAMPLE) * dim),
+        "tree rows": float(count * dim),
     }
 
 
 def filter_work(
-    cells: float, nlist: int, visited: float, compared: float, dim: int
+    cells: float, nlist: int, visited: float, compared: float, size: float, dim: int
 ) -> dict[str, float]:
     """Count the work of a search of cells that looks at a bitmap first.
 
@@ -85,17 +109,52 @@ def filter_work(
         nlist: cells that there are.
         visited: rows in them.
         compared: rows that the bitmap admits.
+        size: vectors of the tenant.
         dim: numbers of a vector.
 
     Returns:
-        Units by part: "call" 1, "centers" numbers of centers, "cells" cells, "rows" rows whose bit
-        is looked at, "compared" vectors, "bytes" their bytes.
+        Units by part: as of `own_work`, with "visited" rows whose bit is looked at.
+    """
+    return own_work(cells, nlist, compared, size, dim) | {"visited": visited}
+
+
+def own_work(cells: float, nlist: int, rows: float, size: float, dim: int) -> dict[str, float]:
+    """Count the work of a search of an index of one tenant's vectors.
+
+    Args:
+        cells: cells that are looked into; 1 of an index without any.
+        nlist: cells that there are.
+        rows: vectors that are compared.
+        size: vectors of the tenant.
+        dim: numbers of a vector.
+
+    Returns:
+        Units by part: "call" 1, "centers" numbers of centers, "picks" cells that are kept while
+        the nearest are looked for times the depth of their heap, "cells" cells, "rows" vectors,
+        "bytes", "beyond near" and "far" of them, as of `scan_work`.
     """
     return {
         "call": 1.0,
-        "centers": float(nlist * dim),
+        "centers": float(nlist * dim) if nlist > 1 else 0.0,
+        "picks": _picks(cells, nlist),
         "cells": cells,
-        "rows": visited,
-        "compared": compared,
-        "bytes": 4.0 * compared * dim,
+        "rows": rows,
+        **_by_cache(4.0 * rows * dim, 4.0 * size * dim),
     }
+
+
+def _by_cache(read: float, held: float) -> dict[str, float]:
+    """Return bytes that a query reads, those that no near cache keeps, and those that none does.
+
+    What is further away is among both, so that a fit never finds it faster than what is near.
+    """
+    near, middle = (min(1.0, cached / max(held, 1.0)) for cached in _CACHED)
+    return {"bytes": read, "beyond near": read * (1 - near), "far": read * (1 - middle)}
+
+
+def _picks(cells: float, nlist: int) -> float:
+    """Return how often a heap of the nearest cells changes, and is sorted, times its depth."""
+    if nlist <= 1:
+        return 0.0
+    taken = cells * (1 + math.log(max(nlist / cells, 1.0)))
+    return (taken + cells) * math.log2(cells + 1)

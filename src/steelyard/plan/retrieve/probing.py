@@ -106,15 +106,12 @@ USUAL = ProbeRule()
 """The rule without a sample."""
 
 
-def probes_for(
-    shape: IndexShape, recall: float, wide: float = 1.0, rule: ProbeRule = USUAL
-) -> Estimate:
+def probes_for(shape: IndexShape, recall: float, rule: ProbeRule = USUAL) -> Estimate:
     """Return the cells that a query of an index looks into.
 
     Args:
         shape: the index.
         recall: share of the neighbours to find.
-        wide: vectors per vector that a filter lets through, which lie in so many more cells.
         rule: how many cells a recall needs.
 
     Returns:
@@ -122,13 +119,7 @@ def probes_for(
     """
     if shape.nlist == 1:
         return Estimate(1.0, 1.0, 1.0)
-    found = rule.probes(shape.nlist, min(recall, 0.999))
-    # Neighbours that pass a filter are further away: a sphere that holds `wide` times as many.
-    more = wide**0.5
-    values = (
-        min(value * more, float(shape.nlist)) for value in (found.value, found.low, found.high)
-    )
-    return Estimate(*values)
+    return rule.probes(shape.nlist, min(recall, 0.999))
 
 
 def ceiling_of(shape: IndexShape) -> Estimate:

@@ -11,19 +11,28 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from steelyard.catalog.search_rates import SearchRates, reference_search_rates
-from steelyard.cost.vector_search import IndexShape, predict
-from steelyard.cost.vector_search.tenant_work import filter_work, scan_work, tree_work
+from steelyard.cost.vector_search import IndexShape
+from steelyard.cost.vector_search.tenant_work import (
+    SEARCHES,
+    filter_work,
+    own_work,
+    scan_work,
+    tree_work,
+)
 from steelyard.errors import InfeasibleError
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.plan.retrieve.tenancy_goal import TenancyGoal
 from steelyard.plan.retrieve.tenancy_probes import (
     CODED_WIDTH,
+    admitted_more,
+    beside,
+    closeness,
     own_cells,
     shared_cells,
     tree_search,
 )
 
-__all__ = ["TenancyOption", "TenancyPlan", "TenancyWay", "plan_tenancy"]
+__all__ = ["TenancyOption", "TenancyPlan", "TenancyWay", "plan_tenancy", "price_ways"]
 
 TenancyWay = Literal["plain scan", "cluster tree", "shared index, filtered", "index per tenant"]
 _LEAST_FOR_CELLS = 1000
@@ -34,20 +43,12 @@ _CHUNK_FILLED, _CHUNK_BYTES, _TENANT_BYTES = 60, 320.0, 80.0
 more, and bytes of a tenant."""
 _FACTOR: Mapping[TenancyWay, float] = {
     "plain scan": 1.05,
-    "cluster tree": 1.2,
+    "cluster tree": 1.25,
     "shared index, filtered": 1.3,
-    "index per tenant": 1.3,
+    "index per tenant": 1.2,
 }
-"""Factor around the work that holds 80 % of tenants of other vectors."""
+"""Factor around the work that holds 80 % of tenants of other vectors, found on counts of work."""
 _BYTES_FACTOR = 1.1
-_COLDER = {"tenant scan": 1.1, "tenant tree": 1.35, "tenant filter": 1.1}
-"""Measured over predicted times on the cells of the fit: queries of several tenants in turn find
-colder caches than a calibration, which asks one tenant again and again."""
-_CALL_SHARE = 0.7
-"""Share of the time per call of an index of cells that searches of small ones took on the cells of
-the fit: a calibration has larger ones, whose fit leaves some of their work with the call."""
-_CODED_COLDER = 1.1
-"""The same of trees where all codes of a tenant are looked at in a row."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,14 +100,8 @@ def plan_tenancy(goal: TenancyGoal, rates: SearchRates) -> TenancyPlan:
         InfeasibleError: no way fits into memory, or the fastest that does may take longer than
             allowed; the nearest is named.
     """
-    known = _completed(rates)
     # Of ways that do the same work, the first is taken: it needs the least.
-    options = [
-        _scan(goal, known),
-        _tree(goal, known),
-        _filtered(goal, known),
-        _own(goal, known),
-    ]
+    options = price_ways(goal, rates)
     fitting = [option for option in options if _fits(option, goal)]
     if not fitting:
         least = min(options, key=lambda option: option.memory_bytes.value)
@@ -127,13 +122,32 @@ def plan_tenancy(goal: TenancyGoal, rates: SearchRates) -> TenancyPlan:
     return TenancyPlan(goal=goal, chosen=best, others=others)
 
 
+def price_ways(goal: TenancyGoal, rates: SearchRates) -> list[TenancyOption]:
+    """Price all ways to share, whether they fit or not.
+
+    Args:
+        goal: what is wanted.
+        rates: as of `plan_tenancy`.
+
+    Returns:
+        A plain scan, a tree, a shared index with a filter, an index per tenant.
+    """
+    known = _completed(rates)
+    return [_scan(goal, known), _tree(goal, known), _filtered(goal, known), _own(goal, known)]
+
+
 def _completed(rates: SearchRates) -> SearchRates:
-    """Return rates with those of searches for tenants."""
+    """Return rates with those of searches for tenants, where parts are those of today."""
     usual = reference_search_rates()
+    kinds = [
+        kind
+        for kind, own in rates.query_s.items()
+        if kind not in SEARCHES or own.keys() == usual.query_s[kind].keys()
+    ]
     return replace(
         rates,
-        query_s={**usual.query_s, **rates.query_s},
-        query_relative={**usual.query_relative, **rates.query_relative},
+        query_s={**usual.query_s, **{kind: rates.query_s[kind] for kind in kinds}},
+        query_relative={**usual.query_relative, **{k: rates.query_relative[k] for k in kinds}},
     )
 
 
@@ -156,31 +170,28 @@ def _lost(option: TenancyOption, best: TenancyOption, goal: TenancyGoal) -> Tena
 
 
 def _scan(goal: TenancyGoal, rates: SearchRates) -> TenancyOption:
-    size = goal.own_vectors
+    size, share = goal.own_vectors, goal.own_vectors / goal.vectors
+    work = scan_work(size, goal.dim, beside(share, closeness(goal.locality, share)))
     return TenancyOption(
         way="plain scan",
         setting=f"all {size:,} vectors of the tenant",
         memory_bytes=_bytes(_tree_bytes(goal)),
-        query_s=_seconds("tenant scan", scan_work(size, goal.dim), rates, "plain scan"),
+        query_s=_seconds("tenant scan", work, rates, "plain scan"),
     )
 
 
 def _tree(goal: TenancyGoal, rates: SearchRates) -> TenancyOption:
     size = goal.own_vectors
-    done = tree_search(size, goal.dim, goal.recall, goal.k)
+    done = tree_search(size, goal.dim, goal.recall, goal.k, goal.hardness)
     memory = _bytes(_tree_bytes(goal))
     if done.scanned >= size and not done.compared:
         return replace(_scan(goal, rates), way="cluster tree", memory_bytes=memory)
     what = "codes" if done.compared else "vectors"
-    query = _seconds("tenant tree", tree_work(done, goal.dim), rates, "cluster tree")
-    if not done.expanded:
-        warmer = _CODED_COLDER / _COLDER["tenant tree"]
-        query = Estimate(*(warmer * end for end in (query.value, query.low, query.high)))
     return TenancyOption(
         way="cluster tree",
         setting=f"{done.scanned:,.0f} {what} of {size:,}",
         memory_bytes=memory,
-        query_s=query,
+        query_s=_seconds("tenant tree", tree_work(done, size, goal.dim), rates, "cluster tree"),
     )
 
 
@@ -188,22 +199,17 @@ def _filtered(goal: TenancyGoal, rates: SearchRates) -> TenancyOption:
     """Price one index of all vectors; who sees everything needs no bitmap."""
     size, total = goal.own_vectors, goal.vectors
     nlist = max(1, round(2 * total**0.5)) if total >= _LEAST_FOR_CELLS else 1
-    shape = _cells(total, goal.dim, nlist)
-    memory = shape.memory_bytes
+    memory = _cells(total, goal.dim, nlist).memory_bytes
     if size == total:
-        return _of_index(
-            shape,
-            own_cells(total, nlist, goal.locality, goal.recall, goal.k),
-            memory,
-            goal,
-            rates,
-            "shared index, filtered",
-        )
+        return _of_index(total, nlist, memory, goal, rates, "shared index, filtered")
     memory += goal.tenants * math.ceil(total / 8)
-    cells = shared_cells(size, total, nlist, goal.locality, goal.recall, goal.k)
+    share = size / total
+    cells = shared_cells(share, nlist, goal.recall, goal.k, goal.hardness)
+    visited = cells * total / nlist
     # Around a tenant's homes cells hold more of its vectors than elsewhere.
-    admitted = min(cells * size / nlist * math.exp(0.18 * goal.locality), float(size))
-    work = filter_work(cells, nlist, min(cells * total / nlist, float(total)), admitted, goal.dim)
+    more = admitted_more(closeness(goal.locality, share))
+    admitted = min(visited * share * more, float(size))
+    work = filter_work(cells, nlist, visited, admitted, size, goal.dim)
     return TenancyOption(
         way="shared index, filtered",
         setting=f"{cells:,.0f} of {nlist:,} cells",
@@ -218,33 +224,24 @@ def _own(goal: TenancyGoal, rates: SearchRates) -> TenancyOption:
     mean = max(1, round(goal.grants / goal.tenants))
     found = []
     for nlist in (1, round(2 * size**0.5)) if size >= _LEAST_FOR_CELLS else (1,):
-        shape = _cells(size, goal.dim, nlist)
         # All tenants have an index; that of the mean one tells what they take.
         memory = _cells(mean, goal.dim, min(nlist, mean)).memory_bytes * goal.tenants
-        cells = own_cells(size, nlist, goal.locality, goal.recall, goal.k)
-        found.append(_of_index(shape, cells, memory, goal, rates, "index per tenant"))
+        found.append(_of_index(size, nlist, memory, goal, rates, "index per tenant"))
     return min(found, key=lambda option: option.query_s.value)
 
 
 def _of_index(
-    shape: IndexShape,
-    cells: float,
-    memory: float,
-    goal: TenancyGoal,
-    rates: SearchRates,
-    way: TenancyWay,
+    size: int, nlist: int, memory: float, goal: TenancyGoal, rates: SearchRates, way: TenancyWay
 ) -> TenancyOption:
     """Price a search of an index without a filter."""
-    saved = (1 - _CALL_SHARE) * rates.query_s["ivf"]["call"]
-    # Between whole numbers of cells, so that a query's time grows evenly with the recall.
-    low, high = max(1, math.floor(cells)), min(math.ceil(cells), shape.nlist)
-    ends = [predict(shape, count, rates, k=goal.k).query.value for count in (low, high)]
-    value = ends[0] + (cells - low) * (ends[1] - ends[0]) if high > low else ends[0]
+    close = closeness(goal.locality, size / goal.vectors)
+    cells = own_cells(size, nlist, close, goal.recall, goal.k, goal.hardness)
+    work = own_work(cells, nlist, cells * size / nlist, size, goal.dim)
     return TenancyOption(
         way=way,
-        setting=f"{cells:,.0f} of {shape.nlist:,} cells" if shape.nlist > 1 else "all vectors",
+        setting=f"{cells:,.0f} of {nlist:,} cells" if nlist > 1 else "all vectors",
         memory_bytes=_bytes(memory),
-        query_s=_spread(value - saved, rates.query_relative[shape.kind], way),
+        query_s=_seconds("tenant own", work, rates, way),
     )
 
 
@@ -268,13 +265,8 @@ def _bytes(total: float) -> Estimate:
 
 
 def _seconds(kind: str, work: Mapping[str, float], rates: SearchRates, way: TenancyWay) -> Estimate:
-    """Return the seconds of some work with their interval."""
-    known = rates.query_s[kind]
-    value = _COLDER[kind] * sum(known[part] * count for part, count in work.items())
-    return _spread(value, rates.query_relative[kind], way)
-
-
-def _spread(value: float, relative: float, way: TenancyWay) -> Estimate:
-    """Join doubt about rates with doubt about the work, which are independent."""
-    factor = math.exp(math.hypot(math.log1p(relative), math.log(_FACTOR[way])))
+    """Return the seconds of some work; doubt about rates and about the work are independent."""
+    value = sum(rates.query_s[kind][part] * count for part, count in work.items())
+    doubts = math.log1p(rates.query_relative[kind]), math.log(_FACTOR[way])
+    factor = math.exp(math.hypot(*doubts))
     return Estimate(value, value / factor, value * factor)

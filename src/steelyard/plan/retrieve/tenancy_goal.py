@@ -24,6 +24,8 @@ class TenancyGoal:
         k: neighbours of a query.
         memory_bytes: memory for all; 0 for no limit.
         latency_s: longest time of a query; 0 for no limit.
+        hardness: cells that such vectors need for a recall over those that usual ones need; 1
+            where none were looked at. It grows with their inner dimensions.
     """
 
     vectors: int
@@ -36,6 +38,7 @@ class TenancyGoal:
     k: int = 10
     memory_bytes: float = 0.0
     latency_s: float = 0.0
+    hardness: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuse what nobody can want."""
@@ -59,10 +62,20 @@ class TenancyGoal:
             raise ConfigError(f"a recall of {self.recall:g}", hint="give it above 0, up to 1")
         if min(self.memory_bytes, self.latency_s) < 0:
             raise ConfigError("memory or time is below 0", hint="give 0 for no limit")
+        if not self.hardness > 0:
+            raise ConfigError(
+                f"a hardness of {self.hardness:g}", hint="give it above 0, usual is 1"
+            )
 
     @classmethod
     def of(
-        cls, goal: IndexGoal, *, selectivity: float = 0.0, locality: float = 0.0, k: int = 10
+        cls,
+        goal: IndexGoal,
+        *,
+        selectivity: float = 0.0,
+        locality: float = 0.0,
+        k: int = 10,
+        hardness: float = 1.0,
     ) -> "TenancyGoal":
         """Return what a goal in words wants of tenants.
 
@@ -71,6 +84,7 @@ class TenancyGoal:
             selectivity: see the class.
             locality: see the class.
             k: neighbours of a query.
+            hardness: see the class.
 
         Returns:
             The same for tenants.
@@ -93,6 +107,7 @@ class TenancyGoal:
             k=k,
             memory_bytes=goal.memory_bytes,
             latency_s=goal.latency_s,
+            hardness=hardness,
         )
 
     @property

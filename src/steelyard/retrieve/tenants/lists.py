@@ -68,7 +68,10 @@ class TenantLists:
         """
         if len(rows) > 1:
             rows = rows[np.lexsort((rows, leaves[rows]))]
-        self._make_room(tenant, 2 * len(rows) // CHUNK + 2)
+        # Each row may fall into a full chunk of its own and split it; the halves split anew only
+        # after as many rows again.
+        splits = min(len(rows), int(self._places[tenant, 1]))
+        self._make_room(tenant, splits + 2 * len(rows) // CHUNK + 2)
         before = int(self.sizes[tenant])
         self.version += 1
         _insert(tenant, rows, leaves, *self._all())

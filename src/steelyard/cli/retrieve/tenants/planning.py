@@ -1,8 +1,15 @@
 """`steelyard retrieve tenants plan`: how tenants should share vectors, before any build."""
 
+from pathlib import Path
+
 from steelyard.catalog.search_rates import load_search_rates, reference_search_rates
 from steelyard.cli.output import Switch, print_report
-from steelyard.cli.tenancy import tenancy_section, tenancy_values
+from steelyard.cli.tenancy import (
+    sampled_hardness,
+    sampled_rows,
+    tenancy_section,
+    tenancy_values,
+)
 from steelyard.errors import ConfigError
 from steelyard.plan.retrieve.index_goal import parse_goal
 from steelyard.plan.retrieve.tenancy import plan_tenancy
@@ -19,6 +26,7 @@ def plan(
     selectivity: float = 0.0,
     locality: float = 0.0,
     k: int = 10,
+    sample: Path | None = None,
     json: Switch = False,
 ) -> None:
     """Say how tenants should share vectors: bytes and time of four ways, before any is built.
@@ -35,6 +43,8 @@ def plan(
             mean tenant's when 0.
         locality: share of a tenant's vectors that lie in a few clusters of its own, 0 to 1.
         k: neighbours of a query.
+        sample: .npy or .fvecs file of some of the vectors: how hard they are to find is measured on
+            it.
         json: print JSON instead of tables.
     """
     for name, value in (("selectivity", selectivity), ("locality", locality)):
@@ -43,7 +53,8 @@ def plan(
     if k < 1:
         raise ConfigError(f"--k is {k}, but must be 1 or more")
     wanted = parse_goal(goal)
-    asked = TenancyGoal.of(wanted, selectivity=selectivity, locality=locality, k=k)
+    hard = sampled_hardness(sampled_rows(sample, wanted.dim), wanted.recall) if sample else 1.0
+    asked = TenancyGoal.of(wanted, selectivity=selectivity, locality=locality, k=k, hardness=hard)
     rates = load_search_rates()
     found = plan_tenancy(asked, rates or reference_search_rates())
     best = found.chosen
@@ -55,6 +66,11 @@ def plan(
         ("a query looks at", best.setting, ""),
         ("memory", limit, "wanted"),
         ("recall", f"{asked.recall:g} of the {asked.k} nearest", "wanted"),
+        (
+            "cells for a recall",
+            f"{hard:.2g} times those of usual vectors" if sample else "usual",
+            "",
+        ),
         ("speed", speed, ""),
     ]
     sections = [Section("Choice", [Facts(facts)]), tenancy_section(found)]
