@@ -9,10 +9,8 @@ from benchmarks.retrieve._device_reads import device_read_bytes
 from benchmarks.retrieve._token_documents import Queries
 from benchmarks.retrieve._token_world import TokenWorld
 
-from steelyard.catalog import storage_tier
 from steelyard.catalog.storage import StorageTier
-from steelyard.plan.retrieve.rerank import RerankDesign, predict_rerank
-from steelyard.plan.retrieve.rerank_check import check_rerank
+from steelyard.plan.retrieve.rerank import predict_rerank
 from steelyard.retrieve.multivector import PrefetchedReranker, RerankTrace, ThrottledReader
 from steelyard.retrieve.multivector.profile import profile_rerank
 from steelyard.retrieve.multivector.readers import (
@@ -29,17 +27,14 @@ PLAYED = StorageTier(
     reads_per_s=262_144,
     first_byte_s=80e-6,
 )
-_SHARES, _RERANKS = (0.1, 0.2, 0.3), (32, 64, 128)
-_DEPTH, _K, _WARM = 64, 10, 5
-_KEPT_ASIDE = 105
-"""Seed of the queries that forecasts are judged by."""
+DEPTH, K, _WARM = 64, 10, 5
 
 
 def latency_checks(world: TokenWorld, quick: bool) -> list[Check]:
     """Compare a played drive with memory, with prefetch and without."""
     queries = world.made.queries((30 if quick else 120) + _WARM, seed=13)
     with ExitStack() as stack:
-        played = ThrottledReader(world.store, PLAYED, depth=_DEPTH)
+        played = ThrottledReader(world.store, PLAYED, depth=DEPTH)
         ways = {
             name: stack.enter_context(_ranker(world, reader, share, rerank))
             for name, reader, share, rerank in (
@@ -87,7 +82,7 @@ def _balanced_checks(world: TokenWorld, played: ThrottledReader, quick: bool) ->
     rerank = min(counts, key=lambda count: abs(np.log(read_s[count] / search_s)))
     share = min(
         profile.shares[:-1],
-        key=lambda item: predict_rerank(profile, PLAYED, item, rerank, depth=_DEPTH).p50_s.value,
+        key=lambda item: predict_rerank(profile, PLAYED, item, rerank, depth=DEPTH).p50_s.value,
     )
     queries = world.made.queries((30 if quick else 120) + _WARM, seed=15)
     ways = {
@@ -116,7 +111,7 @@ def _balanced_checks(world: TokenWorld, played: ThrottledReader, quick: bool) ->
 
 def cold_checks(world: TokenWorld, quick: bool) -> list[Check]:
     """Compare reads from the real drive with a mapped file that is cold before each search."""
-    queries = world.made.queries((20 if quick else 80) + _WARM, seed=8)
+    queries = world.made.queries((20 if quick else 45) + _WARM, seed=8)
     mapped, kindly = MappedReader(world.store, random=False), MappedReader(world.store)
     with ExitStack() as stack:
         ways = {
@@ -170,15 +165,22 @@ def _traces(
     before: dict[str, Callable[[], None]],
     warm: int = _WARM,
 ) -> dict[str, list[RerankTrace]]:
-    """Search each query by each way in turn."""
+    """Search each query by each way; ways take turns, each with another query.
+
+    A way that follows with the same query finds its cells in the processor's caches.
+    """
     found: dict[str, list[RerankTrace]] = {name: [] for name in ways}
-    for place, tokens in enumerate(queries.tokens):
-        for name, way in ways.items():
+    count = len(queries.tokens)
+    apart = -(-count // len(ways))
+    for turn in range(count):
+        for order, (name, way) in enumerate(ways.items()):
+            place = (turn + order * apart) % count
             if name in before:
                 before[name]()
-            trace = way.search(queries.texts[place : place + 1], [tokens], _K).trace
+            own = queries.texts[place : place + 1], [queries.tokens[place]]
+            trace = way.search(*own, K).trace
             # The first queries load kernels and start threads.
-            if place >= warm:
+            if turn >= warm:
                 found[name].append(trace)
     return found
 
@@ -204,108 +206,6 @@ def _batches(
         first = 16 * turn % max(len(queries.tokens) - 16, 1)
         part = queries.texts[first : first + 16], queries.tokens[first : first + 16]
         for name, values in found.items():
-            trace = ways[name].search(*part, _K).trace
+            trace = ways[name].search(*part, K).trace
             values += [trace.total_s] if turn else []
     return {name: float(np.median(values)) for name, values in found.items()}
-
-
-def planner_checks(world: TokenWorld, quick: bool) -> list[Check]:
-    """Forecast grids of designs from one profile each, then measure them with other queries.
-
-    What forecasts are off by is measured with a third set of queries, on designs of other shares
-    and other numbers of documents than those of the grid.
-    """
-    profiled, tried = (
-        world.made.queries(count, seed=seed)
-        for count, seed in ((16 if quick else 60, 4), (16 if quick else 40, 16))
-    )
-    asked = world.made.queries(20 if quick else 60, seed=_KEPT_ASIDE)
-    drives = [PLAYED] if quick else [PLAYED, storage_tier("870-evo"), storage_tier("pm9a3")]
-    readers = {
-        drive.name: (drive, ThrottledReader(world.store, drive, depth=_DEPTH)) for drive in drives
-    }
-    probes = [world.index.nprobe] if quick else [world.index.nprobe, world.index.nprobe // 2]
-    cells: list[tuple[bool, RerankDesign, float, float]] = []
-    for nprobe in probes:
-        profile = profile_rerank(
-            *(world.index, world.store, profiled.texts, profiled.tokens),
-            reranks=(24, *_RERANKS, 160),
-            shares=(*_SHARES, 0.25, 1.0),
-            nprobe=nprobe,
-            rounds=1 if quick else 3,
-        )
-        for drive, reader in readers.values():
-            errors = check_rerank(
-                *(profile, world.index, world.store, tried.texts, tried.tokens, drive), depth=_DEPTH
-            )
-            print(f"{drive.name}: measured over forecast p50 {np.round(errors.p50, 2).tolist()}")
-            for share in _SHARES:
-                for rerank in _RERANKS:
-                    design = predict_rerank(
-                        profile, drive, share, rerank, depth=_DEPTH, errors=errors
-                    )
-                    traces = _measured(world, reader, design, nprobe, asked)
-                    totals = [trace.total_s for trace in traces]
-                    p50, p95 = np.percentile(totals, [50, 95])
-                    is_grid = drive is PLAYED and nprobe == world.index.nprobe
-                    cells.append((is_grid, design, float(p50), float(p95)))
-    for _, reader in readers.values():
-        # A map that is still there would keep pages in memory that later checks want cold.
-        reader.close()
-    return _judged(cells)
-
-
-def _measured(
-    world: TokenWorld, reader: ThrottledReader, design: RerankDesign, nprobe: int, asked: Queries
-) -> list[RerankTrace]:
-    """Search with one design."""
-    reranker = PrefetchedReranker(
-        world.index,
-        world.store,
-        reader=reader,
-        prefetch_step=design.prefetch_step,
-        rerank=design.rerank,
-        nprobe=nprobe,
-    )
-    traces = [
-        reranker.search(asked.texts[place : place + 1], [tokens], _K).trace
-        for place, tokens in enumerate(asked.tokens)
-    ]
-    return traces[_WARM:]
-
-
-def _judged(cells: list[tuple[bool, RerankDesign, float, float]]) -> list[Check]:
-    """Compare forecasts with what was measured."""
-    for is_grid, design, p50, p95 in cells:
-        if is_grid:
-            told = design.p50_s
-            print(
-                f"prefetch after {design.prefetch_step:.0%}, {design.rerank:>3} ranked: p50 "
-                f"{told.value * 1e3:.2f} ({told.low * 1e3:.2f} to {told.high * 1e3:.2f}), measured "
-                f"{p50 * 1e3:.2f} ms; p95 {design.p95_s.value * 1e3:.2f}, measured "
-                f"{p95 * 1e3:.2f}; {design.hit_rate:.0%} guessed"
-            )
-    errors = np.array([design.p50_s.value / p50 - 1 for _, design, p50, _ in cells])
-    widths = np.array(
-        [(item.p50_s.high - item.p50_s.low) / 2 / item.p50_s.value for _, item, _, _ in cells]
-    )
-    inside = np.mean([item.p50_s.low <= p50 <= item.p50_s.high for _, item, p50, _ in cells])
-    tails = np.array([design.p95_s.value / p95 - 1 for _, design, _, p95 in cells])
-    grid = np.array([is_grid for is_grid, *_ in cells])
-    print(
-        f"{len(cells)} designs: p50 off by {np.median(np.abs(errors)):.1%} in the middle, p95 by "
-        f"{np.median(np.abs(tails)):.1%}; {inside:.0%} inside the 80 % interval"
-    )
-    checks = [Check("3 p50 off, worst of 3 x 3", float(np.abs(errors[grid]).max()), 0.15, "lower")]
-    if len(cells) >= 50:
-        checks += [
-            Check("3 p50 inside the 80 % interval, least", float(inside), 0.7, "higher"),
-            Check("3 p50 inside the 80 % interval, most", float(inside), 0.9, "lower"),
-            Check(
-                "3 half-width over the median error",
-                float(np.median(widths) / np.median(np.abs(errors))),
-                2.5,
-                "lower",
-            ),
-        ]
-    return checks

@@ -348,6 +348,18 @@ _ROWS: tuple[tuple[str, str, Literal["lower", "higher", "neither"], str], ...] =
         "Queries that one machine answers in a second with ranking by token vectors.",
     ),
     (
+        "retrieve.rerank_memory",
+        "byte",
+        "lower",
+        "Memory that searches with ranking by token vectors from a drive add to a process.",
+    ),
+    (
+        "retrieve.rerank_hits",
+        "fraction",
+        "higher",
+        "Share of the documents ranked by token vectors that was read before the search was over.",
+    ),
+    (
         "retrieve.index_time",
         "s",
         "lower",

@@ -4,7 +4,13 @@ import contextlib
 import sys
 from pathlib import Path
 
-__all__ = ["anonymous_bytes", "anonymous_peak_bytes", "peak_resident_bytes", "reset_peak"]
+__all__ = [
+    "anonymous_bytes",
+    "anonymous_peak_bytes",
+    "peak_resident_bytes",
+    "reset_peak",
+    "resident_bytes",
+]
 
 _STATUS = Path("/proc/self/status")
 
@@ -12,6 +18,11 @@ _STATUS = Path("/proc/self/status")
 def peak_resident_bytes() -> int:
     """Return the most memory this process held at once, libraries and mapped files included."""
     return _fields().get("VmHWM") or _peak_rss_portable()
+
+
+def resident_bytes() -> int:
+    """Return the bytes in memory now, mapped files included, or the peak where only it is known."""
+    return _fields().get("VmRSS") or _peak_rss_portable()
 
 
 def reset_peak() -> None:

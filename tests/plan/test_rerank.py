@@ -1,13 +1,19 @@
 """Plans of re-ranking beyond memory, from a profile that is made by hand."""
 
+from itertools import pairwise
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from steelyard.catalog import storage_tier
 from steelyard.catalog.storage import StorageTier
 from steelyard.errors import ConfigError, InfeasibleError
+from steelyard.plan.retrieve import rerank_check
 from steelyard.plan.retrieve.rerank import plan_rerank, predict_rerank
 from steelyard.plan.retrieve.rerank_errors import RerankErrors
+from steelyard.plan.retrieve.rerank_forecasts import rerank_forecasts
+from steelyard.quantity import Check, Measurement
 from steelyard.retrieve.multivector.profile import RerankProfile
 
 SHARES, RERANKS = (0.1, 0.3, 1.0), (16, 64)
@@ -103,10 +109,10 @@ def test_a_slow_drive_bounds_the_rate_and_a_fast_one_does_not():
 
 def test_measured_errors_shift_forecasts_and_set_their_intervals():
     plain = predict_rerank(profile(), DRIVE, 0.3, 64).p50_s
-    ranked = (16, 64, 256, 16, 64, 256)
+    ranked, late = (16, 64, 256) * 2, (False,) * 3 + (True,) * 3
     close, wild = (
-        RerankErrors(ranked=ranked, p50=ratios, p95=(1.0,) * 6)
-        for ratios in ((1.00, 1.10, 1.21, 1.01, 1.10, 1.20), (0.7, 1.6, 1.1, 1.0, 0.8, 1.3))
+        RerankErrors(ranked=ranked, is_late=late, p50=ratios, p95=(1.0,) * 6)
+        for ratios in ((1.00, 1.10, 1.21, 1.31, 1.43, 1.57), (0.7, 1.6, 1.1, 1.0, 0.8, 1.3))
     )
     near, far = (
         predict_rerank(profile(), DRIVE, 0.3, 64, errors=item).p50_s for item in (close, wild)
@@ -114,7 +120,78 @@ def test_measured_errors_shift_forecasts_and_set_their_intervals():
     assert near.value == pytest.approx(1.10 * plain.value, rel=0.01)
     assert near.high - near.low < plain.high - plain.low < far.high - far.low
     assert close.half_width(50, 0, 0.2) > close.half_width(50, 0, 0.01)
-    assert close.scale(50, 1000) == close.scale(50, 256) == pytest.approx(1.205, rel=0.01)
+    # Late reads have a level of their own, and a line says nothing beyond what was tried.
+    assert close.scale(50, 1.0, 64) == pytest.approx(1.43, rel=0.01)
+    assert close.scale(50, 0.1, 1000) == close.scale(50, 0.1, 256) == pytest.approx(1.21, rel=0.01)
     # Three designs say nothing of a spread around a line: what is assumed stays.
     few = RerankErrors(ranked=(1, 2, 3), p50=(1.1,) * 3, p95=(1.1,) * 3)
-    assert few.half_width(50, 0, 0) == RerankErrors().half_width(50, 0, 0) and few.scale(50, 9) == 1
+    assert few.half_width(50, 0, 0) == RerankErrors().half_width(50, 0, 0)
+    assert few.scale(50, 0.1, 9) == 1
+
+
+def test_drift_between_rounds_widens_intervals_as_much_as_it_should():
+    ranked, level = (16, 64, 256) * 3, 1.0
+    late = (False,) * 6 + (True,) * 3
+    rng = np.random.default_rng(3)
+    inside, count, rounds = 0, 4000, 5
+    for _ in range(count):
+        drifts = rng.normal(0, 0.05, rounds)
+        model = rng.normal(0, 0.02, 10)
+        errors = RerankErrors(
+            ranked=ranked,
+            is_late=late,
+            p50=tuple((level * np.exp(drifts.mean() + model[:9])).tolist()),
+            p95=(1.0,) * 9,
+            drift=float(np.std(drifts, ddof=1)),
+            rounds=rounds,
+        )
+        # Another round of another design.
+        came = rng.normal(0, 0.05) + model[9] - np.log(errors.scale(50, 0.1, 64))
+        inside += abs(came) <= errors.half_width(50, 0.0, 0.0)
+    assert inside / count == pytest.approx(0.8, abs=0.03)
+
+
+def test_tries_give_each_design_each_query_and_never_the_same_one_in_a_row(monkeypatch):
+    asked: list[tuple[int, int]] = []
+
+    class Reranker:
+        def __init__(self, *_, rerank, **__):
+            self.rerank = rerank
+
+        def search(self, texts, *_):
+            asked.append((self.rerank, int(texts[0, 0])))
+            return SimpleNamespace(trace=SimpleNamespace(total_s=0.01 * (1 + self.rerank)))
+
+    monkeypatch.setattr(rerank_check, "PrefetchedReranker", Reranker)
+    monkeypatch.setattr(rerank_check, "ThrottledReader", lambda *_, **__: None)
+    queries = np.arange(9, dtype=np.float32)[:, None]
+    tries = rerank_check.RerankTries(
+        *(profile(), None, None, queries, [queries] * 9, DRIVE),  # pyright: ignore[reportArgumentType]
+        designs=[(0.1, 16), (0.3, 64), (1.0, 16), (1.0, 64)],
+    )
+    assert tries.errors() == RerankErrors()
+    tries.round(8)
+    tries.round(8)
+    errors = tries.errors()
+    assert errors.rounds == 2 and errors.drift == 0.0 and errors.is_late == (0, 0, 1, 1)
+    assert errors.p50 == pytest.approx(0.01 * np.array([17, 65, 17, 65]) / tries.told_s)
+    measured = asked[4:]
+    for rank in (16, 64):
+        own = [query for found, query in measured if found == rank]
+        assert sorted(own) == sorted(list(range(8)) * 4)
+    assert all(left[1] != right[1] for left, right in pairwise(measured))
+
+
+def test_forecasts_of_a_plan_follow_past_errors():
+    about = profile()
+    plan = plan_rerank(about, DRIVE, p95_s=0.01, recall_loss=0.005)
+    said = {item.quantity: item for item in rerank_forecasts(plan, about, 20)}
+    assert said["retrieve.rerank_p50"] == plan.best.p50_s
+    memory, hits = said["retrieve.rerank_memory"], said["retrieve.rerank_hits"]
+    assert memory.low < plan.memory_bytes + 3e6 < memory.high
+    assert hits.value == pytest.approx(58 / 64) and hits.low < hits.value < hits.high
+    median = plan.best.p50_s
+    past = [Check(median, Measurement(quantity=median.quantity, value=1.5 * median.value))] * 8
+    wide = {item.quantity: item for item in rerank_forecasts(plan, about, 20, past)}
+    assert wide[median.quantity].high == pytest.approx(1.5 * median.value)
+    assert wide["retrieve.rerank_p95"] == said["retrieve.rerank_p95"]

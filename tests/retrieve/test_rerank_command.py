@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from steelyard.cli.main import main
+from steelyard.cli.retrieve.forecasting import past_checks
 from steelyard.errors import DataError
 from steelyard.retrieve.multivector.folder import RerankFolder, build_folder
 from steelyard.retrieve.text import LatentEncoder
@@ -69,6 +70,25 @@ def test_build_search_and_plan(tmp_path, capsys, monkeypatch):
     plan = json.loads(told)
     assert plan["best"]["p50_s"]["low"] <= plan["best"]["p50_s"]["value"]
     assert all(other["why"] for other in plan["others"])
+    assert plan["checks"] == []
+
+
+def test_a_checked_plan_is_in_the_ledger_and_widens_the_next(folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("STEELYARD_HOME", str(tmp_path))
+    words = ("plan", folder, "--drive", "pm9a3", "--p95", "1 s", "--samples", "24")
+    code, told, err = run(capsys, monkeypatch, *words, "--check", "--json")
+    assert code == 0, err
+    plan = json.loads(told)
+    names = ["retrieve.rerank_" + name for name in ("p50", "p95", "memory", "hits")]
+    assert [item["quantity"] for item in plan["checks"]] == names
+    assert all(item["measured"] > 0 for item in plan["checks"][:3])
+    assert 0 <= plan["checks"][3]["measured"] <= 1
+    kept = past_checks("retrieve.rerank")
+    assert [item.measurement.value for item in kept] == [
+        item["measured"] for item in plan["checks"]
+    ]
+    code, told, err = run(capsys, monkeypatch, *words)
+    assert code == 0 and "guessed early" in told, err
 
 
 @pytest.mark.parametrize(

@@ -212,8 +212,8 @@ def predict_rerank(
         rerank=rerank,
         hit_rate=profile.hit_rate(share, rerank),
         kept=float(profile.kept[profile.reranks.index(rerank)]),
-        p50_s=_forecast("retrieve.rerank_p50", times_s, 50, rerank, errors, profile.noise),
-        p95_s=_forecast("retrieve.rerank_p95", times_s, 95, rerank, errors, profile.noise),
+        p50_s=_forecast("retrieve.rerank_p50", times_s, 50, (share, rerank), errors, profile.noise),
+        p95_s=_forecast("retrieve.rerank_p95", times_s, 95, (share, rerank), errors, profile.noise),
         queries_per_s=_rate(rates[bound_by], errors, profile.noise),
         bound_by=bound_by,
         reads=reads,
@@ -282,7 +282,7 @@ def _forecast(
     name: str,
     times_s: Floats,
     percentile: int,
-    rerank: int,
+    design: tuple[float, int],
     errors: RerankErrors,
     noise: float,
 ) -> Forecast:
@@ -291,7 +291,7 @@ def _forecast(
     rng = np.random.default_rng(0)
     drawn = rng.integers(0, len(times_s), (400, len(times_s)))
     spread = float(np.std(np.percentile(times_s[drawn], percentile, axis=1))) / told
-    scale = errors.scale(percentile, rerank)
+    scale = errors.scale(percentile, *design)
     return _within(name, told * scale, errors.half_width(percentile, spread, noise))
 
 

@@ -1,5 +1,6 @@
 """`steelyard retrieve rerank plan`: when to prefetch and how many documents to rank."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -8,20 +9,27 @@ import numpy as np
 
 from steelyard.catalog import storage_tier
 from steelyard.cli.output import Switch, print_report
+from steelyard.cli.retrieve.forecasting import check_values, keep_checks, past_checks
 from steelyard.cli.retrieve.rerank.search import read_queries
 from steelyard.errors import ConfigError, DataError
-from steelyard.plan.retrieve.rerank import RerankDesign, RerankPlan, plan_rerank
+from steelyard.plan.retrieve.rerank import RerankPlan, plan_rerank
 from steelyard.plan.retrieve.rerank_check import check_rerank
+from steelyard.plan.retrieve.rerank_forecasts import FORECASTER, rerank_forecasts
+from steelyard.plan.retrieve.rerank_measure import measure_rerank
 from steelyard.plan.retrieve.rerank_picture import hit_chart
-from steelyard.retrieve.multivector.folder import WEIGHT, RerankFolder
+from steelyard.quantity import Check, Forecast
+from steelyard.quantity import check as pair
+from steelyard.retrieve.multivector.folder import INDEX, WEIGHT, RerankFolder
 from steelyard.retrieve.multivector.profile import profile_rerank
-from steelyard.runs.report import Cell, Column, Facts, Report, Section, Table
+from steelyard.runs.report import Cell, Checks, Column, Facts, Report, Section, Table
 from steelyard.runs.save import save_chart
 from steelyard.units import parse, pretty
 
 __all__ = ["plan"]
 
 _QUERY_WORDS, _LEAST_QUERIES, _RERANKS = 12, 8, (16, 32, 64, 128, 256)
+_HERE, _ALL_PARTS = "this-machine", 3
+_SAID = ("p50", "p95", "memory", "hits")
 
 
 def plan(
@@ -29,17 +37,20 @@ def plan(
     *,
     p95: str = "50 ms",
     recall_loss: float = 0.005,
-    drive: str = "this-machine",
+    drive: str = _HERE,
     queries: Path | None = None,
-    samples: int = 40,
+    samples: int = 60,
     depth: int = 32,
     k: int = 10,
+    check: Switch = False,
     chart: Path | None = None,
     json: Switch = False,
 ) -> None:
     """Choose when to prefetch and how many documents to rank, for a latency and a drive.
 
-    The index is searched with sample queries on this machine; the drive may be another one.
+    The index is searched with sample queries on this machine; the drive may be another one. Some
+    designs are tried in a few rounds with other queries, and what forecasts are off by corrects
+    them and sets their intervals.
 
     Example: steelyard retrieve rerank plan papers --p95 '20 ms' --drive pm9a3
 
@@ -53,6 +64,8 @@ def plan(
         samples: queries that are looked at, at most.
         depth: reads under way at once.
         k: texts of each query.
+        check: search with the chosen design, by queries that nothing was chosen with, and keep
+            forecasts with measurements in the ledger; later plans take their errors into account.
         chart: picture of what is guessed over the share of the search: .svg, .png, .html or .json.
         json: print JSON instead of tables.
     """
@@ -61,70 +74,88 @@ def plan(
     limit_s = parse(p95, "s", where="--p95")
     tier = storage_tier(drive)
     found = RerankFolder.open(folder)
-    asked = read_queries(queries)[:samples] if queries else _made(found, samples)
+    asked = _asked(found, queries, samples)
+    profiled, tried, kept = map(
+        found.encoder.encode_queries, _parts(asked, _ALL_PARTS if check else 2)
+    )
+    parts, most = (found.index, found.store), len(found.store)
+    profile = profile_rerank(
+        *(*parts, *profiled),
+        reranks=[size for size in _RERANKS if k <= size <= most] or [min(max(k, 1), most)],
+        k=min(k, most),
+        weight=WEIGHT,
+    )
+    errors = check_rerank(profile, *parts, *tried, tier, depth=depth, weight=WEIGHT)
+    chosen = plan_rerank(
+        profile, tier, p95_s=limit_s, recall_loss=recall_loss, depth=depth, errors=errors
+    )
+    said = rerank_forecasts(chosen, profile, len(kept[1]), past_checks(FORECASTER))
+    checks: list[Check] = []
+    if check:
+        words = {"index": folder / INDEX, "is_here": drive == _HERE, "weight": WEIGHT}
+        checks = pair(said, measure_rerank(chosen, *parts, *kept, k=profile.k, **words))
+        keep_checks(checks, FORECASTER)
+    if chart is not None:
+        save_chart(hit_chart(chosen), chart)
+    sections = [Section("Chosen", [_facts(chosen, said)]), Section("All designs", [_table(chosen)])]
+    page = Report(
+        f"Re-ranking {folder} from {drive}",
+        f"p95 within {p95}, at most {recall_loss:.1%} of the best lost",
+        [*sections, *([Section("Forecasts", [Checks(checks)])] if checks else [])],
+    )
+    print_report(page, json=json, values=_values(chosen, said) | {"checks": check_values(checks)})
+
+
+def _asked(found: RerankFolder, queries: Path | None, samples: int) -> list[str]:
+    """Return sample queries: the user's, or beginnings of evenly spread texts."""
+    if queries is not None:
+        asked = read_queries(queries)[:samples]
+    else:
+        places = np.linspace(0, len(found.passages) - 1, min(samples, len(found.passages)))
+        texts = [found.passages.text(int(place)) for place in places.round()]
+        asked = [" ".join(text.split()[:_QUERY_WORDS]) for text in texts]
     if len(asked) < _LEAST_QUERIES:
         raise DataError(
             f"{len(asked)} sample queries, {_LEAST_QUERIES} are needed",
             hint="give --queries a file with more lines",
         )
-    texts, tokens = found.encoder.encode_queries(asked)
-    most = len(found.store)
-    profile = profile_rerank(
-        found.index,
-        found.store,
-        texts,
-        tokens,
-        reranks=[count for count in _RERANKS if k <= count <= most] or [min(max(k, 1), most)],
-        k=min(k, most),
-        weight=WEIGHT,
-    )
-    errors = check_rerank(
-        profile, found.index, found.store, texts, tokens, tier, depth=depth, weight=WEIGHT
-    )
-    chosen = plan_rerank(
-        profile, tier, p95_s=limit_s, recall_loss=recall_loss, depth=depth, errors=errors
-    )
-    if chart is not None:
-        save_chart(hit_chart(chosen), chart)
-    page = Report(
-        f"Re-ranking {folder} from {drive}",
-        f"p95 within {p95}, at most {recall_loss:.1%} of the best lost",
-        [Section("Chosen", [_facts(chosen)]), Section("All designs", [_table(chosen)])],
-    )
-    print_report(page, json=json, values=_values(chosen))
+    return asked
 
 
-def _made(found: RerankFolder, samples: int) -> list[str]:
-    """Return beginnings of evenly spread texts."""
-    places = np.linspace(0, len(found.passages) - 1, min(samples, len(found.passages)))
-    texts = [found.passages.text(int(place)) for place in places.round()]
-    return [" ".join(text.split()[:_QUERY_WORDS]) for text in texts]
+def _parts(asked: list[str], count: int) -> list[list[str]]:
+    """Split queries between profile, tries and check; too few of them serve for all."""
+    if len(asked) < count * _LEAST_QUERIES:
+        return [asked] * _ALL_PARTS
+    return [asked[part % count :: count] for part in range(_ALL_PARTS)]
 
 
-def _facts(chosen: RerankPlan) -> Facts:
+def _facts(chosen: RerankPlan, said: Sequence[Forecast]) -> Facts:
     """Say what was chosen."""
-    best = chosen.best
+    best, by_name = chosen.best, {item.quantity: item for item in said}
+    p50, p95, memory, hits = (by_name[f"retrieve.rerank_{name}"] for name in _SAID)
+    rate = best.queries_per_s
     return Facts(
         [
             ("prefetch after", f"{best.prefetch_step:.0%} of the search", "of its cells"),
             ("ranked by words", f"{best.rerank} documents", f"{best.kept:.1%} of the best kept"),
-            ("guessed early", f"{best.hit_rate:.0%}", "measured"),
-            ("p50", _interval(best, "p50_s"), "simulated, 80 % interval"),
-            ("p95", _interval(best, "p95_s"), "simulated, 80 % interval"),
-            ("queries/s", _interval(best, "queries_per_s"), f"bound by the {best.bound_by}"),
-            ("memory", pretty(chosen.memory_bytes, "byte"), "index, table, buffers"),
+            ("guessed early", f"{hits.value:.0%} ({hits.low:.0%} to {hits.high:.0%})", "measured"),
+            ("p50", _interval(p50), "simulated, 80 % interval"),
+            ("p95", _interval(p95), "simulated, 80 % interval"),
+            (
+                "queries/s",
+                f"{rate.value:,.0f} ({rate.low:,.0f} to {rate.high:,.0f})",
+                f"bound by the {best.bound_by}",
+            ),
+            ("memory", _interval(memory), "index, table, buffers, threads"),
             ("with words in memory", pretty(chosen.in_memory_bytes, "byte"), ""),
         ]
     )
 
 
-def _interval(design: RerankDesign, name: str) -> str:
+def _interval(item: Forecast) -> str:
     """Return a forecast with its interval."""
-    item = getattr(design, name)
-    if name == "queries_per_s":
-        return f"{item.value:,.0f} ({item.low:,.0f} to {item.high:,.0f})"
-    low, high = pretty(item.low, "s"), pretty(item.high, "s")
-    return f"{pretty(item.value, 's')} ({low} to {high})"
+    value, low, high = (pretty(number, item.unit) for number in (item.value, item.low, item.high))
+    return f"{value} ({low} to {high})"
 
 
 def _table(chosen: RerankPlan) -> Table:
@@ -145,9 +176,10 @@ def _table(chosen: RerankPlan) -> Table:
     return Table([Column(head) for head in heads], rows)
 
 
-def _values(chosen: RerankPlan) -> dict[str, Any]:
+def _values(chosen: RerankPlan, said: Sequence[Forecast]) -> dict[str, Any]:
     """Return the figures, for programs."""
     return {
+        "forecasts": [asdict(item) for item in said],
         "best": asdict(chosen.best),
         "memory_bytes": chosen.memory_bytes,
         "in_memory_bytes": chosen.in_memory_bytes,
