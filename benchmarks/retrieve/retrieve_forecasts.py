@@ -23,7 +23,7 @@ from steelyard.quantity import Check as Checked
 from steelyard.quantity import check
 from steelyard.retrieve import IVF, IVFPQ, IVFFastScan, IVFFlat
 from steelyard.retrieve.corpus import CorpusOptions, build_corpus
-from steelyard.retrieve.forecasts import forecast_vectors, measure_vectors
+from steelyard.retrieve.vector_pilot import forecast_vectors, measure_vectors
 
 PAPER: list[str] = ["39-fanns", "06-massiveds"]
 
