@@ -63,10 +63,12 @@ def candidate_chart(
     from steelyard.runs import layers
 
     rows = [asdict(point) for point in points]
-    lowest = min([*(row["found"] for row in rows), *([] if goal is None else [goal])])
+    lowest = min([point.found for point in points] + ([] if goal is None else [goal]))
     seen = alt.Scale(domain=[max(lowest - max(0.02, 0.1 * (1 - lowest)), 0.0), 1.0], nice=False)
     shown = alt.Chart(layers.values(rows)).encode(
-        x=alt.X("found:Q", title=found, axis=alt.Axis(format=".1%" if is_share else ".2f"), scale=seen),
+        x=alt.X(
+            "found:Q", title=found, axis=alt.Axis(format=".1%" if is_share else ".2f"), scale=seen
+        ),
         y=alt.Y("rate:Q", title="queries a second, one thread", scale=alt.Scale(zero=True)),
         color=alt.Color("index:N", title="index", sort=None),
         detail="setting:N",
@@ -85,13 +87,12 @@ def candidate_chart(
         drawn += text.transform_filter("datum.is_measured")
     if goal is not None:
         wanted = alt.Chart(layers.values([{"found": goal}]))
-        drawn = wanted.mark_rule(strokeDash=[4, 4], opacity=0.7).encode(
-            x=alt.X("found:Q", scale=seen)
-        ) + drawn
+        drawn = (
+            wanted.mark_rule(strokeDash=[4, 4], opacity=0.7).encode(x=alt.X("found:Q", scale=seen))
+            + drawn
+        )
     named = alt.TitleParams(title, subtitle=told)
-    return layers.finish(
-        drawn.properties(width=layers.PLOT_WIDTH, height=_HEIGHT, title=named)
-    )
+    return layers.finish(drawn.properties(width=layers.PLOT_WIDTH, height=_HEIGHT, title=named))
 
 
 def choice_chart(chosen: Chosen, goal: float) -> dict[str, Any]:
@@ -104,9 +105,7 @@ def choice_chart(chosen: Chosen, goal: float) -> dict[str, Any]:
     Returns:
         Vega-Lite spec, see `candidate_chart`.
     """
-    points = [
-        point for item in chosen.candidates for point in _points(item, item is chosen.best)
-    ]
+    points = [point for item in chosen.candidates for point in _points(item, item is chosen.best)]
     if not any(point.is_chosen for point in points):
         points += _points(chosen.best, True)
     return candidate_chart(points, title="What each index finds, and how fast", goal=goal)

@@ -14,10 +14,21 @@ from numpy.typing import NDArray
 from steelyard.cost.past_errors import past_width
 from steelyard.quantity import Check, Forecast, Measurement
 
-__all__ = ["FORECASTER", "TEXT_FORECASTER", "BuildFigures", "forecast_of", "timed"]
+__all__ = [
+    "EXACT_FORECASTER",
+    "FORECASTER",
+    "TEXT_FORECASTER",
+    "BuildFigures",
+    "angle_of",
+    "forecast_of",
+    "share_at",
+    "timed",
+]
 
-FORECASTER, TEXT_FORECASTER = "retrieve.build", "retrieve.build.texts"
-"""Names of these forecasts in the ledger: of vectors, and of texts, off by other things."""
+FORECASTER, EXACT_FORECASTER = "retrieve.build", "retrieve.build.exact"
+TEXT_FORECASTER = "retrieve.build.texts"
+"""Names of these forecasts in the ledger: of vectors in cells, of vectors that are all compared,
+and of texts. They are off by other things, and by more or less."""
 _SPREADS = {
     "retrieve.build_time": 0.2,
     "retrieve.index_time": 0.2,
@@ -59,6 +70,13 @@ class BuildFigures:
     is_exact: bool = True
     build_quantity: str = "retrieve.build_time"
     ways_s: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def forecaster(self) -> str:
+        """Name in the ledger of who forecasts such a build."""
+        if self.build_quantity == "retrieve.index_time":
+            return TEXT_FORECASTER
+        return EXACT_FORECASTER if self.is_exact else FORECASTER
 
     def values(self) -> dict[str, float]:
         """Return figures by quantity; a recall that needs no forecast is left out."""
@@ -116,7 +134,7 @@ def forecast_of(
         own = [_of_angles(item) for item in own]
     width = past_width(own, assumed_spread=_SPREADS[name])
     if is_recall:
-        low, high = (_share(_angle(value) + side) for side in (-width, width))
+        low, high = (share_at(angle_of(value) + side) for side in (-width, width))
     else:
         low, high = value * float(np.exp(-width)), value * float(np.exp(width))
     return Forecast(
@@ -129,16 +147,29 @@ def forecast_of(
     )
 
 
-def _angle(share: float) -> float:
+def angle_of(share: float) -> float:
     """Return the angle whose squared sine is a share: counts of hits scatter alike at any share.
+
+    Args:
+        share: from 0 to 1; beyond them the end.
+
+    Returns:
+        The angle in radians, 0 to pi / 2.
 
     Source: Anscombe 1948, "The transformation of Poisson, binomial and negative-binomial data".
     """
     return float(np.arcsin(np.sqrt(min(max(share, 0.0), 1.0))))
 
 
-def _share(angle: float) -> float:
-    """Return the share of an angle; of one beyond the ends, that of the end."""
+def share_at(angle: float) -> float:
+    """Return the share of an angle.
+
+    Args:
+        angle: in radians.
+
+    Returns:
+        Its squared sine; of an angle beyond the ends, that of the end.
+    """
     return float(np.sin(min(max(angle, 0.0), np.pi / 2)) ** 2)
 
 
@@ -146,7 +177,7 @@ def _of_angles(item: Check) -> Check:
     """Return a check of a recall as one of values whose logarithms are its angles."""
     forecast, came = item.forecast, item.measurement
     low, value, high = (
-        float(np.exp(_angle(share))) for share in (forecast.low, forecast.value, forecast.high)
+        float(np.exp(angle_of(share))) for share in (forecast.low, forecast.value, forecast.high)
     )
     said = Forecast(
         quantity=forecast.quantity,
@@ -156,7 +187,7 @@ def _of_angles(item: Check) -> Check:
         provenance=forecast.provenance,
         source=forecast.source,
     )
-    measured = Measurement(quantity=came.quantity, value=float(np.exp(_angle(came.value))))
+    measured = Measurement(quantity=came.quantity, value=float(np.exp(angle_of(came.value))))
     return Check(said, measured)
 
 

@@ -8,7 +8,7 @@ import cyclopts
 import numpy as np
 
 from steelyard.cli.output import Switch, print_report
-from steelyard.cli.plan.keeping_retriever import keep_retriever
+from steelyard.cli.retrieve.planned import keep_retriever
 from steelyard.errors import ConfigError, DataError
 from steelyard.plan.retrieve.retriever_cost import (
     DocumentIndex,

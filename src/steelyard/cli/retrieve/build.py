@@ -17,9 +17,9 @@ from steelyard.cli.retrieve.forecasting import check_values, checked, keep_check
 from steelyard.errors import ConfigError
 from steelyard.quantity import Check
 from steelyard.retrieve import IVF, IVFPQ, IVFFastScan, IVFFlat
-from steelyard.retrieve.vector_pilot import VectorPilot, measure_vectors, try_settings
 from steelyard.retrieve.build_picture import probes_around, settings_chart
 from steelyard.retrieve.reading import read_vectors
+from steelyard.retrieve.vector_pilot import VectorPilot, measure_vectors, try_settings
 from steelyard.retrieve.vector_tables import TABLE_SUFFIXES
 from steelyard.runs.progress import progress
 from steelyard.runs.report import Chart, Checks, Facts, Report, Section
@@ -176,7 +176,7 @@ def _build_vectors(
     index = options.made(rows.shape[1], len(rows))
     # The pilot also compiles and loads what a build needs, so that its time is the work's alone.
     pilot = VectorPilot(index, rows, rates=load_search_rates(), seed=seed)
-    said = pilot.figures.forecasts(past_checks())
+    said = pilot.figures.forecasts(past_checks(pilot.figures.forecaster))
     build_s = 0.0
     began_s = time.perf_counter()
     with progress("build", total=float(len(rows)), quiet=json) as advance:
@@ -191,7 +191,7 @@ def _build_vectors(
         index.save(out)
     took_s = time.perf_counter() - began_s
     checks = checked(said, measure_vectors(index, rows, build_s, seed=seed))
-    keep_checks(checks)
+    keep_checks(checks, pilot.figures.forecaster)
     picture = _picture(pilot, index, rows, seed) if report else None
     _show(index, out, took_s, checks, report, picture, json)
     if not json:

@@ -132,7 +132,7 @@ def build_texts(
 
 def _planned(plan: str, built: CorpusBuild) -> list[Check]:
     """Compare an index whose documents' tower also asks with its plan."""
-    from steelyard.cli.plan.keeping_retriever import check_retriever
+    from steelyard.cli.retrieve.planned import check_retriever
     from steelyard.cli.retrieve.search_texts import asking_parameters
     from steelyard.retrieve.corpus.pilot import measure_corpus
 

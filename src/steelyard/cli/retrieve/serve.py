@@ -130,9 +130,10 @@ def _serve(
             hint="leave --cluster out",
         )
     encoder, plan = asked
+    told = ", ".join(map(str, indexes))
     if (encoder is not None or plan) and not (alone and is_text_index(alone[0])):
         raise ConfigError(
-            f"--encoder and --plan are of queries of an index of texts, and {indexes[0]} is none",
+            f"--encoder and --plan are of queries of an index of texts, and {told} is none",
             hint="leave them out: vectors are asked by vectors",
         )
     if not alone:
@@ -158,14 +159,12 @@ def _planned(plan: str, texts: "TextService") -> list[str]:
     """Time searches of an index that was planned; return what was measured and planned."""
     if not plan:
         return []
-    from steelyard.cli.plan.keeping_retriever import check_retriever, told_checks
+    from steelyard.cli.retrieve.planned import check_retriever, told_checks
     from steelyard.cli.retrieve.search_texts import asking_parameters
     from steelyard.retrieve.corpus.pilot import measure_corpus
 
     measured = measure_corpus(texts.index.store, 0.0)
-    return told_checks(
-        check_retriever(plan, texts.index, measured, asking_parameters(texts.index))
-    )
+    return told_checks(check_retriever(plan, texts.index, measured, asking_parameters(texts.index)))
 
 
 def _run(app: "FastAPI", place: tuple[str, int], told: str, routes: str) -> None:

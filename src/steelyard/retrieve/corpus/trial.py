@@ -101,10 +101,10 @@ def filled(index: IVF, rows: NDArray[np.float32], count: int) -> IVF:
 
 
 def _learnable(index: IVF, size: int) -> IVF:
-    """Return an index with no more cells than a sample can place, of which the same share is
-    searched."""
+    """Return an index of which the same share is searched, with cells that a sample can place."""
     if index.nlist <= size:
         return index
     settings: dict[str, Any] = index.settings()
     nprobe = round(index.nprobe * size / index.nlist)
-    return type(index)(**settings | {"nlist": size, "nprobe": max(1, min(nprobe, size))})
+    settings["nlist"], settings["nprobe"] = size, max(1, min(nprobe, size))
+    return type(index)(**settings)

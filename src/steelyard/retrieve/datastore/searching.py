@@ -86,7 +86,6 @@ class StoreSearch:
         hits.ids[is_blank], hits.distances[is_blank] = -1, -np.inf
         return hits
 
-
     def ways(self) -> "dict[str, StoreSearch]":
         """Return the search by words alone and by vectors alone; none where there is one way."""
         if self.words is None or not self.shards:
