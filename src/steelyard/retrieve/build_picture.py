@@ -43,7 +43,7 @@ def settings_chart(
     points = [
         CandidatePoint(
             index=kind,
-            setting=f"{item.nprobe:,} cells",
+            setting="1 cell" if item.nprobe == 1 else f"{item.nprobe:,} cells",
             found=item.recall,
             rate=1 / item.query_s,
             is_measured=is_measured,

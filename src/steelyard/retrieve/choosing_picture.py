@@ -64,7 +64,12 @@ def candidate_chart(
 
     rows = [asdict(point) for point in points]
     lowest = min([point.found for point in points] + ([] if goal is None else [goal]))
-    seen = alt.Scale(domain=[max(lowest - max(0.02, 0.1 * (1 - lowest)), 0.0), 1.0], nice=False)
+    # What is found is a share of all there is to find; other scores are told beside each other.
+    ends = max(lowest - max(0.02, 0.1 * (1 - lowest)), 0.0), 1.0
+    if not is_share:
+        highest = max(point.found for point in points)
+        ends = (0.9 * lowest, 1.1 * highest)
+    seen = alt.Scale(domain=list(ends), nice=False)
     shown = alt.Chart(layers.values(rows)).encode(
         x=alt.X(
             "found:Q", title=found, axis=alt.Axis(format=".1%" if is_share else ".2f"), scale=seen
