@@ -132,7 +132,7 @@ def test_an_index_keeps_its_tower_and_refuses_others(
         found = json.loads(run(capsys, *asked, *more)[1])
         assert found["queries"][0]["answers"]
     code, _, error = run(capsys, *asked, "--encoder", home / "stale")
-    assert code == 2 and "built with encoder tower-" in error
+    assert code == 2 and "asks documents of encoder tower-of-others" in error
     code, _, error = run(capsys, *build_it, home / "student")
     assert code == 2 and "tower of queries" in error
     # Built again without it, the index has an encoder of its own, and no tower beside.

@@ -108,7 +108,7 @@ def test_a_killed_build_goes_on_with_what_it_had_encoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("steelyard.retrieve.corpus.known._STAGED", 500)
-    monkeypatch.setattr(building_module, "forecast_corpus", lambda *a, **k: None)
+    monkeypatch.setattr(building_module, "sample_passages", lambda *a, **k: None)
     folder = tmp_path / "notes"
     folder.mkdir()
     words = [f"w{number}" for number in range(500)]

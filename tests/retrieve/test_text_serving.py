@@ -9,9 +9,15 @@ import httpx
 import numpy as np
 import pytest
 
+from steelyard.catalog import Architecture
+from steelyard.data.tokenizer import train_tokenizer
+from steelyard.errors import ConfigError
+from steelyard.nn.towers import Tower
+from steelyard.nn.transformer import build
 from steelyard.retrieve.corpus import CorpusOptions, build_corpus
 from steelyard.retrieve.serving.text_app import make_text_app
 from steelyard.retrieve.serving.text_service import TextService
+from steelyard.retrieve.towers import QueryEncoder, TowerEncoder
 
 OPTIONS = CorpusOptions(words=16, dim=4)
 
@@ -120,3 +126,71 @@ def test_a_newer_build_is_opened(places: tuple[Path, Path]) -> None:
     (answer,) = _ask(service, ("/search", {"query": "walrus", "k": 1}))
     assert answer.json()["answers"][0]["path"] == str(folder / "c.md")
     assert service.num_reloads == 1
+
+
+def _tower(texts: list[str], seed: int) -> TowerEncoder:
+    tokenizer = train_tokenizer(texts, 300)
+    arch = Architecture(
+        name="tiny",
+        num_layers=1,
+        hidden_size=8,
+        num_heads=1,
+        num_kv_heads=1,
+        head_dim=8,
+        intermediate_size=16,
+        vocab_size=300,
+        max_positions=64,
+    )
+    return TowerEncoder(Tower(build(arch, seed=seed), 4, pooling="mean"), tokenizer, max_tokens=64)
+
+
+def test_a_student_asks_an_index_of_its_teacher(places: tuple[Path, Path]) -> None:
+    folder, index = places
+    texts = [path.read_text() for path in folder.iterdir()]
+    teacher, small = _tower(texts, 0), _tower(texts, 1)
+    student = QueryEncoder(small, teacher.fingerprint)
+    flat = CorpusOptions(words=16, kind="flat")
+    build_corpus(index, [folder], flat, encoder=teacher)
+    service = TextService(index, student)
+    asked = "when do trains leave"
+    found, models, health, queries, documents = _ask(
+        service,
+        ("/search", {"query": asked, "k": 3}),
+        ("/v1/models", {}),
+        ("/health", {}),
+        ("/v1/embeddings", {"input": asked}),
+        ("/v1/embeddings", {"input": asked, "model": teacher.fingerprint}),
+    )
+    # Scores are those of the student's vector among the teacher's.
+    best = found.json()["answers"][0]
+    own = teacher.encode([best["text"]])[0] @ small.encode([asked])[0]
+    assert best["score"] == pytest.approx(float(own), abs=1e-5)
+    names = [item["id"] for item in models.json()["data"]]
+    assert names == [teacher.fingerprint, small.fingerprint]
+    assert health.json()["query_encoder"] == small.fingerprint
+    for answer, encoder in ((queries, small), (documents, teacher)):
+        assert answer.json()["model"] == encoder.fingerprint
+        row = answer.json()["data"][0]["embedding"]
+        np.testing.assert_allclose(row, encoder.encode([asked])[0], atol=1e-5)
+
+
+def test_wrong_pairs_are_refused_by_name(places: tuple[Path, Path], tmp_path: Path) -> None:
+    folder, index = places
+    texts = [path.read_text() for path in folder.iterdir()]
+    teacher, other = _tower(texts, 0), _tower(texts, 2)
+    student = QueryEncoder(_tower(texts, 1), teacher.fingerprint)
+    with pytest.raises(ConfigError, match="encoder that was fitted") as refused:
+        TextService(index, student)
+    assert teacher.fingerprint in str(refused.value)
+    _build(folder, tmp_path / "words", "bm25")
+    with pytest.raises(ConfigError, match="by words alone"):
+        TextService(tmp_path / "words", student)
+    options = CorpusOptions(words=16, kind="flat")
+    build_corpus(tmp_path / "t", [folder], options, encoder=teacher)
+    service = TextService(tmp_path / "t", student)
+    # A newer build by another tower is not opened: the student would ask what it does not know.
+    build_corpus(tmp_path / "t", [folder], options, encoder=other)
+    found, health = _ask(service, ("/search", {"query": "cat", "k": 1}), ("/health", {}))
+    assert found.status_code == 200
+    assert other.fingerprint in health.json()["refused"]
+    assert health.json()["encoder"] == teacher.fingerprint

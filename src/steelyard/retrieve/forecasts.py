@@ -1,53 +1,47 @@
-"""What a build will take and its searches will cost, forecast from a small one, and checked after.
+"""What a build takes and its searches cost, as forecasts before it and measurements after it.
 
-A pilot index of a part of the data is built and searched; units of work (`cost.vector_search`)
-carry its times over to the whole. Intervals follow from how far earlier forecasts were off here.
+Intervals follow from how far earlier forecasts of the same forecaster were off on this machine.
 """
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.catalog.search_rates import SearchRates, reference_search_rates
 from steelyard.cost.past_errors import past_width
-from steelyard.cost.vector_search import IndexKind, IndexShape, build_work, stage_seconds
 from steelyard.quantity import Check, Forecast, Measurement
-from steelyard.retrieve.index import Hits
-from steelyard.retrieve.ivf import IVF
-from steelyard.retrieve.kinds import IVFFlat
-from steelyard.retrieve.tuning import recall_at
 
 __all__ = [
+    "EXACT_FORECASTER",
     "FORECASTER",
     "TEXT_FORECASTER",
     "BuildFigures",
-    "forecast_vectors",
-    "measure_vectors",
+    "angle_of",
+    "forecast_of",
+    "share_at",
     "timed",
 ]
 
-FORECASTER, TEXT_FORECASTER = "retrieve.build", "retrieve.build.texts"
-"""Names of these forecasts in the ledger: of vectors, and of texts, off by other things."""
+FORECASTER, EXACT_FORECASTER = "retrieve.build", "retrieve.build.exact"
+TEXT_FORECASTER = "retrieve.build.texts"
+"""Names of these forecasts in the ledger: of vectors in cells, of vectors that are all compared,
+and of texts. They are off by other things, and by more or less."""
 _SPREADS = {
     "retrieve.build_time": 0.2,
     "retrieve.index_time": 0.2,
     "retrieve.memory": 0.02,
-    "retrieve.search_p50": 0.2,
-    "retrieve.search_p95": 0.3,
-    "retrieve.search_rate": 0.3,
-    "retrieve.recall": 0.5,
+    "retrieve.search_p50": 0.15,
+    "retrieve.search_p95": 0.2,
+    "retrieve.search_rate": 0.2,
+    "retrieve.recall": 0.05,
 }
-"""Standard deviation of the logarithm before forecasts were checked here; of recall, that of the
-share that is missed."""
-_PILOT_LEAST, _PILOT_MOST, _PILOT_PART = 1000, 20_000, 8
-_QUERIES, _BATCH, _K = 100, 64, 10
-_WARM = 300
-_MISS = 0.01
-"""Added to the share that is missed, whose logarithm a recall of 1 would not have."""
+"""Standard deviation of the logarithm before forecasts were checked here; of a recall, that of its
+angle."""
+_BATCH, _PASSES = 64, 5
+_CALLS, _CALLS_S = 5, 0.03
 
 Search = Callable[[Any], object]
 
@@ -65,6 +59,7 @@ class BuildFigures:
         recall: share of the ten nearest vectors that is found.
         is_exact: whether recall is 1 by construction.
         build_quantity: "retrieve.build_time" of vectors, "retrieve.index_time" of texts.
+        ways_s: seconds of a search of texts by words alone, by vectors alone, and by both.
     """
 
     build_s: float
@@ -75,6 +70,14 @@ class BuildFigures:
     recall: float = 1.0
     is_exact: bool = True
     build_quantity: str = "retrieve.build_time"
+    ways_s: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def forecaster(self) -> str:
+        """Name in the ledger of who forecasts such a build."""
+        if self.build_quantity == "retrieve.index_time":
+            return TEXT_FORECASTER
+        return EXACT_FORECASTER if self.is_exact else FORECASTER
 
     def values(self) -> dict[str, float]:
         """Return figures by quantity; a recall that needs no forecast is left out."""
@@ -96,7 +99,7 @@ class BuildFigures:
         Returns:
             Forecasts with 80 % intervals.
         """
-        return [_forecast(name, value, past) for name, value in self.values().items()]
+        return [forecast_of(name, value, past) for name, value in self.values().items()]
 
     def measurements(self) -> list[Measurement]:
         """Return figures as what was measured."""
@@ -107,201 +110,124 @@ class BuildFigures:
         ]
 
 
-def _forecast(name: str, value: float, past: Sequence[Check]) -> Forecast:
-    """Return one figure with its interval."""
+def forecast_of(
+    name: str,
+    value: float,
+    past: Sequence[Check],
+    *,
+    source: str = "a pilot on a part of the data",
+) -> Forecast:
+    """Return one figure with its interval.
+
+    Args:
+        name: quantity, one of those of `BuildFigures.values`.
+        value: what is forecast.
+        past: checked forecasts of the same forecaster on this machine, oldest first.
+        source: what the forecast rests on.
+
+    Returns:
+        The forecast; its 80 % interval is as wide as earlier ones were off, and an assumed one
+        stands in for the first few.
+    """
     own = [item for item in past if item.forecast.quantity == name]
     is_recall = name == "retrieve.recall"
     if is_recall:
-        own = [_of_misses(item) for item in own]
-    factor = float(np.exp(past_width(own, assumed_spread=_SPREADS[name])))
+        own = [_of_angles(item) for item in own]
+    width = past_width(own, assumed_spread=_SPREADS[name])
     if is_recall:
-        miss = 1 - value + _MISS
-        low, high = 1 - miss * factor + _MISS, 1 - miss / factor + _MISS
-        low, high = max(low, 0.0), min(high, 1.0)
+        low, high = (share_at(angle_of(value) + side) for side in (-width, width))
     else:
-        low, high = value / factor, value * factor
+        low, high = value * float(np.exp(-width)), value * float(np.exp(width))
     return Forecast(
         quantity=name,
         value=value,
         low=min(low, value),
         high=max(high, value),
         provenance="fitted",
-        source="a pilot on a part of the data",
+        source=source,
     )
 
 
-def _of_misses(item: Check) -> Check:
-    """Return a check of a recall as one of the share that was missed."""
+def angle_of(share: float) -> float:
+    """Return the angle whose squared sine is a share: counts of hits scatter alike at any share.
+
+    Args:
+        share: from 0 to 1; beyond them the end.
+
+    Returns:
+        The angle in radians, 0 to pi / 2.
+
+    Source: Anscombe 1948, "The transformation of Poisson, binomial and negative-binomial data".
+    """
+    return float(np.arcsin(np.sqrt(min(max(share, 0.0), 1.0))))
+
+
+def share_at(angle: float) -> float:
+    """Return the share of an angle.
+
+    Args:
+        angle: in radians.
+
+    Returns:
+        Its squared sine; of an angle beyond the ends, that of the end.
+    """
+    return float(np.sin(min(max(angle, 0.0), np.pi / 2)) ** 2)
+
+
+def _of_angles(item: Check) -> Check:
+    """Return a check of a recall as one of values whose logarithms are its angles."""
     forecast, came = item.forecast, item.measurement
-    missed = Forecast(
+    low, value, high = (
+        float(np.exp(angle_of(share))) for share in (forecast.low, forecast.value, forecast.high)
+    )
+    said = Forecast(
         quantity=forecast.quantity,
-        value=1 - forecast.value + _MISS,
-        low=1 - forecast.high + _MISS,
-        high=1 - forecast.low + _MISS,
+        value=value,
+        low=low,
+        high=high,
         provenance=forecast.provenance,
         source=forecast.source,
     )
-    return Check(missed, Measurement(quantity=came.quantity, value=1 - came.value + _MISS))
+    measured = Measurement(quantity=came.quantity, value=float(np.exp(angle_of(came.value))))
+    return Check(said, measured)
 
 
-def timed(search: Search, queries: Sequence[Any] | NDArray[Any]) -> tuple[float, float, float]:
-    """Time searches.
+def timed(
+    search: Search, queries: Sequence[Any] | NDArray[Any], *, passes: int = _PASSES
+) -> tuple[float, float, float]:
+    """Time searches in passes, of which the middle one counts: other work comes in bursts.
 
     Args:
         search: is called with a slice of the queries.
         queries: at least one; the first 64 are asked once before.
+        passes: passes over the queries.
 
     Returns:
         Median and 95th percentile of the seconds of one query, and queries a second when 64 are
         asked together.
     """
     search(queries[:_BATCH])
-    taken = []
-    for place in range(len(queries)):
-        began_s = time.perf_counter()
-        search(queries[place : place + 1])
-        taken.append(time.perf_counter() - began_s)
-    rounds = []
-    for _ in range(3):
-        began_s = time.perf_counter()
-        search(queries[:_BATCH])
-        rounds.append(time.perf_counter() - began_s)
-    rate = min(len(queries), _BATCH) / float(np.median(rounds))
-    return float(np.median(taken)), float(np.quantile(taken, 0.95)), rate
+    medians, ends, together = [], [], []
+    for _ in range(passes):
+        taken = [_seconds(search, queries[n : n + 1]) for n in range(len(queries))]
+        medians.append(np.median(taken))
+        ends.append(np.quantile(taken, 0.95))
+        together.append(_together_s(search, queries[:_BATCH]))
+    rate = min(len(queries), _BATCH) / float(np.median(together))
+    return float(np.median(medians)), float(np.median(ends)), rate
 
 
-def forecast_vectors(
-    index: IVF, rows: NDArray[Any], *, rates: SearchRates | None = None, seed: int = 0
-) -> BuildFigures:
-    """Forecast the build of an index of vectors, by a pilot of at most an eighth of them.
+def _together_s(search: Search, asked: Sequence[Any] | NDArray[Any]) -> float:
+    """Return the seconds of queries that are asked together, the median of some calls."""
+    taken = [_seconds(search, asked)]
+    # Short calls are repeated: one that loses the processor takes many times as long.
+    while len(taken) < _CALLS and sum(taken) < _CALLS_S:
+        taken.append(_seconds(search, asked))
+    return float(np.median(taken))
 
-    Args:
-        index: index without vectors; it stays so.
-        rows: vectors that it will hold [N, D].
-        rates: proportions of units of work; those of the package where this machine was not
-            calibrated.
-        seed: seed of the sample.
 
-    Returns:
-        The figures.
-    """
-    count = len(rows)
-    part = min(max(count // _PILOT_PART, _PILOT_LEAST), _PILOT_MOST, max(count // 2, 1))
-    places = np.random.default_rng(seed).choice(count, min(part + _QUERIES, count), replace=False)
-    sample = np.ascontiguousarray(rows[np.sort(places)], np.float32)
-    pilot, shape = _pilot(index, part, count), _shape(index, count)
-    kept = sample[:part]
-    _warm(index, kept)
+def _seconds(search: Search, asked: Sequence[Any] | NDArray[Any]) -> float:
+    """Return the seconds of one call."""
     began_s = time.perf_counter()
-    pilot.train(kept, seed=seed)
-    pilot.add(kept)
-    pilot.memory_bytes()  # what waits to be sorted into cells is
-    build_s = time.perf_counter() - began_s
-    small = measure_vectors(pilot, kept, build_s, seed=seed)
-    known = rates or reference_search_rates()
-    little = _shape(pilot, part)
-    slower = _query_s(shape, index.nprobe, known) / _query_s(little, pilot.nprobe, known)
-    longer = _build_s(shape, known) / _build_s(little, known)
-    return BuildFigures(
-        build_s=build_s * longer,
-        memory_bytes=shape.memory_bytes,
-        p50_s=small.p50_s * slower,
-        p95_s=small.p95_s * slower,
-        rate_per_s=small.rate_per_s / slower,
-        recall=small.recall,
-        is_exact=small.is_exact,
-    )
-
-
-def _warm(index: IVF, rows: NDArray[np.float32]) -> None:
-    """Build and search a tiny index, so that nothing compiles or loads while it is timed."""
-    few = rows[:_WARM]
-    tiny = _pilot(index, len(few), max(len(rows), len(few)))
-    tiny.train(few)
-    tiny.add(few)
-    tiny.search(few[:_BATCH], _K)
-
-
-def measure_vectors(
-    index: IVF, rows: NDArray[Any], build_s: float, *, seed: int = 0
-) -> BuildFigures:
-    """Measure the searches of an index of vectors.
-
-    Args:
-        index: the index.
-        rows: vectors that it holds, by number.
-        build_s: seconds that the build took.
-        seed: seed of the queries, which are vectors of it.
-
-    Returns:
-        The figures.
-    """
-    drawn = np.random.default_rng(seed + 1).integers(0, len(rows), min(_QUERIES, len(rows)))
-    queries = np.ascontiguousarray(rows[drawn], np.float32)
-    p50_s, p95_s, rate = timed(lambda asked: index.search(asked, _K), queries)
-    is_exact = index.nlist == 1 and isinstance(index, IVFFlat)
-    recall = 1.0
-    if not is_exact:
-        truth = _exact(index, rows, queries).ids
-        recall = float(recall_at(index.search(queries, _K).ids, truth).mean())
-    return BuildFigures(
-        build_s=build_s,
-        memory_bytes=float(sum(index.memory_bytes().values())),
-        p50_s=p50_s,
-        p95_s=p95_s,
-        rate_per_s=rate,
-        recall=recall,
-        is_exact=is_exact,
-    )
-
-
-def _exact(index: IVF, rows: NDArray[Any], queries: NDArray[np.float32]) -> Hits:
-    """Return the true neighbours, comparing a part of the vectors at a time."""
-    from steelyard.retrieve.merging import merge_hits
-
-    found: list[Hits] = []
-    for first in range(0, len(rows), 100_000):
-        part = rows[first : first + 100_000]
-        exact = IVFFlat(index.dim, metric=index.metric)
-        exact.add(part, np.arange(first, first + len(part)))
-        found.append(exact.search(queries, _K))
-    return merge_hits(found, _K, index.metric)
-
-
-def _pilot(index: IVF, part: int, count: int) -> IVF:
-    """Return an empty index like another one, for fewer vectors."""
-    settings: dict[str, Any] = index.settings()
-    cells = 1
-    if index.nlist > 1:
-        cells = max(1, min(round(index.nlist * (part / count) ** 0.5), part))
-    settings["nlist"] = cells
-    settings["nprobe"] = max(1, min(round(index.nprobe * cells / index.nlist), cells))
-    return type(index)(**settings)
-
-
-def _shape(index: IVF, count: int) -> IndexShape:
-    """Return the sizes of an index of so many vectors."""
-    settings: Mapping[str, Any] = index.settings()
-    kinds: dict[str, IndexKind] = {"ivf": "ivf", "ivfpq": "ivfpq", "fastscan": "fastscan"}
-    kind = kinds[index.kind]
-    return IndexShape(
-        kind="flat" if kind == "ivf" and index.nlist == 1 else kind,
-        num_vectors=count,
-        dim=index.dim,
-        nlist=index.nlist,
-        parts=int(settings.get("parts", 0)),
-        rerank=index.rerank,
-        number_bytes=1 if settings.get("store") == "uint8" else 4,
-        rotate=bool(settings.get("rotate", False)),
-    )
-
-
-def _query_s(shape: IndexShape, nprobe: int, rates: SearchRates) -> float:
-    return sum(stage_seconds(shape, nprobe, rates, k=_K).values())
-
-
-def _build_s(shape: IndexShape, rates: SearchRates) -> float:
-    """Return seconds of a build; copying rows takes some time even of a flat index."""
-    work = build_work(shape)
-    counted = sum(rates.build_s.get(part, 0.0) * count for part, count in work.items())
-    return counted + 1e-9 * work["rows"] + 1e-3
+    search(asked)
+    return time.perf_counter() - began_s

@@ -8,6 +8,7 @@ import cyclopts
 import numpy as np
 
 from steelyard.cli.output import Switch, print_report
+from steelyard.cli.retrieve.planned import keep_retriever
 from steelyard.errors import ConfigError, DataError
 from steelyard.plan.retrieve.retriever_cost import (
     DocumentIndex,
@@ -82,6 +83,7 @@ def retriever(
     epochs: float = 4.0,
     hard: int = 2,
     texts: str = "1M",
+    keep: Switch = False,
     json: Switch = False,
 ) -> None:
     """Choose teacher, student and index for a load: predicted quality, latency and money.
@@ -104,6 +106,8 @@ def retriever(
         epochs: times that each is seen.
         hard: mined documents of a pair.
         texts: queries without labels that a student learns from.
+        keep: write the plan into the run store; `steelyard retrieve build --plan` and `retrieve
+            serve --plan` then measure the retriever beside its forecasts.
         json: print JSON instead of tables.
     """
     from steelyard.plan.retrieve.retriever import retriever as choose
@@ -130,7 +134,9 @@ def retriever(
         speed=_speed(query_tokens),
         gap=gap,
     )
+    run_id = keep_retriever(plan.best, asked) if keep else ""
     values = {
+        "run": run_id,
         "best": asdict(plan.best),
         "others": [asdict(item) for item in plan.others],
         "rejected": [{"what": what, "why": why} for what, why in plan.rejected],
@@ -141,6 +147,8 @@ def retriever(
     goal = f"{asked.documents:,} documents, {rate}, 95 % within {load.p95}"
     page = Report("Retriever", goal, _sections(plan, is_known=gap is not None))
     print_report(page, json=json, values=values)
+    if run_id and not json:
+        print(f"kept as run {run_id}: give it to `steelyard retrieve serve --plan {run_id}`")
 
 
 def _law(path: Path) -> "tuple[Fit, StudentGap | None]":

@@ -17,11 +17,12 @@ from steelyard.cli.retrieve.forecasting import check_values, checked, keep_check
 from steelyard.errors import ConfigError
 from steelyard.quantity import Check
 from steelyard.retrieve import IVF, IVFPQ, IVFFastScan, IVFFlat
-from steelyard.retrieve.forecasts import forecast_vectors, measure_vectors
+from steelyard.retrieve.build_picture import probes_around, settings_chart
 from steelyard.retrieve.reading import read_vectors
+from steelyard.retrieve.vector_pilot import VectorPilot, measure_vectors, try_settings
 from steelyard.retrieve.vector_tables import TABLE_SUFFIXES
 from steelyard.runs.progress import progress
-from steelyard.runs.report import Checks, Facts, Report, Section
+from steelyard.runs.report import Chart, Checks, Facts, Report, Section
 from steelyard.units import pretty
 
 __all__ = ["build"]
@@ -101,6 +102,7 @@ def build(
     vector_column: str = "",
     recipe: Path | None = None,
     encoder: Path | None = None,
+    plan: str = "",
     seed: int = 0,
     report: Path | None = None,
     json: Switch = False,
@@ -124,8 +126,11 @@ def build(
         recipe: TOML file with kind, words, dim and text_field, in the place of those options.
         encoder: folder of a tower of documents, such as `steelyard retrieve towers train` leaves,
             in the place of an encoder that is fitted on the texts; the index keeps a copy.
+        plan: run of `steelyard plan retriever --keep` in which that tower also asks: searches are
+            written beside what was planned.
         seed: seed of samples, first centers and made queries.
-        report: HTML file for a page with all that is printed.
+        report: HTML file for a page with all that is printed, and a picture of what other settings
+            find and take, as forecast and as measured.
         json: print JSON instead of a table.
     """
     given = options or IndexOptions()
@@ -141,10 +146,12 @@ def build(
         if given.kind == "fastscan":
             raise ConfigError("--kind fastscan is for vectors", hint="texts: flat, ivf or ivfpq")
         wanted = read_recipe(recipe, given.kind, texts or TextFlags())
-        build_texts(sources, out, wanted, encoder=encoder, seed=seed, report=report, json=json)
+        build_texts(
+            sources, out, wanted, encoder=encoder, plan=plan, seed=seed, report=report, json=json
+        )
         return
-    if recipe is not None or encoder is not None:
-        name = "--recipe" if recipe is not None else "--encoder"
+    if recipe is not None or encoder is not None or plan:
+        name = "--recipe" if recipe is not None else "--encoder" if encoder else "--plan"
         raise ConfigError(f"{name} is for texts", hint="a file of vectors is encoded already")
     first, *others = sources
     if others or out is None:
@@ -168,8 +175,8 @@ def _build_vectors(
     """Build an index of vectors."""
     index = options.made(rows.shape[1], len(rows))
     # The pilot also compiles and loads what a build needs, so that its time is the work's alone.
-    figures = forecast_vectors(index, rows, rates=load_search_rates(), seed=seed)
-    said = figures.forecasts(past_checks())
+    pilot = VectorPilot(index, rows, rates=load_search_rates(), seed=seed)
+    said = pilot.figures.forecasts(past_checks(pilot.figures.forecaster))
     build_s = 0.0
     began_s = time.perf_counter()
     with progress("build", total=float(len(rows)), quiet=json) as advance:
@@ -184,10 +191,18 @@ def _build_vectors(
         index.save(out)
     took_s = time.perf_counter() - began_s
     checks = checked(said, measure_vectors(index, rows, build_s, seed=seed))
-    keep_checks(checks)
-    _show(index, out, took_s, checks, report, json)
+    keep_checks(checks, pilot.figures.forecaster)
+    picture = _picture(pilot, index, rows, seed) if report else None
+    _show(index, out, took_s, checks, report, picture, json)
     if not json:
         say_next("retrieve", "search", out, "queries.npy")
+
+
+def _picture(pilot: VectorPilot, index: IVF, rows: NDArray[np.generic], seed: int) -> Chart:
+    """Draw what more or fewer cells find and take."""
+    probes = probes_around(index.nprobe, index.nlist)
+    came = try_settings(index, rows, probes, seed=seed)
+    return Chart(settings_chart(index.kind, pilot.settings(probes), came, index.nprobe))
 
 
 def _sample(rows: NDArray[np.generic], cells: int, seed: int) -> NDArray[np.generic]:
@@ -200,7 +215,13 @@ def _sample(rows: NDArray[np.generic], cells: int, seed: int) -> NDArray[np.gene
 
 
 def _show(
-    index: IVF, out: Path, took_s: float, checks: list[Check], report: Path | None, json: bool
+    index: IVF,
+    out: Path,
+    took_s: float,
+    checks: list[Check],
+    report: Path | None,
+    picture: Chart | None,
+    json: bool,
 ) -> None:
     """Print what was built."""
     memory = index.memory_bytes()
@@ -214,6 +235,8 @@ def _show(
     ]
     facts += [(f"memory, {name}", pretty(size, "byte"), "") for name, size in memory.items()]
     sections = [Section("Index", [Facts(facts)]), Section("Forecasts", [Checks(checks)])]
+    if picture is not None:
+        sections.append(Section("Cells", [picture]))
     page = Report("Index of vectors", f"{index.kind} in {out}", sections)
     values = {
         "settings": index.settings(),

@@ -16,11 +16,12 @@ from steelyard.config import load
 from steelyard.errors import ConfigError, DataError
 from steelyard.files import read_json, user_dir, write_json
 from steelyard.quantity import Check
+from steelyard.retrieve.build_picture import ways_chart
 from steelyard.retrieve.corpus import CorpusBuild, CorpusOptions
 from steelyard.retrieve.corpus.building import CorpusProgress, build_corpus
 from steelyard.retrieve.forecasts import TEXT_FORECASTER
 from steelyard.runs.progress import Advance, progress
-from steelyard.runs.report import Checks, Facts, Report, Section, Text
+from steelyard.runs.report import Chart, Checks, Facts, Report, Section, Text
 from steelyard.units import pretty
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ def build_texts(
     recipe: SearchRecipe,
     *,
     encoder: Path | None = None,
+    plan: str = "",
     seed: int,
     report: Path | None,
     json: bool,
@@ -101,6 +103,7 @@ def build_texts(
         out: folder for the index; one in the user's own folder when None.
         recipe: how texts are cut, encoded and indexed.
         encoder: folder of a tower of documents; None for an encoder fitted on the texts.
+        plan: run of `steelyard plan retriever --keep`; empty for none.
         seed: seed of all draws.
         report: HTML file for the page.
         json: print JSON instead of a table.
@@ -120,9 +123,21 @@ def build_texts(
     write_json(_latest_path(), {"index": str(folder)})
     checks = checked(said, built.measured)
     keep_checks(checks, TEXT_FORECASTER)
+    if plan:
+        checks = [*checks, *_planned(plan, built)]
     print_report(_page(built, checks), json=json, html=report, values=_values(built, checks))
     if not json:
         say_next("retrieve", "search", "what you look for")
+
+
+def _planned(plan: str, built: CorpusBuild) -> list[Check]:
+    """Compare an index whose documents' tower also asks with its plan."""
+    from steelyard.cli.retrieve.planned import check_retriever
+    from steelyard.cli.retrieve.search_texts import asking_parameters
+    from steelyard.retrieve.corpus.pilot import measure_corpus
+
+    measured = built.measured or measure_corpus(built.index.store, 0.0)
+    return check_retriever(plan, built.index, measured, asking_parameters(built.index))
 
 
 def _tower(folder: Path) -> "TowerEncoder":
@@ -212,6 +227,10 @@ def _page(built: CorpusBuild, checks: Sequence[Check]) -> Report:
     sections = [Section("Texts", [Facts(facts), *notes])]
     if checks:
         sections.append(Section("Forecasts", [Checks(list(checks))]))
+    if built.weighed and built.weighed.candidates and built.forecast and built.measured:
+        said_s, came_s = built.forecast.ways_s, built.measured.ways_s
+        picture = ways_chart(built.weighed.candidates, built.weighed.fusion, said_s, came_s)
+        sections.append(Section("Weights", [Chart(picture)]))
     return Report("Index of texts", str(index.folder), sections)
 
 

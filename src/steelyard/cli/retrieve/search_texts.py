@@ -13,7 +13,7 @@ from steelyard.retrieve.datastore import PassageEncoder
 from steelyard.runs.report import Cell, Column, Report, Section, Table
 from steelyard.units import pretty
 
-__all__ = ["is_text_index", "search_texts"]
+__all__ = ["asking_parameters", "is_text_index", "query_tower", "search_texts"]
 
 
 def is_text_index(path: Path) -> bool:
@@ -40,7 +40,8 @@ def search_texts(
         nprobe: cells to look into; the index's own number when 0.
         json: print JSON instead of tables.
     """
-    index = CorpusIndex(folder, _loaded(encoder) if encoder else None)
+    tower = query_tower(encoder) if encoder else None
+    index = CorpusIndex.asked_by(folder, tower) if tower else CorpusIndex(folder)
     if not queries:
         raise ConfigError("no query is given", hint="steelyard retrieve search 'what you look for'")
     began_s = time.perf_counter()
@@ -62,11 +63,46 @@ def search_texts(
     print_report(page, json=json, values=values)
 
 
-def _loaded(folder: Path) -> PassageEncoder:
-    """Return the tower in a folder."""
+def query_tower(folder: Path) -> PassageEncoder:
+    """Return the tower in a folder that encodes queries.
+
+    Args:
+        folder: what `steelyard retrieve towers distill` or `train` wrote.
+
+    Returns:
+        The tower.
+
+    Raises:
+        DataError: there is none.
+    """
     from steelyard.retrieve.towers import load_encoder
 
     return load_encoder(folder)
+
+
+def asking_parameters(index: CorpusIndex) -> int:
+    """Return the parameters of the tower that encodes the queries of an index.
+
+    Args:
+        index: index of texts.
+
+    Returns:
+        Parameters without embeddings.
+
+    Raises:
+        ConfigError: the index is not asked by a tower.
+    """
+    from steelyard.cli.retrieve.towers.texts import parameters_of
+    from steelyard.retrieve.towers import QueryEncoder, TowerEncoder
+
+    found = index.store.encoder
+    inner = found.encoder if isinstance(found, QueryEncoder) else found
+    if not isinstance(inner, TowerEncoder):
+        raise ConfigError(
+            f"--plan is for towers, and {index.folder} has none",
+            hint="build it with --encoder towers/documents",
+        )
+    return parameters_of(inner.tower)
 
 
 def _table(answers: Sequence[CorpusAnswer]) -> Table:

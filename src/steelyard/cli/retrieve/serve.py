@@ -13,7 +13,7 @@ import cyclopts
 
 from steelyard.api_keys import read_keys
 from steelyard.cli.output import Switch
-from steelyard.cli.retrieve.search_texts import is_text_index
+from steelyard.cli.retrieve.search_texts import is_text_index, query_tower
 from steelyard.errors import BackendError, ConfigError
 from steelyard.retrieve.serving.live import live_index
 from steelyard.retrieve.serving.ray_shards import RayShards
@@ -23,6 +23,8 @@ from steelyard.retrieve.serving.shards import IndexShard, LocalIndex, ProcessInd
 if TYPE_CHECKING:
     import uvicorn
     from fastapi import FastAPI
+
+    from steelyard.retrieve.serving.text_service import TextService
 
 __all__ = ["serve"]
 
@@ -45,6 +47,8 @@ def serve(
     read_only: Switch = False,
     no_watch: Switch = False,
     cluster: str = "",
+    encoder: Path | None = None,
+    plan: str = "",
 ) -> None:
     """Serve indexes over HTTP: searches by text or vectors, new vectors, embeddings, metrics.
 
@@ -66,6 +70,10 @@ def serve(
         no_watch: compare no answers with exact ones while there is nothing else to do.
         cluster: Ray address that the shards are held on, such as auto, an actor each, spread over
             its machines; files must be found there too.
+        encoder: folder of a tower of queries for an index of texts that was built with the tower
+            of documents it belongs to, such as a student of `steelyard retrieve towers distill`.
+        plan: run of `steelyard plan retriever --keep` for this index and tower of queries: searches
+            are timed first, and written beside what was planned.
     """
     if not indexes:
         raise ConfigError(
@@ -79,7 +87,13 @@ def serve(
         )
     try:
         _serve(
-            indexes, keys, host, port, read_only=read_only, is_watched=not no_watch, cluster=cluster
+            indexes,
+            keys,
+            (host, port),
+            read_only=read_only,
+            is_watched=not no_watch,
+            cluster=cluster,
+            asked=(encoder, plan),
         )
     except ImportError as error:
         raise BackendError(
@@ -90,12 +104,12 @@ def serve(
 def _serve(
     indexes: tuple[Path, ...],
     keys: dict[str, str],
-    host: str,
-    port: int,
+    address: tuple[str, int],
     *,
     read_only: bool,
     is_watched: bool,
     cluster: str,
+    asked: tuple[Path | None, str],
 ) -> None:
     """Serve what the paths hold: vectors, texts, or vectors that tenants share."""
     from steelyard.retrieve.serving.app import make_app
@@ -115,27 +129,49 @@ def _serve(
             f"--cluster holds shards of vectors, and {alone[0]} is an index of texts or of tenants",
             hint="leave --cluster out",
         )
+    encoder, plan = asked
+    told = ", ".join(map(str, indexes))
+    if (encoder is not None or plan) and not (alone and is_text_index(alone[0])):
+        raise ConfigError(
+            f"--encoder and --plan are of queries of an index of texts, and {told} is none",
+            hint="leave them out: vectors are asked by vectors",
+        )
     if not alone:
         with _service(indexes, cluster, read_only=read_only) as service:
             app = make_app(service, keys=keys, is_watched=is_watched)
             count = sum(about.size for about in service.about())
             told = f"{count:,} vectors of {service.dim} numbers"
-            _run(app, host, port, told, "/search /add /remove /health /metrics")
+            _run(app, address, told, "/search /add /remove /health /metrics")
     elif is_text_index(alone[0]):
-        texts = TextService(alone[0])
+        texts = TextService(alone[0], query_tower(encoder) if encoder else None)
+        for line in _planned(plan, texts):
+            print(line, flush=True)
         app, told = make_text_app(texts, keys=keys), f"{len(texts):,} passages"
-        _run(app, host, port, told, "/search /v1/embeddings /v1/models /health /metrics")
+        _run(app, address, told, "/search /v1/embeddings /v1/models /health /metrics")
     else:
         with writing_store(alone[0]) as store:
             app = make_tenant_app(store, keys=keys)
             told = f"{len(store.index):,} vectors of {store.index.dim} numbers to tenants"
-            _run(app, host, port, told, "/search /add /grant /revoke /audit /health /metrics")
+            _run(app, address, told, "/search /add /grant /revoke /audit /health /metrics")
 
 
-def _run(app: "FastAPI", host: str, port: int, told: str, routes: str) -> None:
+def _planned(plan: str, texts: "TextService") -> list[str]:
+    """Time searches of an index that was planned; return what was measured and planned."""
+    if not plan:
+        return []
+    from steelyard.cli.retrieve.planned import check_retriever, told_checks
+    from steelyard.cli.retrieve.search_texts import asking_parameters
+    from steelyard.retrieve.corpus.pilot import measure_corpus
+
+    measured = measure_corpus(texts.index.store, 0.0)
+    return told_checks(check_retriever(plan, texts.index, measured, asking_parameters(texts.index)))
+
+
+def _run(app: "FastAPI", place: tuple[str, int], told: str, routes: str) -> None:
     """Serve an application until a signal comes."""
     import uvicorn
 
+    host, port = place
     config = uvicorn.Config(app, host=host, port=port, log_level="warning", access_log=False)
     server = _until_told(uvicorn.Server(config))
     address = _bound(host, port)

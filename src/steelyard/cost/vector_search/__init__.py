@@ -10,7 +10,14 @@ from steelyard.cost.vector_search.options import (
 from steelyard.cost.vector_search.prediction import IndexForecast, predict, stage_seconds
 from steelyard.cost.vector_search.processors import CpuStages, GpuStages, shape_of
 from steelyard.cost.vector_search.queues import queue_cycles, queue_levels
-from steelyard.cost.vector_search.work import IndexKind, IndexShape, build_work, query_work
+from steelyard.cost.vector_search.work import (
+    IndexKind,
+    IndexShape,
+    adding_work,
+    build_work,
+    query_work,
+    training_work,
+)
 
 __all__ = [
     "CpuStages",
@@ -22,6 +29,7 @@ __all__ = [
     "SearchPoint",
     "StageModel",
     "StageOptions",
+    "adding_work",
     "build_work",
     "expected_scan_ratio",
     "predict",
@@ -30,4 +38,5 @@ __all__ = [
     "queue_levels",
     "shape_of",
     "stage_seconds",
+    "training_work",
 ]

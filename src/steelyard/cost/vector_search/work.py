@@ -7,7 +7,14 @@ from typing import Literal
 from steelyard.cost.vector_search.options import expected_scan_ratio
 from steelyard.errors import ConfigError
 
-__all__ = ["IndexKind", "IndexShape", "build_work", "query_work"]
+__all__ = [
+    "IndexKind",
+    "IndexShape",
+    "adding_work",
+    "build_work",
+    "query_work",
+    "training_work",
+]
 
 IndexKind = Literal["flat", "ivf", "ivfpq", "fastscan"]
 _KINDS = ("flat", "ivf", "ivfpq", "fastscan")
@@ -159,7 +166,7 @@ def query_work(shape: IndexShape, nprobe: int, k: int) -> dict[str, float]:
 
 
 def build_work(shape: IndexShape) -> dict[str, float]:
-    """Count the work of a build.
+    """Count the work of a build: of training with all vectors, and of adding them.
 
     Args:
         shape: the index.
@@ -170,16 +177,40 @@ def build_work(shape: IndexShape) -> dict[str, float]:
         codes" the same for centers of codes; "code parts" parts of vectors that become codes;
         "rows" numbers of vectors that are copied and sorted.
     """
-    rows = shape.num_vectors
-    sample = min(rows, _SAMPLE_PER_CELL * shape.nlist)
-    passes = _CELL_STEPS * sample + rows if shape.nlist > 1 else 0
+    learned = training_work(shape, shape.num_vectors)
+    return {part: count + learned[part] for part, count in adding_work(shape).items()}
+
+
+def training_work(shape: IndexShape, sample: int) -> dict[str, float]:
+    """Count the work of placing centers and learning codes.
+
+    Args:
+        shape: the index.
+        sample: vectors that it is trained with.
+
+    Returns:
+        Units by part, as of `build_work`.
+    """
+    passes = _CELL_STEPS * min(sample, _SAMPLE_PER_CELL * shape.nlist) if shape.nlist > 1 else 0
     codes = 0.0
     if shape.code_centers:
-        few = min(rows, _CODE_SAMPLE)
+        few = min(sample, _CODE_SAMPLE)
         passes += few if shape.nlist > 1 else 0
-        codes = float(rows + _CODE_STEPS * few)
+        codes = float(_CODE_STEPS * few)
         if shape.rotate:
             codes += (_CODE_STEPS + _ROTATION_ROUNDS * _ROTATION_STEPS) * few
+    return _build_units(shape, passes, codes, 0)
+
+
+def adding_work(shape: IndexShape) -> dict[str, float]:
+    """Count the work of adding all vectors to a trained index; units as of `build_work`."""
+    rows = shape.num_vectors
+    passes = rows if shape.nlist > 1 else 0
+    return _build_units(shape, passes, float(rows) if shape.code_centers else 0.0, rows)
+
+
+def _build_units(shape: IndexShape, passes: int, codes: float, rows: int) -> dict[str, float]:
+    """Return units of vectors put into cells, made codes of, and copied."""
     return {
         "assign": float(passes) * shape.nlist * shape.dim,
         "nearest cells": float(passes) * shape.nlist,

@@ -185,7 +185,8 @@ def _lloyd(
         centers = (sums / np.maximum(counts, 1)[:, None]).astype(points.dtype)
         # A center that lost all points takes the one that is served worst.
         empty = np.flatnonzero(counts == 0)
-        centers[empty] = points[np.argsort(-distances, kind="stable")[: len(empty)]]
+        if len(empty):
+            centers[empty] = points[np.argsort(-distances, kind="stable")[: len(empty)]]
         if metric == "cosine":
             centers = _on_sphere(centers)
     return centers, iterations

@@ -58,6 +58,7 @@ class RetrieverDesign:
         student: tower of queries that serves.
         index: index of the documents.
         p95_s: latency that 95 % of the queries stay below, waiting included.
+        alone_p95_s: the same of a query that waits for none.
         service_s: median seconds of one query on a core.
         cores: cores that serve.
         offline_flops: operations of training, distillation and encoding.
@@ -71,6 +72,7 @@ class RetrieverDesign:
     student: TowerOption
     index: DocumentIndex
     p95_s: float
+    alone_p95_s: float
     service_s: float
     cores: int
     offline_flops: float
@@ -205,6 +207,7 @@ def _design(
         student=student,
         index=index,
         p95_s=p95_s,
+        alone_p95_s=alone_s,
         service_s=service_s,
         cores=cores,
         offline_flops=offline,

@@ -100,6 +100,7 @@ class DocumentIndex:
         memory_bytes: bytes that it holds.
         median_s: seconds that half of the searches stay below, on one core.
         tail: ratio of the 95th percentile to that.
+        kind: what `steelyard retrieve build --kind` calls it.
     """
 
     name: str
@@ -107,6 +108,7 @@ class DocumentIndex:
     memory_bytes: float
     median_s: float
     tail: float = 1.0
+    kind: str = "flat"
 
 
 def training_flops(

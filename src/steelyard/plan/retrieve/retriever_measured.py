@@ -181,6 +181,7 @@ def pq_option(
         memory_bytes=documents * (parts + 4 + 8 + 4 * dim),
         median_s=trial.line.median_s(scanned),
         tail=trial.line.tail,
+        kind="ivfpq",
     )
 
 

@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -16,8 +16,9 @@ from steelyard.retrieve.corpus.files import SkippedFiles, list_corpus, read_file
 from steelyard.retrieve.corpus.index import ENCODER_FILE, TOWER_FOLDER, CorpusIndex
 from steelyard.retrieve.corpus.known import KnownVectors
 from steelyard.retrieve.corpus.options import CorpusBuild, CorpusOptions
-from steelyard.retrieve.corpus.pilot import forecast_corpus, measure_corpus, sample_passages
+from steelyard.retrieve.corpus.pilot import forecast_corpus, measure_corpus
 from steelyard.retrieve.corpus.record import CorpusFile, CorpusRecord
+from steelyard.retrieve.corpus.sampling import sample_passages
 from steelyard.retrieve.datastore import Datastore, PassageEncoder
 from steelyard.retrieve.datastore.passages import PassageStore, PassageWriter, writing_passages
 from steelyard.retrieve.datastore.shape import StoreShape
@@ -98,6 +99,7 @@ class _CorpusBuilder:
         self.is_fitted = False
         self.chosen = ChosenShape(options.shape, "asked for")
         self.forecast: BuildFigures | None = None
+        self.forecast_s: Mapping[str, float] = {}
         self.measured: BuildFigures | None = None
 
     def run(self, files: list[TextFile], sources: list[str]) -> CorpusBuild:
@@ -151,14 +153,10 @@ class _CorpusBuilder:
         if options.kind == "auto":
             dim = self.encoder.dim if self.encoder else options.dim
             self.chosen = choose_shape(sample.passages, dim)
-        self.forecast = forecast_corpus(
-            sample,
-            self.chosen.shape,
-            options.dim,
-            _FITTED_TEXTS,
-            self.encoder.encode if self.encoder else None,
-            seed=options.seed,
+        said = forecast_corpus(
+            sample, self.chosen.shape, options.dim, _FITTED_TEXTS, self.encoder, seed=options.seed
         )
+        self.forecast, self.forecast_s = said.figures, said.stage_s
 
     def _try(self, index: CorpusIndex) -> None:
         """Ask for passages by sentences of theirs, and keep the times."""
@@ -191,6 +189,7 @@ class _CorpusBuilder:
             forecast=self.forecast,
             measured=self.measured,
             stage_s=self.stage_s,
+            forecast_s=dict(self.forecast_s),
             **self.counts,
         )
 

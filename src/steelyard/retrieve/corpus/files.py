@@ -14,7 +14,14 @@ from steelyard.data.documents import MAX_FILE_BYTES
 from steelyard.data.sources import TEXT_SUFFIXES, TextFile, list_files, other_files
 from steelyard.errors import ConfigError, SteelyardError
 
-__all__ = ["CORPUS_SUFFIXES", "SkippedFiles", "TextPart", "list_corpus", "read_file"]
+__all__ = [
+    "CORPUS_SUFFIXES",
+    "SkippedFiles",
+    "TextPart",
+    "count_rows",
+    "list_corpus",
+    "read_file",
+]
 
 _ROWS = frozenset((".jsonl", ".ndjson", ".parquet"))
 CORPUS_SUFFIXES = TEXT_SUFFIXES | _ROWS
@@ -22,6 +29,7 @@ CORPUS_SUFFIXES = TEXT_SUFFIXES | _ROWS
 ending."""
 _FIELDS = ("text", "content", "body", "passage", "abstract", "contents")
 """Names of the column with the text, of which the first that is there is taken."""
+_BLOCK = 1 << 20
 _SILENT_TAGS = frozenset(("script", "style", "template"))
 
 
@@ -100,6 +108,29 @@ def list_corpus(sources: Sequence[Path], skipped: SkippedFiles) -> list[TextFile
     for path in other_files(paths, CORPUS_SUFFIXES):
         skipped.note("of another ending", path)
     return sorted(files, key=lambda file: str(file.path))
+
+
+def count_rows(file: TextFile) -> int:
+    """Return the rows of a table without reading their texts.
+
+    Args:
+        file: the file.
+
+    Returns:
+        Rows of Parquet, lines of JSON lines; 0 for other files, and where that cannot be told.
+    """
+    if file.path.suffix not in _ROWS or not file.size_bytes:
+        return 0
+    try:
+        if file.path.suffix == ".parquet":
+            from pyarrow.parquet import read_metadata
+
+            return read_metadata(file.path).num_rows
+        with file.path.open("rb") as lines:
+            return sum(block.count(b"\n") for block in iter(lambda: lines.read(_BLOCK), b"")) or 1
+    except (OSError, ValueError):
+        # Damaged Parquet raises a ValueError; the reader counts such a file as left out.
+        return 0
 
 
 def read_file(file: TextFile, skipped: SkippedFiles, text_field: str = "") -> Iterator[TextPart]:

@@ -72,6 +72,35 @@ class CorpusIndex:
             encoder = load_encoder(folder / TOWER_FOLDER)
         self.store = Datastore(folder, encoder)
 
+    @classmethod
+    def asked_by(cls, folder: Path, encoder: PassageEncoder) -> "CorpusIndex":
+        """Open an index whose queries are encoded by a tower of their own.
+
+        Args:
+            folder: what `build_corpus` wrote.
+            encoder: a `QueryEncoder` for the documents' encoder, or that encoder.
+
+        Returns:
+            The index.
+
+        Raises:
+            DataError: the folder holds no index, or a file is damaged.
+            ConfigError: the tower asks other documents, or the index has no vectors.
+        """
+        made_by = CorpusRecord.read(folder).encoder
+        if made_by == encoder.fingerprint:
+            return cls(folder, encoder)
+        told = {
+            "none": "is searched by words alone",
+            "latent": "holds vectors of the encoder that was fitted on its texts",
+        }.get(made_by, f"holds vectors of encoder {made_by}")
+        raise ConfigError(
+            f"the tower of queries asks documents of encoder {encoder.fingerprint}, but "
+            f"{folder} {told}",
+            hint="build the index with that tower of documents (`steelyard retrieve build "
+            "--encoder`), or ask it by a student of its own",
+        )
+
     def __len__(self) -> int:
         """Return how many passages there are."""
         return len(self.store)

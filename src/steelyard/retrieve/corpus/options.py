@@ -62,6 +62,7 @@ class CorpusBuild:
         forecast: what was forecast, None where an index was brought up to date.
         measured: what was measured, None likewise.
         stage_s: seconds by stage.
+        forecast_s: seconds by stage that were forecast; empty likewise.
     """
 
     index: CorpusIndex
@@ -77,3 +78,4 @@ class CorpusBuild:
     forecast: BuildFigures | None = None
     measured: BuildFigures | None = None
     stage_s: dict[str, float] = field(default_factory=dict)
+    forecast_s: dict[str, float] = field(default_factory=dict)

@@ -1,46 +1,25 @@
 """A datastore: passages, an index of their words or vectors or both, and a search over all."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from steelyard.data.stages import hash_of
 from steelyard.errors import ConfigError, DataError
 from steelyard.files import exclusive, read_json, sha256_file, write_json
 from steelyard.retrieve.datastore.candidates import Candidates
 from steelyard.retrieve.datastore.passages import PassageStore, cut_passages, writing_passages
+from steelyard.retrieve.datastore.searching import PassageEncoder, StoreSearch, encoded_texts
 from steelyard.retrieve.datastore.shape import StoreShape
-from steelyard.retrieve.index import Hits, checked_k
+from steelyard.retrieve.index import Hits
 from steelyard.retrieve.ivf import IVF
-from steelyard.retrieve.merging import merge_hits
 from steelyard.retrieve.opening import open_index
-from steelyard.retrieve.text.fusion import DEPTH
 from steelyard.retrieve.text.lexical import BM25Index
 
 __all__ = ["Datastore", "PassageEncoder"]
 
 _BATCH = 1024
-
-
-class PassageEncoder(Protocol):
-    """Turns texts into vectors whose inner products are scores."""
-
-    @property
-    def fingerprint(self) -> str:
-        """What tells this encoder from every other: a store answers to no other."""
-        ...
-
-    @property
-    def dim(self) -> int:
-        """Numbers in a vector."""
-        ...
-
-    def encode(self, texts: Sequence[str]) -> NDArray[np.floating]:
-        """Return vectors of texts [N, D]."""
-        ...
 
 
 class Datastore:
@@ -225,24 +204,18 @@ class Datastore:
         Raises:
             ConfigError: count or nprobe is below 1.
         """
-        depth = max(checked_k(count), DEPTH) if self.words and self.shards else count
-        words = self.words.search(queries, depth) if self.words else None
-        if not self.shards:
-            assert words is not None
-            return words
-        vectors = self.vector_hits(queries, depth, nprobe=nprobe)
-        return vectors if words is None else self.shape.fusion.fuse(words, vectors, count)
+        return self.searching.hits(queries, count, nprobe=nprobe)
 
     def vector_hits(self, queries: Sequence[str], count: int, *, nprobe: int | None = None) -> Hits:
         """Return the passages whose vectors are nearest; arguments as of `hits`."""
-        assert self.encoder is not None
-        asked = np.concatenate(list(_vectors(queries, self.encoder)))
-        found = [shard.search(asked, count, nprobe=nprobe) for shard in self.shards]
-        hits = merge_hits(found, count, "ip")
-        # A text without a known word is a row of zeros, which is as near to any passage.
-        is_blank = ~asked.any(axis=1)
-        hits.ids[is_blank], hits.distances[is_blank] = -1, -np.inf
-        return hits
+        return self.searching.vector_hits(queries, count, nprobe=nprobe)
+
+    @property
+    def searching(self) -> StoreSearch:
+        """What a search goes through."""
+        return StoreSearch(
+            shape=self.shape, encoder=self.encoder, shards=self.shards, words=self.words
+        )
 
 
 def _shard_files(
@@ -274,17 +247,11 @@ def _encoded(
     rows = np.empty((len(numbers), encoder.dim), np.float32)
     for first in range(0, len(numbers), _BATCH):
         part = numbers[first : first + _BATCH]
-        (rows[first : first + len(part)],) = _vectors([store.text(n) for n in part], encoder)
+        (rows[first : first + len(part)],) = encoded_texts([store.text(n) for n in part], encoder)
     index = shape.index(encoder.dim, len(numbers))
     index.train(rows)
     index.add(rows, np.arange(numbers.start, numbers.stop))
     return index
-
-
-def _vectors(texts: Sequence[str], encoder: PassageEncoder) -> Iterator[NDArray[np.float32]]:
-    """Yield vectors of texts, a batch at a time."""
-    for first in range(0, len(texts), _BATCH):
-        yield np.asarray(encoder.encode(texts[first : first + _BATCH]), np.float32)
 
 
 def _remove_others(folder: Path, names: Sequence[str]) -> None:

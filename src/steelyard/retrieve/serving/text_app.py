@@ -74,7 +74,7 @@ def make_text_app(service: TextService, *, keys: Mapping[str, str] | None = None
     async def embeddings(body: EmbeddingsBody) -> dict[str, Any]:
         """Return vectors of texts by the encoder of the index."""
         texts = [body.input] if isinstance(body.input, str) else body.input
-        rows = await asyncio.to_thread(service.embed, texts)
+        model, rows = await asyncio.to_thread(service.embed, texts, body.model)
         if body.dimensions not in (None, rows.shape[1]):
             raise ConfigError(
                 f"vectors of {body.dimensions} numbers are wanted, the encoder gives "
@@ -89,7 +89,7 @@ def make_text_app(service: TextService, *, keys: Mapping[str, str] | None = None
         return {
             "object": "list",
             "data": data,
-            "model": service.model,
+            "model": model,
             # The encoder knows words, not tokens: they are what it has read.
             "usage": {"prompt_tokens": words, "total_tokens": words},
         }
@@ -103,8 +103,8 @@ def _add_watching(app: FastAPI, service: TextService, metrics: RetrieveMetrics) 
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
-        """List the encoder."""
-        names = [service.model] if service.model else []
+        """List the encoders: of documents, and of queries where that is another one."""
+        names = [name for name in dict.fromkeys((service.model, service.query_model)) if name]
         return {
             "object": "list",
             "data": [{"id": name, "object": "model", "owned_by": "steelyard"} for name in names],
@@ -118,7 +118,9 @@ def _add_watching(app: FastAPI, service: TextService, metrics: RetrieveMetrics) 
             "passages": len(service),
             "kind": service.index.store.shape.name,
             "encoder": service.model,
+            "query_encoder": service.query_model,
             "reloads": service.num_reloads,
+            "refused": service.refused,
         }
 
     @app.get("/metrics")

@@ -148,6 +148,30 @@ class BM25Index:
             scanned += int((starts[places + 1] - starts[places]).sum())
         return Hits(ids=ids, distances=distances, stats=SearchStats(scanned=scanned))
 
+    def tiled(self, size: int) -> "BM25Index":
+        """Return an index of so many passages, among which those of this one recur in turn.
+
+        Args:
+            size: passages, 1 or more.
+
+        Returns:
+            An index in which each word is in the same share of passages, with the same scores.
+        """
+        starts, rows, scores = (self._lists[name] for name in ("starts", "rows", "scores"))
+        times = -(-size // max(self.size, 1))
+        word = np.repeat(np.arange(len(self.words), dtype=np.int64), np.diff(starts))
+        # One copy after the other: sorting by word keeps the passages of each list in order.
+        order = np.argsort(np.tile(word, times), kind="stable")
+        moved = (rows + self.size * np.arange(times, dtype=np.int32)[:, None]).ravel()[order]
+        is_there = moved < size
+        counts = np.bincount(np.tile(word, times)[order][is_there], minlength=len(self.words))
+        lists = {
+            "starts": np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            "rows": moved[is_there].astype(np.int32),
+            "scores": np.tile(scores, times)[order][is_there],
+        }
+        return BM25Index(self.words, lists, size, round(self.num_words * size / self.size))
+
     def memory_bytes(self) -> dict[str, int]:
         """Return bytes by part."""
         lists = sum(values.nbytes for values in self._lists.values())

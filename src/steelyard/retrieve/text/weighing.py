@@ -12,12 +12,12 @@ from steelyard.retrieve.kinds import IVFFlat
 from steelyard.retrieve.text.fusion import DEPTH, Fusion
 from steelyard.retrieve.text.lexical import BM25Index
 
-__all__ = ["POOL", "WeighedFusion", "made_queries", "weigh"]
+__all__ = ["CANDIDATES", "POOL", "QUERIES", "WeighedFusion", "made_queries", "weigh"]
 
-POOL, _QUERIES, _FEWEST = 3000, 240, 20
+POOL, QUERIES, _FEWEST = 3000, 240, 20
 _QUERY_WORDS, _LEAST_WORDS = 12, 4
 _SENTENCES = re.compile(r"(?<=[.!?;:])\s+|\n+")
-_CANDIDATES = (*(Fusion("weighted", tenth / 10) for tenth in range(11)), Fusion("ranks"))
+CANDIDATES = (*(Fusion("weighted", tenth / 10) for tenth in range(11)), Fusion("ranks"))
 
 Encode = Callable[[Sequence[str]], NDArray[np.floating]]
 
@@ -31,11 +31,13 @@ class WeighedFusion:
         queries: queries that chose, and as many that checked; 0 where the texts give too few.
         found: mean reciprocal rank of the passage a query was taken from, on queries that did not
             choose: "chosen", "words", "vectors".
+        candidates: the same of every fusion that was tried.
     """
 
     fusion: Fusion
     queries: int
     found: dict[str, float]
+    candidates: Sequence[tuple[Fusion, float]] = ()
 
 
 def made_queries(
@@ -88,18 +90,23 @@ def weigh(
     rng = np.random.default_rng(seed)
     places: list[int] = np.linspace(0, len(texts) - 1, min(len(texts), POOL)).astype(int).tolist()
     pool = [texts[place] for place in places]
-    made = made_queries(pool, rng, _QUERIES)
+    made = made_queries(pool, rng, QUERIES)
     if len(made) < _FEWEST:
         return WeighedFusion(fusion=Fusion(), queries=0, found={})
     for place, _, rest in made:
         pool[place] = rest
     words, vectors = _searched(pool, [query for _, query, _ in made], fit(pool))
     targets = np.array([place for place, _, _ in made])
-    ranks = {fusion: _reciprocal(fusion, words, vectors, targets) for fusion in _CANDIDATES}
+    ranks = {fusion: _reciprocal(fusion, words, vectors, targets) for fusion in CANDIDATES}
     fusion = _nearest_equal({key: values[::2] for key, values in ranks.items()})
-    compared = {"chosen": fusion, "words": _CANDIDATES[0], "vectors": _CANDIDATES[10]}
+    compared = {"chosen": fusion, "words": CANDIDATES[0], "vectors": CANDIDATES[10]}
     found = {name: float(ranks[key][1::2].mean()) for name, key in compared.items()}
-    return WeighedFusion(fusion=fusion, queries=len(made) // 2, found=found)
+    return WeighedFusion(
+        fusion=fusion,
+        queries=len(made) // 2,
+        found=found,
+        candidates=[(key, float(values[1::2].mean())) for key, values in ranks.items()],
+    )
 
 
 def _searched(pool: list[str], queries: list[str], encode: Encode) -> tuple[Hits, Hits]:

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from steelyard.cli.output import Switch, print_report
+from steelyard.cli.retrieve.towers.recipe import read_recipe
 from steelyard.cli.retrieve.towers.texts import (
     RunOptions,
     ShapeOptions,
@@ -40,6 +41,7 @@ def distill(
     made: int = 0,
     shape: StudentOptions | None = None,
     run: RunOptions | None = None,
+    recipe: Path | None = None,
     json: Switch = False,
 ) -> None:
     """Train a small tower of queries to return a large one's vectors; documents stay.
@@ -52,25 +54,36 @@ def distill(
 
     Args:
         teacher: folder of an encoder, also one of sentence-transformers.
-        queries: file of JSON lines, CSV or Parquet.
+        queries: file of JSON lines, CSV or Parquet; or a folder of texts, sentences of whose
+            passages are the queries.
         query: column of queries.
         out: folder of the student and its run; a call that was killed goes on.
-        made: queries to make besides: parts of those in the file, some with words left out or
-            exchanged. A column of documents gives them too.
+        made: queries to make besides: parts of those in the file, or of the passages of a folder,
+            some with words left out or exchanged. A column of documents gives them too.
         shape: what the student is like.
         run: how it is trained.
+        recipe: TOML file, such as recipes/towers.toml, in the place of the three before.
         json: print JSON instead of a table.
     """
     found = load_encoder(teacher)
     large = found.encoder if isinstance(found, QueryEncoder) else found
-    texts = [text for text in texts_of(queries, query)[0] if text.strip()]
+    walk = read_recipe(recipe)
+    options, own = run or RunOptions(), shape or StudentOptions()
+    if recipe is not None:
+        options, own, made = walk.distilling, walk.student, walk.made
+    columns = (query, "document") if queries.is_dir() else (query, query)
+    read, sources = texts_of(queries, *columns, words=walk.words)
+    texts = [text for text in read if text.strip()]
     if len(texts) < _HELD_OUT:
         raise DataError(f"{len(texts)} queries in {queries}", hint=f"give {_HELD_OUT} or more")
     held, kept = texts[::_HELD_OUT], [t for place, t in enumerate(texts) if place % _HELD_OUT]
-    options, own = run or RunOptions(), shape or StudentOptions()
     chosen = ShapeOptions(layers=own.layers, width=own.width, dim=large.dim)
     student = _student(large, chosen, options.seed)
-    stream = [*kept, *made_queries(kept, made, seed=options.seed)]
+    # Queries that are kept aside stand in no passage: their sentence was taken out.
+    stream = [
+        *kept,
+        *made_queries(sources if queries.is_dir() else kept, made, seed=options.seed),
+    ]
     losses = distill_queries(large, student, stream, options.config(), out / "run")
     save_encoder(QueryEncoder(student, found.fingerprint), out)
     distances = np.linalg.norm(large.encode(held) - student.encode(held), axis=1)

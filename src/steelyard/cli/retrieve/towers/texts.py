@@ -1,5 +1,6 @@
 """Columns of texts from files, and shapes of towers, for the verbs of towers."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,9 +10,21 @@ from steelyard.catalog import Architecture
 from steelyard.errors import ConfigError, DataError
 from steelyard.laws.tables.files import read_frame
 from steelyard.nn.towers import Tower
+from steelyard.retrieve.corpus.asking import asked_passages
 from steelyard.train import EstimatorConfig
 
-__all__ = ["RunOptions", "ShapeOptions", "StudentOptions", "parameters_of", "texts_of"]
+__all__ = [
+    "WORDS",
+    "PairOptions",
+    "RunOptions",
+    "ShapeOptions",
+    "StudentOptions",
+    "parameters_of",
+    "texts_of",
+]
+
+WORDS = 64
+"""Most words of a passage of a folder."""
 
 
 @cyclopts.Parameter(name="*")
@@ -65,6 +78,40 @@ class ShapeOptions:
 
 @cyclopts.Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
+class PairOptions:
+    """What towers learn from.
+
+    Args:
+        clozes: sentences to pair with the rest of their document, as further pairs.
+        rounds: rounds; from the second on, mined documents that are hard to tell stand in batches.
+        hard: mined documents of each query.
+        chunk: texts whose activations are held at once, for batches that do not fit; 0 for all.
+        temperature: what cosines are divided by.
+        vocabulary: tokens that are learned from the texts.
+        query_tokens: tokens that longer queries are cut to.
+        document_tokens: tokens that longer documents are cut to.
+    """
+
+    clozes: int = 0
+    rounds: int = 2
+    hard: int = 2
+    chunk: int = 0
+    temperature: float = 0.05
+    vocabulary: int = 8192
+    query_tokens: int = 32
+    document_tokens: int = 128
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range."""
+        if self.rounds < 1 or self.clozes < 0 or self.hard < 0:
+            raise ConfigError(
+                f"--rounds {self.rounds}, --clozes {self.clozes}, --hard {self.hard}",
+                hint="give 1 round or more, and 0 clozes and hard ones or more",
+            )
+
+
+@cyclopts.Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
 class StudentOptions:
     """What a student is like; its vectors have the teacher's numbers.
 
@@ -111,27 +158,37 @@ class RunOptions:
         )
 
 
-def texts_of(path: Path, *columns: str) -> list[list[str]]:
+def texts_of(path: Path, *columns: str, words: int = WORDS) -> list[list[str]]:
     """Read columns of texts.
 
     Args:
-        path: file of JSON lines, CSV or Parquet; JSON lines and CSV also gzipped.
+        path: file of JSON lines, CSV or Parquet; JSON lines and CSV also gzipped. Or a folder of
+            texts: its passages without a sentence are the column "document", their sentences
+            "query".
         *columns: names of the columns.
+        words: most words of a passage of a folder.
 
     Returns:
         Texts of each column; missing ones are empty.
 
     Raises:
-        DataError: the file cannot be read, or lacks a column (those it has are named).
+        DataError: the file cannot be read, or lacks a column (those it has are named); or the
+            folder has no text.
     """
-    frame = read_frame(path)
+    if path.is_dir():
+        frame: Mapping[str, Sequence[object]] = dict(
+            zip(("query", "document"), asked_passages(path, words), strict=True)
+        )
+        names = list(frame)
+    else:
+        table = read_frame(path)
+        names = table.columns
+        frame = {name: table[name].to_list() for name in columns if name in names}
     for name in columns:
-        if name not in frame.columns:
-            raise DataError(
-                f"{path} has no column {name!r}", hint=f"it has {', '.join(frame.columns)}"
-            )
-    found = [[str(value or "") for value in frame[name].to_list()] for name in columns]
-    if not len(frame):
+        if name not in names:
+            raise DataError(f"{path} has no column {name!r}", hint=f"it has {', '.join(names)}")
+    found = [[str(value or "") for value in frame[name]] for name in columns]
+    if not found[0]:
         raise DataError(f"{path} has no row", hint="give a file with texts")
     return found
 

@@ -1,16 +1,20 @@
 """`steelyard retrieve towers train`: two towers from queries with their documents."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
-import cyclopts
 import numpy as np
 
 from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, print_report
-from steelyard.cli.retrieve.towers.texts import RunOptions, ShapeOptions, parameters_of, texts_of
+from steelyard.cli.retrieve.towers.recipe import read_recipe
+from steelyard.cli.retrieve.towers.texts import (
+    PairOptions,
+    RunOptions,
+    ShapeOptions,
+    parameters_of,
+    texts_of,
+)
 from steelyard.data.tokenizer import train_tokenizer
-from steelyard.errors import ConfigError
 from steelyard.nn.towers import Tower, TowerPair
 from steelyard.nn.transformer import build
 from steelyard.retrieve.towers import (
@@ -35,40 +39,6 @@ _HELD_OUT = 10
 _TEXTS = 20_000
 
 
-@cyclopts.Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class PairOptions:
-    """What towers learn from.
-
-    Args:
-        clozes: sentences to pair with the rest of their document, as further pairs.
-        rounds: rounds; from the second on, mined documents that are hard to tell stand in batches.
-        hard: mined documents of each query.
-        chunk: texts whose activations are held at once, for batches that do not fit; 0 for all.
-        temperature: what cosines are divided by.
-        vocabulary: tokens that are learned from the texts.
-        query_tokens: tokens that longer queries are cut to.
-        document_tokens: tokens that longer documents are cut to.
-    """
-
-    clozes: int = 0
-    rounds: int = 2
-    hard: int = 2
-    chunk: int = 0
-    temperature: float = 0.05
-    vocabulary: int = 8192
-    query_tokens: int = 32
-    document_tokens: int = 128
-
-    def __post_init__(self) -> None:
-        """Refuse numbers out of range."""
-        if self.rounds < 1 or self.clozes < 0 or self.hard < 0:
-            raise ConfigError(
-                f"--rounds {self.rounds}, --clozes {self.clozes}, --hard {self.hard}",
-                hint="give 1 round or more, and 0 clozes and hard ones or more",
-            )
-
-
 def train(
     pairs: Path,
     *,
@@ -78,6 +48,7 @@ def train(
     learning: PairOptions | None = None,
     shape: ShapeOptions | None = None,
     run: RunOptions | None = None,
+    recipe: Path | None = None,
     json: Switch = False,
 ) -> None:
     """Train two towers on queries with their documents, the second round on hard ones.
@@ -88,7 +59,8 @@ def train(
     --clozes 6000 --out towers
 
     Args:
-        pairs: file of JSON lines, CSV or Parquet with a query and its document in each row.
+        pairs: file of JSON lines, CSV or Parquet with a query and its document in each row; or a
+            folder of texts, of whose passages a sentence is the query, and the rest the document.
         query: column of queries, such as titles.
         document: column of documents.
         out: folder for both encoders (`queries`, `documents`) and the run; a call that was killed
@@ -96,6 +68,7 @@ def train(
         learning: what they learn from.
         shape: what the towers are like.
         run: how they are trained.
+        recipe: TOML file, such as recipes/towers.toml, in the place of the three before.
         json: print JSON instead of a table.
     """
     options, chosen, lesson = (
@@ -103,7 +76,10 @@ def train(
         shape or ShapeOptions(),
         learning or PairOptions(),
     )
-    asked, texts = texts_of(pairs, query, document)
+    walk = read_recipe(recipe)
+    if recipe is not None:
+        options, chosen, lesson = walk.training, walk.teacher, walk.learning
+    asked, texts = texts_of(pairs, query, document, words=walk.words)
     places = np.arange(len(asked))
     kept, held = places[places % _HELD_OUT != 0], places[::_HELD_OUT].tolist()
     made = _pairs(asked, texts, kept, lesson.clozes, options.seed)
@@ -129,7 +105,11 @@ def train(
     theirs = [asked[row] for row in whole]
     measured = _measured(found, theirs, texts, np.array(whole), lesson.temperature)
     _say(found, towers, made, measured | {"queries_kept_aside": len(whole)}, out, json=json)
-    if not json:
+    if json:
+        return
+    if pairs.is_dir():
+        say_next("retrieve", "towers", "distill", out / "queries", pairs, "--out", "student")
+    else:
         folder = out / "documents"
         say_next("retrieve", "towers", "encode", folder, pairs, "--document", document)
 
