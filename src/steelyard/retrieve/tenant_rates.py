@@ -16,6 +16,7 @@ from steelyard.cost.vector_search.tenant_work import (
 from steelyard.parallel import torch_threads
 from steelyard.retrieve.index import Hits
 from steelyard.retrieve.kinds import IVFFlat
+from steelyard.retrieve.rate_fitting import fit_rates
 from steelyard.retrieve.tenants import ClusterTreeIndex
 
 __all__ = ["measure_tenant_rates"]
@@ -30,17 +31,12 @@ _QUERIES, _ROUNDS, _K, _SAMPLE = 60, 3, 10, 20_000
 _Timed = tuple[str, str, dict[str, float], float]
 
 
-def measure_tenant_rates(
-    fit: Callable[..., tuple[dict[str, float], float]],
-) -> dict[str, tuple[dict[str, float], float]]:
+def measure_tenant_rates() -> dict[str, tuple[dict[str, float], float]]:
     """Measure searches for tenants of many sizes among generated vectors.
 
-    Args:
-        fit: finds seconds per unit, and the half-width of an 80 % interval, from works, seconds and
-            names of groups of which each is forecast from the others.
-
     Returns:
-        Both, by name of the search.
+        Seconds per unit by part, and the half-width of an 80 % interval, by name of the search;
+        each tenant is forecast from the others.
     """
     timed: list[_Timed] = []
     with torch_threads(1):
@@ -54,8 +50,8 @@ def measure_tenant_rates(
     found = {}
     for kind in SEARCHES:
         own = [item for item in timed if item[0] == kind]
-        groups, work, took = ([item[place] for item in own] for place in (1, 2, 3))
-        found[kind] = fit(work, took, groups)
+        groups, work = [item[1] for item in own], [item[2] for item in own]
+        found[kind] = fit_rates(work, [item[3] for item in own], groups)
     return found
 
 

@@ -10,11 +10,9 @@ from numpy.typing import NDArray
 
 from steelyard.errors import ConfigError, DataError, SteelyardError
 from steelyard.retrieve.corpus import CorpusAnswer, CorpusIndex
-from steelyard.retrieve.serving.queue import TooBusyError
 
 __all__ = ["TextService"]
 
-_WAITING_MOST = 64
 T = TypeVar("T")
 
 
@@ -39,7 +37,6 @@ class TextService:
         self._index = CorpusIndex(folder)
         self._stamp = self._stamped()
         self._lock = threading.Lock()
-        self._waiting = 0
         # The first search may compile: whoever asks first does not wait for that.
         self._index.search("warm up", 1)
 
@@ -70,7 +67,6 @@ class TextService:
 
         Raises:
             DataError: a query is empty.
-            TooBusyError: too many searches wait.
         """
         return self._alone(lambda index: index.search_all(queries, k))
 
@@ -86,7 +82,6 @@ class TextService:
         Raises:
             DataError: a text is empty.
             ConfigError: the index has no encoder.
-            TooBusyError: too many searches wait.
         """
         if empty := [place for place, text in enumerate(texts) if not text.strip()]:
             raise DataError(f"input {empty[0]} is empty", hint="give texts with a word")
@@ -103,17 +98,9 @@ class TextService:
 
     def _alone(self, work: Callable[[CorpusIndex], T]) -> T:
         """Run work on the newest build while no other does."""
-        if self._waiting >= _WAITING_MOST:
-            raise TooBusyError(
-                f"{self._waiting} requests wait, more are not taken", hint="ask again in a second"
-            )
-        self._waiting += 1
-        try:
-            with self._lock:
-                self._reload()
-                return work(self._index)
-        finally:
-            self._waiting -= 1
+        with self._lock:
+            self._reload()
+            return work(self._index)
 
     def _reload(self) -> None:
         """Open a build that has taken the place of the one that is open."""
