@@ -26,7 +26,6 @@ __all__ = [
     "read_json",
     "remove_leftovers",
     "replace_folder",
-    "require_place",
     "sha256_file",
     "user_dir",
     "writable_user_dir",
@@ -62,31 +61,6 @@ def writable_user_dir() -> Path:
     if not os.access(folder, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
     return folder
-
-
-def require_place(path: Path, what: str = "a file") -> None:
-    """Refuse a place where nothing can be made, before the long work that would end there.
-
-    Args:
-        path: the file or folder that will be made or replaced; missing folders above it are made.
-        what: "a file" or "a folder".
-
-    Raises:
-        DataError: the other of both stands there, or the folder it would lie in cannot be written.
-    """
-    is_folder = what == "a folder"
-    if path.exists() and path.is_dir() != is_folder:
-        raise DataError(
-            f"{path} is {'a file' if is_folder else 'a folder'}", hint=f"name {what} to make"
-        )
-    above = path.absolute().parent
-    while not above.exists():
-        above = above.parent
-    if not above.is_dir() or not os.access(above, os.W_OK):
-        reason = "may not be written to" if above.is_dir() else "is no folder"
-        raise DataError(
-            f"cannot write {path}: {above} {reason}", hint="choose a folder that you may write to"
-        )
 
 
 @contextmanager

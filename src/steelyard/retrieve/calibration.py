@@ -1,8 +1,9 @@
 """How fast this machine searches and builds: measured on generated indexes, fitted part by part."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +11,6 @@ from numpy.typing import NDArray
 from steelyard.catalog.search_rates import SearchRates
 from steelyard.cost.vector_search.work import IndexShape, build_work, query_work
 from steelyard.parallel import torch_threads
-from steelyard.retrieve.calibration_shapes import BUILT_SHAPES, searched_shapes
 from steelyard.retrieve.cells import CellRows
 from steelyard.retrieve.fast import HalfByteCodes
 from steelyard.retrieve.ivf import IVF
@@ -18,13 +18,13 @@ from steelyard.retrieve.ivfpq import ResidualCodes
 from steelyard.retrieve.kinds import IVFPQ, IVFFastScan, IVFFlat
 from steelyard.retrieve.native import NativeCells
 from steelyard.retrieve.pq import ProductQuantizer
-from steelyard.retrieve.rate_fitting import fit_rates
 from steelyard.retrieve.tenant_rates import measure_tenant_rates
 
 __all__ = [
     "TimedSearch",
     "empty_index",
     "fit_query_s",
+    "fit_rates",
     "measure_search_rates",
     "timed_searches",
 ]
@@ -33,6 +33,98 @@ _QUERIES, _ROUNDS, _K = 48, 10, 10
 _CALM = 0.25
 """Share of rounds that nothing else on the machine is taken to have disturbed."""
 _PROBES = (1, 4, 16, 64)
+_BYTES_FROM = 500_000
+"""Vectors of more than so many are kept as bytes: a calibration should not take much memory."""
+_FEWEST_RELATIVE = 0.05
+"""Least half-width: two runs of one search are no closer."""
+_LEVEL = 0.8
+_REFITS, _HUBER = 8, 2.0
+
+
+_FLAT = ((500, 128), (2_000, 64), (5_000, 128), (20_000, 128), (50_000, 64), (100_000, 96))
+_FLAT_FAR = ((150_000, 128), (300_000, 64))
+_CELLS = (
+    (10_000, 128, 64),
+    (20_000, 128, 256),
+    (20_000, 64, 1024),
+    (50_000, 32, 512),
+    (60_000, 256, 512),
+    (100_000, 96, 2048),
+    (150_000, 128, 1024),
+    (150_000, 128, 4096),
+    (250_000, 128, 8192),
+    (400_000, 64, 2048),
+)
+_BYTE_CODES = (
+    (20_000, 128, 256, 16, 0),
+    (20_000, 64, 1024, 8, 4),
+    (60_000, 128, 256, 16, 8),
+    (100_000, 128, 1024, 32, 8),
+    (100_000, 96, 4096, 24, 2),
+    (200_000, 128, 4096, 16, 4),
+    (400_000, 64, 512, 8, 0),
+    (500_000, 128, 8192, 16, 8),
+    (1_000_000, 32, 1024, 8, 0),
+    (2_000_000, 64, 2048, 32, 0),
+)
+_HALF_BYTE_CODES = (
+    (20_000, 128, 256, 64, 4),
+    (20_000, 64, 1024, 32, 16),
+    (60_000, 256, 512, 128, 8),
+    (100_000, 128, 256, 64, 8),
+    (100_000, 96, 2048, 48, 8),
+    (200_000, 128, 1024, 64, 2),
+    (200_000, 128, 4096, 64, 8),
+    (500_000, 128, 8192, 64, 4),
+    (1_000_000, 64, 1024, 32, 8),
+    (2_000_000, 64, 2048, 32, 4),
+)
+"""Sizes of the indexes that are searched: vectors, numbers, cells, parts of a code, candidates per
+neighbour. Each size is large in two of them or more, so that leaving one out extrapolates little;
+the largest do not fit into caches."""
+
+
+def _shapes() -> Iterator[IndexShape]:
+    """List the indexes that are searched."""
+    for count, dim in (*_FLAT, *_FLAT_FAR):
+        yield IndexShape(kind="flat", num_vectors=count, dim=dim)
+    for count, dim, nlist in _CELLS:
+        yield IndexShape(kind="ivf", num_vectors=count, dim=dim, nlist=nlist, scan_ratio=1.0)
+    codes: tuple[tuple[Literal["ivfpq", "fastscan"], tuple[tuple[int, ...], ...]], ...] = (
+        ("ivfpq", _BYTE_CODES),
+        ("fastscan", _HALF_BYTE_CODES),
+    )
+    for kind, sizes in codes:
+        for count, dim, nlist, parts, again in sizes:
+            yield IndexShape(
+                kind=kind,
+                num_vectors=count,
+                dim=dim,
+                nlist=nlist,
+                parts=parts,
+                rerank=again,
+                number_bytes=1 if count > _BYTES_FROM else 4,
+                scan_ratio=1.0,
+            )
+
+
+_BUILDS = (
+    IndexShape(kind="ivf", num_vectors=20_000, dim=64, nlist=128),
+    IndexShape(kind="ivf", num_vectors=60_000, dim=128, nlist=512),
+    IndexShape(kind="ivf", num_vectors=100_000, dim=32, nlist=1024),
+    IndexShape(kind="ivfpq", num_vectors=20_000, dim=64, nlist=128, parts=8),
+    IndexShape(kind="ivfpq", num_vectors=60_000, dim=128, nlist=256, parts=16),
+    IndexShape(kind="ivf", num_vectors=120_000, dim=96, nlist=1024),
+    # Wide ones, without which products of vectors and centers would count for nothing.
+    IndexShape(kind="ivf", num_vectors=30_000, dim=384, nlist=512),
+    IndexShape(kind="ivf", num_vectors=20_000, dim=768, nlist=512),
+    IndexShape(kind="ivf", num_vectors=40_000, dim=768, nlist=1024),
+    IndexShape(kind="ivf", num_vectors=30_000, dim=512, nlist=1024),
+    IndexShape(kind="ivfpq", num_vectors=40_000, dim=96, nlist=512, parts=24),
+    IndexShape(kind="fastscan", num_vectors=40_000, dim=96, nlist=512, parts=24, rerank=4),
+    IndexShape(kind="fastscan", num_vectors=20_000, dim=64, nlist=128, parts=32, rerank=4),
+    IndexShape(kind="fastscan", num_vectors=60_000, dim=128, nlist=512, parts=64, rerank=4),
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,7 +163,7 @@ def empty_index(shape: IndexShape) -> IVF:
 def measure_search_rates(
     *,
     shapes: Sequence[IndexShape] | None = None,
-    builds: Sequence[IndexShape] = BUILT_SHAPES,
+    builds: Sequence[IndexShape] = _BUILDS,
     advance: Callable[[float, str], None] = lambda done, what: None,
     threads: int = 2,
 ) -> SearchRates:
@@ -90,7 +182,7 @@ def measure_search_rates(
     began_s = time.perf_counter()
     when_s = time.time()
     searched: list[TimedSearch] = []
-    chosen = list(searched_shapes() if shapes is None else shapes)
+    chosen = list(_shapes() if shapes is None else shapes)
     steps = len(chosen) + len(builds)
     native = False
     with torch_threads(1):
@@ -111,7 +203,7 @@ def measure_search_rates(
         query_s[kind], query_relative[kind] = fit_query_s(own)
     if shapes is None:
         advance(1 - 1 / steps, "searches for tenants")
-        for kind, (own_s, relative) in measure_tenant_rates().items():
+        for kind, (own_s, relative) in measure_tenant_rates(fit_rates).items():
             query_s[kind], query_relative[kind] = own_s, relative
     build_s, build_relative = {}, 0.0
     if built:
@@ -220,3 +312,50 @@ def _build_s(shape: IndexShape) -> float:
     index.add(vectors)
     index.memory_bytes()  # what waits to be sorted into cells is
     return time.perf_counter() - began_s
+
+
+def fit_rates(
+    work: Sequence[dict[str, float]], took_s: Sequence[float], groups: Sequence[str]
+) -> tuple[dict[str, float], float]:
+    """Fit seconds per unit, with the smallest relative errors; what none needs takes none.
+
+    Args:
+        work: units by part of each measurement.
+        took_s: seconds of each.
+        groups: measurements of one index share a name.
+
+    Returns:
+        Seconds per unit, and the half-width of the interval: each index is forecast from the
+        others.
+    """
+    parts = list(work[0])
+    units = np.array([[item[part] for part in parts] for item in work])
+    seconds = np.asarray(took_s)
+    found = _solved(units, seconds)
+    names = np.array(groups)
+    ratios = []
+    for name in dict.fromkeys(groups):
+        is_left_out = names == name
+        if len(set(groups)) < 3:
+            break
+        other = _solved(units[~is_left_out], seconds[~is_left_out])
+        ratios += (units[is_left_out] @ other / seconds[is_left_out]).tolist()
+    apart = np.abs(np.log(np.maximum(ratios, 1e-3))) if ratios else np.array([0.5])
+    relative = float(np.expm1(np.quantile(apart, _LEVEL)))
+    return dict(zip(parts, found.tolist(), strict=True)), max(relative, _FEWEST_RELATIVE)
+
+
+def _solved(units: NDArray[np.float64], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the seconds per unit; measurements far from the others count less."""
+    from scipy.optimize import nnls
+
+    scales = np.maximum(units.max(axis=0), 1e-300)
+    rows, weights = units / scales / seconds[:, None], np.ones(len(seconds))
+    found = np.zeros(units.shape[1])
+    for _ in range(_REFITS):
+        found, _ = nnls(rows * weights[:, None], weights)
+        apart = np.abs(rows @ found - 1)
+        # Huber's weights: squares count within the usual errors, distances beyond them.
+        usual = max(_HUBER * float(np.median(apart)), 1e-6)
+        weights = np.sqrt(np.minimum(1.0, usual / np.maximum(apart, 1e-12)))
+    return found / scales

@@ -44,7 +44,6 @@ _SPREADS = {
 """Standard deviation of the logarithm before forecasts were checked here; of recall, that of the
 share that is missed."""
 _PILOT_LEAST, _PILOT_MOST, _PILOT_PART = 1000, 20_000, 8
-_CODE_CENTERS = 256
 _QUERIES, _BATCH, _K = 100, 64, 10
 _WARM = 300
 _MISS = 0.01
@@ -187,9 +186,7 @@ def forecast_vectors(
         The figures.
     """
     count = len(rows)
-    # Codes have so many centers, which half of a small file may be too few to place.
-    half = max(count // 2, min(count, _CODE_CENTERS))
-    part = min(max(count // _PILOT_PART, _PILOT_LEAST), _PILOT_MOST, half)
+    part = min(max(count // _PILOT_PART, _PILOT_LEAST), _PILOT_MOST, max(count // 2, 1))
     places = np.random.default_rng(seed).choice(count, min(part + _QUERIES, count), replace=False)
     sample = np.ascontiguousarray(rows[np.sort(places)], np.float32)
     pilot, shape = _pilot(index, part, count), _shape(index, count)

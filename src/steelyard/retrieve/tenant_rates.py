@@ -16,7 +16,6 @@ from steelyard.cost.vector_search.tenant_work import (
 from steelyard.parallel import torch_threads
 from steelyard.retrieve.index import Hits
 from steelyard.retrieve.kinds import IVFFlat
-from steelyard.retrieve.rate_fitting import fit_rates
 from steelyard.retrieve.tenants import ClusterTreeIndex
 
 __all__ = ["measure_tenant_rates"]
@@ -31,12 +30,17 @@ _QUERIES, _ROUNDS, _K, _SAMPLE = 60, 3, 10, 20_000
 _Timed = tuple[str, str, dict[str, float], float]
 
 
-def measure_tenant_rates() -> dict[str, tuple[dict[str, float], float]]:
+def measure_tenant_rates(
+    fit: Callable[..., tuple[dict[str, float], float]],
+) -> dict[str, tuple[dict[str, float], float]]:
     """Measure searches for tenants of many sizes among generated vectors.
 
+    Args:
+        fit: finds seconds per unit, and the half-width of an 80 % interval, from works, seconds and
+            names of groups of which each is forecast from the others.
+
     Returns:
-        Seconds per unit by part, and the half-width of an 80 % interval, by name of the search;
-        each tenant is forecast from the others.
+        Both, by name of the search.
     """
     timed: list[_Timed] = []
     with torch_threads(1):
@@ -50,8 +54,8 @@ def measure_tenant_rates() -> dict[str, tuple[dict[str, float], float]]:
     found = {}
     for kind in SEARCHES:
         own = [item for item in timed if item[0] == kind]
-        groups, work = [item[1] for item in own], [item[2] for item in own]
-        found[kind] = fit_rates(work, [item[3] for item in own], groups)
+        groups, work, took = ([item[place] for item in own] for place in (1, 2, 3))
+        found[kind] = fit(work, took, groups)
     return found
 
 

@@ -6,9 +6,10 @@ from typing import Any
 
 from steelyard.catalog.fpga import fpga
 from steelyard.cli.output import Switch, print_report
+from steelyard.cli.places import require_place
 from steelyard.cost.vector_search import FpgaStages
 from steelyard.errors import CapacityError, ConfigError
-from steelyard.files import require_place, write_json
+from steelyard.files import write_json
 from steelyard.plan.retrieve import Codesign, RecallTable, SearchDesign
 from steelyard.plan.retrieve import codesign as search
 from steelyard.runs.report import Cell, Column, Facts, Report, Section, Table

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from steelyard.catalog.search_rates import load_search_rates
 from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, print_report
+from steelyard.cli.places import require_place
 from steelyard.cli.retrieve.build_texts import TextFlags, build_texts, read_recipe
 from steelyard.cli.retrieve.forecasting import check_values, checked, keep_checks, past_checks
 from steelyard.errors import ConfigError
-from steelyard.files import require_place
 from steelyard.quantity import Check
 from steelyard.retrieve import IVF, IVFPQ, IVFFastScan, IVFFlat
 from steelyard.retrieve.forecasts import forecast_vectors, measure_vectors

@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 
 from steelyard.errors import ConfigError, DataError, SteelyardError
 from steelyard.retrieve.corpus import CorpusAnswer, CorpusIndex
+from steelyard.retrieve.serving.turns import TooBusyError
 
 __all__ = ["TextService"]
 
+_WAITING_MOST = 64
 T = TypeVar("T")
 
 
@@ -37,6 +39,7 @@ class TextService:
         self._index = CorpusIndex(folder)
         self._stamp = self._stamped()
         self._lock = threading.Lock()
+        self._waiting = 0
         # The first search may compile: whoever asks first does not wait for that.
         self._index.search("warm up", 1)
 
@@ -67,6 +70,7 @@ class TextService:
 
         Raises:
             DataError: a query is empty.
+            TooBusyError: too many searches wait.
         """
         return self._alone(lambda index: index.search_all(queries, k))
 
@@ -82,6 +86,7 @@ class TextService:
         Raises:
             DataError: a text is empty.
             ConfigError: the index has no encoder.
+            TooBusyError: too many searches wait.
         """
         if empty := [place for place, text in enumerate(texts) if not text.strip()]:
             raise DataError(f"input {empty[0]} is empty", hint="give texts with a word")
@@ -98,9 +103,17 @@ class TextService:
 
     def _alone(self, work: Callable[[CorpusIndex], T]) -> T:
         """Run work on the newest build while no other does."""
-        with self._lock:
-            self._reload()
-            return work(self._index)
+        if self._waiting >= _WAITING_MOST:
+            raise TooBusyError(
+                f"{self._waiting} requests wait, more are not taken", hint="ask again in a second"
+            )
+        self._waiting += 1
+        try:
+            with self._lock:
+                self._reload()
+                return work(self._index)
+        finally:
+            self._waiting -= 1
 
     def _reload(self) -> None:
         """Open a build that has taken the place of the one that is open."""

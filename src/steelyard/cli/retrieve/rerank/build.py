@@ -7,9 +7,9 @@ from typing import Literal
 
 from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, print_report
+from steelyard.cli.places import require_place
 from steelyard.cli.retrieve.rerank.texts import read_texts
 from steelyard.errors import ConfigError, DataError
-from steelyard.files import require_place
 from steelyard.retrieve.multivector.folder import ABOUT, ENCODER, RerankFolder, build_folder
 from steelyard.runs.progress import progress
 from steelyard.runs.report import Facts, Report, Section

@@ -47,16 +47,8 @@ def search(
         nprobe: cells to look into; as many as the index was built for when 0.
         json: print JSON instead of tables.
     """
-    for name, value, least in (
-        ("k", k, 1),
-        ("rerank", rerank, 1),
-        ("depth", depth, 1),
-        ("nprobe", nprobe, 0),
-    ):
-        if value < least:
-            raise ConfigError(f"--{name} is {value}, but must be {least} or more")
-    if not 0 < prefetch <= 1:
-        raise ConfigError(f"--prefetch is {prefetch:g}, but must be above 0 to 1")
+    counts = [("k", k, 1), ("rerank", rerank, 1), ("depth", depth, 1), ("nprobe", nprobe, 0)]
+    _check(counts, prefetch)
     asked = _asked(query, queries)
     found = RerankFolder.open(folder)
     source = ThrottledReader(found.store, storage_tier(drive), depth=depth) if drive else reader
@@ -75,8 +67,8 @@ def search(
         # The first search loads kernels, which is no part of what is shown.
         reranker.search(texts[:1], tokens[:1], k)
         ranked = reranker.search(texts, tokens, k)
-    # Queries without a known word are as near to any text: nothing answers them.
-    is_known = [bool(texts[place].any()) or len(tokens[place]) > 0 for place in range(len(asked))]
+    # A query without a known word is as near to any text: nothing answers it.
+    is_known = [bool(text.any()) or len(own) > 0 for text, own in zip(texts, tokens, strict=True)]
     answers = [
         _answers(found, ranked, place) if is_known[place] else [] for place in range(len(asked))
     ]
@@ -86,11 +78,19 @@ def search(
         ],
         "trace": ranked.trace.values(),
     }
-    tables = [
-        Section(text, [_table(rows)]) for text, rows in zip(asked[:10], answers, strict=False)
-    ]
+    shown = zip(asked[:10], answers, strict=False)
+    tables = [Section(text, [_table(rows)]) for text, rows in shown]
     page = Report(f"Texts of {folder}", "", [*tables, Section("Search", [_facts(ranked)])])
     print_report(page, json=json, values=values)
+
+
+def _check(counts: list[tuple[str, int, int]], prefetch: float) -> None:
+    """Refuse numbers out of range, as the command line names them."""
+    for name, value, least in counts:
+        if value < least:
+            raise ConfigError(f"--{name} is {value}, but must be {least} or more")
+    if not 0 < prefetch <= 1:
+        raise ConfigError(f"--prefetch is {prefetch:g}, but must be above 0 to 1")
 
 
 def _asked(query: str, queries: Path | None) -> list[str]:

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, print_report
+from steelyard.cli.places import require_place
 from steelyard.config import load
 from steelyard.errors import ConfigError, DataError
-from steelyard.files import folder_beside, replace_folder, require_place
+from steelyard.files import folder_beside, replace_folder
 from steelyard.retrieve.reading import read_vectors
 from steelyard.retrieve.tenants import TenantsRecipe, create_store, writing_store
 from steelyard.runs.progress import progress
