@@ -1,12 +1,15 @@
 """The site builds without a warning, and what the pages show is true."""
 
+import importlib.util
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.killing import KilledLines, killed_lines
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -24,6 +27,16 @@ LONG = {
     "sparse.md",
     "growth-charts.md",
 }  # pages whose Python compiles or trains for ten seconds and more
+LIBRARIES = ("torch", "scipy.optimize", "scipy.stats", "polars", "pyarrow.parquet", "altair")
+"""What many pages import, loaded once; the package itself is imported by each page anew."""
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KilledLines]:
+    """What runs the Python of pages, a process for each."""
+    there = [name for name in LIBRARIES if importlib.util.find_spec(name.partition(".")[0])]
+    with killed_lines(tmp_path_factory.mktemp("pages"), *there) as running:
+        yield running
 
 
 def build_strictly(folder, config):
@@ -75,10 +88,8 @@ def test_commands_on_the_pages_exist(page):
         for page in PAGES
     ],
 )
-def test_python_on_the_pages_runs(page):
+def test_python_on_the_pages_runs(page, pages, tmp_path):
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     if blocks:
-        run = subprocess.run(
-            [sys.executable, "-c", "\n".join(blocks)], capture_output=True, text=True, check=False
-        )
-        assert run.returncode == 0, run.stderr
+        ended = pages.run(["-c", "\n".join(blocks)], tmp_path)
+        assert ended.code == 0, ended.told

@@ -80,9 +80,9 @@ def test_a_recipe_is_read(home: Path, capsys: pytest.CaptureFixture[str]) -> Non
         (["build"], "nothing is named"),
         (["build", "none"], "no such file or folder"),
         (["build", "notes", "--kind", "fastscan"], "is for vectors"),
-        (["build", "v.npy"], "--out None"),
+        (["build", "v.npy"], "--out is missing"),
         (["build", "v.npy", "--out", "x", "--kind", "hybrid"], "is for texts"),
-        (["build", "notes", "--words", "2"], "passages of 2 words"),
+        (["build", "notes", "--words", "2"], "--words is 2, but must be 8 or more"),
         (["serve", "nosuch.index"], "nosuch.index is no file"),
     ],
 )

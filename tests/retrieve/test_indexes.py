@@ -298,7 +298,7 @@ def test_what_cannot_be_is_refused(vectors):
     codes = IVFPQ(16, nlist=2, parts=4)
     codes.train(vectors)
     codes.add(vectors)
-    with pytest.raises(ConfigError, match="2 candidates compared again"):
+    with pytest.raises(ConfigError, match="rerank is 2"):
         codes.search(vectors[0], 1, rerank=2)
     with pytest.raises(ConfigError, match="nprobe is 0"):
         IVFFlat(16).search(vectors[0], 1, nprobe=0)

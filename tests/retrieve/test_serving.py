@@ -1,8 +1,10 @@
 """Indexes over HTTP: answers, refusals, shards that die, and recall that is watched."""
 
 import asyncio
+import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +18,10 @@ from steelyard.retrieve import IVFFlat
 from steelyard.retrieve.serving.app import make_app
 from steelyard.retrieve.serving.live import live_index
 from steelyard.retrieve.serving.metrics import RetrieveMetrics
-from steelyard.retrieve.serving.queue import SearchQueue, TooBusyError
+from steelyard.retrieve.serving.queue import SearchQueue
 from steelyard.retrieve.serving.service import SearchService
 from steelyard.retrieve.serving.shards import LocalIndex, ProcessIndex, ShardDownError
+from steelyard.retrieve.serving.turns import TooBusyError, Turns
 from steelyard.retrieve.serving.watch import RecallWatch
 
 RNG = np.random.default_rng(8)
@@ -97,15 +100,28 @@ def test_vectors_come_and_go(service: SearchService) -> None:
         ("/add", {"vectors": [[1.0] * 6], "ids": [3]}, 400, "number 3"),
         ("/add", {"vectors": [[1.0] * 6], "ids": [2**70]}, 422, "less than"),
         ("/remove", {"ids": [7, 9999]}, 400, "no vector 9999"),
+        ("/search", {"queries": [[1.0] * 6], "nprobes": 3}, 422, "no field 'nprobes'"),
+        ("/search", {"queries": [["a"] * 6]}, 422, "queries.0.0: input should be a valid number"),
+        ("/search", {}, 422, "queries: field required"),
+        ("/search", b'{"queries": [[1.0,', 422, "the body is no JSON: Expecting value"),
+        ("/search", b'{"queries": [[NaN, 1, 1, 1, 1, 1]]}', 400, "row 0 of the queries is not"),
+        ("/search", b"", 422, "the body is no JSON object"),
+        ("/serach", {"queries": [[1.0] * 6]}, 404, "no route /serach"),
+        ("/health", {"k": 1}, 405, "/health takes no POST"),
     ],
 )
-def test_bad_requests_say_what_is_wrong(
-    service: SearchService, route: str, body: dict[str, object], status: int, words: str
+def test_bad_requests_say_what_is_wrong_in_one_form(
+    service: SearchService, route: str, body: dict[str, object] | bytes, status: int, words: str
 ) -> None:
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+
     async def ask(client: httpx.AsyncClient) -> None:
-        answer = await client.post(route, json=body)
+        head = {"content-type": "application/json"}
+        answer = await client.post(route, content=raw, headers=head)
         assert answer.status_code == status
-        assert words in answer.text
+        error = answer.json()["error"]
+        assert words in error["message"]
+        assert error["hint"]
 
     asyncio.run(_with_client(make_app(service, is_watched=False), ask))
 
@@ -138,6 +154,33 @@ def test_more_than_may_wait_is_refused(service: SearchService) -> None:
         running.cancel()
 
     asyncio.run(ask())
+
+
+def test_turns_are_bounded_and_in_order() -> None:
+    counts: list[int] = []
+    is_free = threading.Event()
+    done: list[int] = []
+
+    def work(number: int) -> int:
+        is_free.wait(60)
+        done.append(number)
+        return number
+
+    async def ask() -> None:
+        turns = Turns(most=3, noted=counts.append)
+        held = [asyncio.ensure_future(turns.run(lambda n=n: work(n))) for n in range(3)]
+        await asyncio.sleep(0)
+        with pytest.raises(TooBusyError, match="3 requests wait"):
+            await turns.run(lambda: 9)
+        is_free.set()
+        assert await asyncio.gather(*held) == done == [0, 1, 2]
+        with pytest.raises(ZeroDivisionError):
+            await turns.run(lambda: 1 // 0)
+        assert await turns.run(lambda: 9) == 9
+
+    asyncio.run(ask())
+    assert max(counts) == 3
+    assert counts[-1] == 0
 
 
 def test_shards_that_do_not_fit_are_refused(tmp_path: Path) -> None:
@@ -197,6 +240,11 @@ def test_a_killed_shard_makes_answers_partial_until_it_is_back(tmp_path: Path) -
         assert process is not None
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
+        # What is asked of a dead shard first starts it again: here how it is.
+        metrics, reached = RetrieveMetrics(), service.reached()
+        metrics.note_shards(reached, service)
+        assert b"steelyard_retrieve_shards_down 1.0" in metrics.text()
+        assert [about.size for about in reached] == [200]
         with pytest.raises(ShardDownError, match=r"0\.index"):
             service.search(QUERIES, 6, strict=True)
         deadline = time.monotonic() + 120

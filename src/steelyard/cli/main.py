@@ -168,7 +168,9 @@ def _in_flags(error: SteelyardError, words: list[str]) -> tuple[str, str]:
         flag = f"--{flag_name(name)}"
         # A value that was not typed comes from a file, where the field's own name stands.
         if name and any(word.partition("=")[0] == flag for word in words):
-            message, hint = message.replace(name, flag), hint.replace(name, flag)
+            # Whole words alone: the name may end another one, or be a letter of any word.
+            whole = re.compile(rf"(?<![\w-]){re.escape(name)}(?!\w)")
+            message, hint = whole.sub(flag, message), whole.sub(flag, hint)
     return message, hint
 
 

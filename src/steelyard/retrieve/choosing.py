@@ -11,9 +11,10 @@ from steelyard.catalog.search_rates import SearchRates
 from steelyard.cost.vector_search.prediction import stage_seconds
 from steelyard.cost.vector_search.work import IndexShape
 from steelyard.errors import CapacityError, ConfigError
+from steelyard.retrieve.index import checked_recall
 from steelyard.retrieve.ivf import IVF
 from steelyard.retrieve.kinds import IVFPQ, IVFFastScan
-from steelyard.retrieve.tuning import recall_at
+from steelyard.retrieve.tuning import recall_at, require_queries
 
 __all__ = ["Chosen", "IndexCandidate", "choose_index", "shape_of_index"]
 
@@ -21,7 +22,6 @@ _FACTORS = (2, 4, 8, 16)
 """Candidates per neighbour that are tried where codes are compared again."""
 _TIMED = 3
 """Candidates that are timed, the fastest by forecast first."""
-_LEAST_QUERIES = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,11 +122,10 @@ def choose_index(
         ConfigError: too few queries, no index, or a recall out of range.
         CapacityError: no setting reaches the recall; the ceiling is named.
     """
-    if len(queries) < _LEAST_QUERIES or not 0 < recall <= 1 or not indexes:
-        raise ConfigError(
-            f"{len(queries)} queries, {len(indexes)} indexes for a recall of {recall:g}",
-            hint=f"give an index, {_LEAST_QUERIES} queries or more, and a recall above 0 to 1",
-        )
+    checked_recall(recall)
+    require_queries(len(queries))
+    if not indexes:
+        raise ConfigError("no index to choose from", hint="give one or more")
     asked = np.ascontiguousarray(queries, np.float32)
     search = _Choosing(indexes, asked[::2], truth[::2], rates, recall)
     tried = sorted(search.candidates(), key=lambda item: item.forecast_s)
@@ -206,10 +205,11 @@ class _Choosing:
         ranks = np.empty_like(cells)
         np.put_along_axis(ranks, cells, np.broadcast_to(np.arange(index.nlist), cells.shape), 1)
         order = np.argsort(index.rows.ids)
-        rows = order[np.searchsorted(index.rows.ids, self.truth, sorter=order)]
+        is_there = self.truth >= 0  # fewer vectors than neighbours that are asked for
+        rows = order[np.searchsorted(index.rows.ids, np.maximum(self.truth, 0), sorter=order)]
         own = np.searchsorted(index.rows.starts, rows, side="right") - 1
-        placed = np.take_along_axis(ranks, own, axis=1)
-        counts = np.bincount(placed.ravel(), minlength=index.nlist)
+        placed = np.take_along_axis(ranks, own, axis=1)[is_there]
+        counts = np.bincount(placed, minlength=index.nlist)
         sizes = np.diff(index.rows.starts)[cells]
         return np.cumsum(counts) / placed.size, np.cumsum(sizes.mean(axis=0))
 

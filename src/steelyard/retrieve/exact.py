@@ -41,11 +41,14 @@ class ExactSearch:
                 numbers are copied as float32.
 
         Raises:
-            DataError: no rows of vectors, or numbers that are not finite (the row is named).
+            DataError: no rows of vectors or of real numbers, or numbers that are not finite (the
+                row is named).
         """
-        if vectors.ndim != 2 or not vectors.size or vectors.shape[1] > _MOST_DIM:
+        shape, is_real = vectors.shape, vectors.dtype.kind in "fiu"
+        if len(shape) != 2 or not vectors.size or shape[1] > _MOST_DIM or not is_real:
             raise DataError(
-                f"vectors {list(vectors.shape)}", hint=f"give rows of 1 to {_MOST_DIM} numbers"
+                f"vectors are {vectors.dtype} {list(shape)}",
+                hint=f"give rows of 1 to {_MOST_DIM} real numbers",
             )
         if vectors.dtype not in (np.float16, np.float32) or not vectors.flags.c_contiguous:
             vectors = np.ascontiguousarray(vectors, np.float32)
@@ -57,10 +60,7 @@ class ExactSearch:
         self._facts = np.empty((3, count), np.float32)
         for first in range(0, count, _BLOCK):
             part = slice(first, min(first + _BLOCK, count))
-            try:
-                rows = checked_vectors(vectors[part], dim)
-            except DataError as error:
-                raise DataError(f"from row {first} on: {error}", hint=error.hint) from error
+            rows = checked_vectors(vectors[part], dim, first=first)
             codes, facts = _coded(rows)
             self._codes[part, :dim] = codes
             self._sums[part] = 128 * codes.sum(axis=1, dtype=np.int32)
@@ -98,7 +98,7 @@ class ExactSearch:
         """
         asked = checked_vectors(queries, self.dim, what="queries")
         if threads < 1:
-            raise ConfigError(f"{threads} threads", hint="give 1 or more")
+            raise ConfigError(f"threads is {threads}", hint="give 1 or more")
         count = checked_k(k)
         library = _library()
         ids = np.full((len(asked), count), -1, np.int64)

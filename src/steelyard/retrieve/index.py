@@ -18,6 +18,9 @@ __all__ = [
     "VectorIndex",
     "as_rows",
     "checked_ids",
+    "checked_k",
+    "checked_probes",
+    "checked_recall",
     "checked_vectors",
 ]
 
@@ -55,6 +58,18 @@ class Hits:
     ids: Ids
     distances: Floats
     stats: SearchStats
+
+    def plain_distances(self, most: int | None = None) -> list[list[float | None]]:
+        """Return distances as JSON takes them.
+
+        Args:
+            most: queries of the list; all when None.
+
+        Returns:
+            A list for each query; None where there are fewer than K vectors.
+        """
+        rows = self.distances[:most].tolist()
+        return [[value if math.isfinite(value) else None for value in row] for row in rows]
 
 
 class VectorIndex(Protocol):
@@ -103,13 +118,16 @@ class VectorIndex(Protocol):
         ...
 
 
-def checked_vectors(vectors: NDArray[np.generic], dim: int, *, what: str = "vectors") -> Floats:
+def checked_vectors(
+    vectors: NDArray[np.generic], dim: int, *, what: str = "vectors", first: int = 0
+) -> Floats:
     """Return vectors as float32 rows.
 
     Args:
         vectors: numbers [N, D], or one vector [D].
         dim: D that the index has; 0 takes any.
         what: word for messages.
+        first: number of the first row, for messages.
 
     Returns:
         float32 [N, D], rows beside each other.
@@ -125,7 +143,8 @@ def checked_vectors(vectors: NDArray[np.generic], dim: int, *, what: str = "vect
         is_finite = np.isfinite(found).all(axis=1)
         if not is_finite.all():
             raise DataError(
-                f"row {int(is_finite.argmin())} of the {what} is not finite", hint="leave it out"
+                f"row {first + int(is_finite.argmin())} of the {what} is not finite",
+                hint="leave it out",
             )
     return found
 
@@ -205,5 +224,47 @@ def checked_k(k: int) -> int:
         ConfigError: it is below 1.
     """
     if k < 1:
-        raise ConfigError(f"k is {k}", hint="ask for 1 neighbour or more")
+        raise _out_of_range("k", k, "give 1 or more")
     return k
+
+
+def checked_probes(nprobe: int, nlist: int) -> int:
+    """Return cells to look into.
+
+    Args:
+        nprobe: 1 or more.
+        nlist: cells that there are.
+
+    Returns:
+        At most all.
+
+    Raises:
+        ConfigError: nprobe is below 1.
+    """
+    if nprobe < 1:
+        raise _out_of_range("nprobe", nprobe, "look into 1 cell or more")
+    return min(nprobe, nlist)
+
+
+def checked_recall(recall: float) -> float:
+    """Return a wanted recall.
+
+    Args:
+        recall: above 0 to 1.
+
+    Returns:
+        The same.
+
+    Raises:
+        ConfigError: it is out of range, or no number.
+    """
+    if not 0 < recall <= 1:
+        raise _out_of_range("recall", recall, "give it above 0, up to 1")
+    return recall
+
+
+def _out_of_range(name: str, value: float, hint: str) -> ConfigError:
+    """Return the error of an argument; the command line names it as its option."""
+    error = ConfigError(f"{name} is {value:g}", hint=hint)
+    error.field = name
+    return error

@@ -18,12 +18,13 @@ from steelyard.retrieve.index import (
     SearchStats,
     checked_ids,
     checked_k,
+    checked_probes,
     checked_vectors,
 )
 from steelyard.retrieve.native import native_cells
 from steelyard.retrieve.storage import write_index
 
-__all__ = ["IVF", "checked_probes"]
+__all__ = ["IVF"]
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
@@ -248,11 +249,14 @@ class IVF:
         """Return how many candidates per neighbour are compared again."""
         again = self.rerank if rerank is None else rerank
         if again < self.least_rerank or (again and not self.rerank):
-            raise ConfigError(
-                f"{again} candidates compared again",
-                hint=f"give {self.least_rerank} or more; only an index made with rerank keeps "
-                "whole vectors beside codes",
+            error = ConfigError(
+                f"rerank is {again}",
+                hint=f"give {self.least_rerank} or more"
+                if self.rerank
+                else "give 0: this index keeps no whole vectors beside to compare again",
             )
+            error.field = "rerank"
+            raise error
         return again
 
     def memory_bytes(self) -> dict[str, int]:
@@ -302,13 +306,6 @@ def _doubled() -> Iterator[int]:
     while True:
         yield count
         count *= 2
-
-
-def checked_probes(nprobe: int, nlist: int) -> int:
-    """Return cells to look into, at most all."""
-    if nprobe < 1:
-        raise ConfigError(f"nprobe is {nprobe}", hint="look into 1 cell or more")
-    return min(nprobe, nlist)
 
 
 def _hits(found: CellHits, probed: int) -> Hits:

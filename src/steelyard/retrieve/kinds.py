@@ -8,8 +8,15 @@ from numpy.typing import NDArray
 from steelyard.errors import DataError
 from steelyard.retrieve.fast import HalfByteCodes
 from steelyard.retrieve.filtered import admitted, scan_admitted
-from steelyard.retrieve.index import Hits, Metric, SearchStats, checked_k, checked_vectors
-from steelyard.retrieve.ivf import IVF, checked_probes
+from steelyard.retrieve.index import (
+    Hits,
+    Metric,
+    SearchStats,
+    checked_k,
+    checked_probes,
+    checked_vectors,
+)
+from steelyard.retrieve.ivf import IVF
 from steelyard.retrieve.ivfpq import ResidualCodes
 from steelyard.retrieve.whole import VectorKind, WholeVectors
 

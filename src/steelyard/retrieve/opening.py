@@ -7,7 +7,16 @@ from steelyard.retrieve.ivf import IVF
 from steelyard.retrieve.kinds import IVFPQ, IVFFastScan, IVFFlat
 from steelyard.retrieve.storage import read_index
 
-__all__ = ["open_index"]
+__all__ = ["is_index_file", "open_index"]
+
+
+def is_index_file(path: Path) -> bool:
+    """Whether a file holds an index of vectors."""
+    try:
+        read_index(path)
+    except DataError:
+        return False
+    return True
 
 
 def open_index(path: Path) -> IVF:

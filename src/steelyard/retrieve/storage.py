@@ -69,12 +69,19 @@ def read_index(
     Raises:
         DataError: the file cannot be read, is no index, or is damaged (the section is named).
     """
+    if not path.is_file():
+        raise DataError(f"there is no file {path}", hint="make one by `steelyard retrieve build`")
     pack = Pack.open(path)
     if _ABOUT not in pack.names:
-        raise DataError(f"{path} is no index of vectors", hint="make one by `retrieve build`")
+        raise DataError(
+            f"{path} is no index of vectors", hint="make one by `steelyard retrieve build`"
+        )
     about = json.loads(pack[_ABOUT].tobytes())
     if about.get("version") != _VERSION:
-        raise DataError(f"{path} is of version {about.get('version')}, this reads {_VERSION}")
+        raise DataError(
+            f"{path} is of version {about.get('version')}, this reads {_VERSION}",
+            hint="build it anew by `steelyard retrieve build`",
+        )
     columns = {name: pack[name] for name in pack.names}
     rows = CellRows(
         about["cells"],

@@ -6,11 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.errors import CapacityError, ConfigError
+from steelyard.retrieve.index import checked_recall
 from steelyard.retrieve.ivf import IVF
 
-__all__ = ["Tuned", "recall_at", "tune"]
+__all__ = ["Tuned", "recall_at", "require_queries", "tune"]
 
 _LEAST_QUERIES = 20
+_MOST_AT_ONCE = 64
+"""Neighbours up to which each is compared with each: of more, the pairs fill memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +45,29 @@ def recall_at(found: NDArray[np.int64], truth: NDArray[np.int64]) -> NDArray[np.
     Returns:
         Shares [Q].
     """
-    hits = (found[:, :, None] == truth[:, None, :]) & (truth[:, None, :] >= 0)
-    return hits.any(axis=1).sum(axis=1) / np.maximum((truth >= 0).sum(axis=1), 1)
+    if truth.shape[1] <= _MOST_AT_ONCE:
+        hits = (found[:, :, None] == truth[:, None, :]) & (truth[:, None, :] >= 0)
+        counts = hits.any(axis=1).sum(axis=1)
+    else:
+        pairs = zip(found, truth, strict=True)
+        counts = np.array([np.isin(own[own >= 0], one).sum() for one, own in pairs])
+    return counts / np.maximum((truth >= 0).sum(axis=1), 1)
+
+
+def require_queries(count: int) -> None:
+    """Refuse too few queries to choose on and to check with.
+
+    Args:
+        count: queries.
+
+    Raises:
+        ConfigError: fewer than 20.
+    """
+    if count < _LEAST_QUERIES:
+        raise ConfigError(
+            f"{count} queries to choose on and to check with",
+            hint=f"give {_LEAST_QUERIES} or more",
+        )
 
 
 def tune(
@@ -68,11 +92,8 @@ def tune(
         ConfigError: too few queries, or a recall out of range.
         CapacityError: not even all cells reach it; the ceiling and what would reach it are named.
     """
-    if len(queries) < _LEAST_QUERIES or not 0 < recall <= 1:
-        raise ConfigError(
-            f"{len(queries)} queries for a recall of {recall:g}",
-            hint=f"give {_LEAST_QUERIES} queries or more, and a recall above 0 to 1",
-        )
+    checked_recall(recall)
+    require_queries(len(queries))
     chosen, held = slice(0, None, 2), slice(1, None, 2)
 
     def share(nprobe: int, part: slice) -> NDArray[np.float64]:

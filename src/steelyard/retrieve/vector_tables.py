@@ -38,7 +38,10 @@ def read_vector_table(path: Path, column: str = "") -> Floats:
         parts = _parquet(path, column) if path.suffix == ".parquet" else _lines(path, column)
         found = [_matrix(path, first, rows) for first, rows in parts]
     except OSError as error:
-        raise DataError(f"cannot read vectors from {path}: {error}") from error
+        reason = (error.strerror or str(error)).lower()
+        raise DataError(
+            f"cannot read vectors from {path}: {reason}", hint="give the path of a whole file"
+        ) from error
     if not found:
         raise DataError(f"{path} holds no rows", hint="give a table with a vector in each row")
     for part, first in zip(found, np.cumsum([0, *map(len, found)]), strict=False):

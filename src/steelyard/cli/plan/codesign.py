@@ -6,6 +6,7 @@ from typing import Any
 
 from steelyard.catalog.fpga import fpga
 from steelyard.cli.output import Switch, print_report
+from steelyard.cli.places import require_place
 from steelyard.cost.vector_search import FpgaStages
 from steelyard.errors import CapacityError, ConfigError
 from steelyard.files import write_json
@@ -55,9 +56,15 @@ def codesign(
         out: JSON file for the parameters of the best design.
         json: print JSON instead of tables.
     """
-    if accelerators < 1:
-        raise ConfigError(f"--accelerators is {accelerators}, but must be 1 or more")
-    held = -(-int(parse(vectors, "count", where="--vectors")) // accelerators)
+    count = int(parse(vectors, "count", where="--vectors"))
+    for name, value in (("accelerators", accelerators), ("vectors", count), ("k", k)):
+        if value < 1:
+            raise ConfigError(f"--{name} is {value}, but must be 1 or more")
+    if not 0 < utilization <= 1:
+        raise ConfigError(f"--utilization is {utilization:g}, but must be above 0 to 1")
+    if out is not None:
+        require_place(out)
+    held = -(-count // accelerators)
     table = RecallTable.read(recalls, where=_pairs(where))
     card = fpga(device)
     found = search(table.points(held, k, recall), FpgaStages(card, utilization=utilization))

@@ -61,14 +61,18 @@ def retrieve(
     wanted = parse_goal(goal)
     rates = load_search_rates()
     known = rates or reference_search_rates()
+    usd = parse(budget, "USD", where="--budget") if budget else 0.0
+    for name, value, is_given in (("budget", usd, budget), ("cores", cores, cores)):
+        if is_given and value <= 0:
+            raise ConfigError(f"--{name} is {value:g}, but must be above 0")
+    processor = accelerator(machine)
     whole = cores or _CORES.get(machine, 0)
-    if whole < 1:
+    if not whole:
         raise ConfigError(f"the cores of {machine} are not known", hint="give --cores")
-    offer = MachineOffer.of(accelerator(machine), wanted.memory_bytes, whole)
+    offer = MachineOffer.of(processor, wanted.memory_bytes, whole)
     tier = storage_tier(storage)
     rule, hardness = _measured(sample, wanted) if sample else (USUAL, 1.0)
     if budget:
-        usd = parse(budget, "USD", where="--budget")
         plan = _within(usd, wanted, known, offer, rule, hardness, storage)
     else:
         plan = plan_index(wanted, known, offer, tier, rule=rule, hardness=hardness)

@@ -1,7 +1,7 @@
 """`steelyard retrieve build`: an index of texts, or of the vectors in a file."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from steelyard.catalog.search_rates import load_search_rates
 from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, print_report
+from steelyard.cli.places import require_place
 from steelyard.cli.retrieve.build_texts import TextFlags, build_texts, read_recipe
 from steelyard.cli.retrieve.forecasting import check_values, checked, keep_checks, past_checks
 from steelyard.errors import ConfigError
 from steelyard.quantity import Check
 from steelyard.retrieve import IVF, IVFPQ, IVFFastScan, IVFFlat
 from steelyard.retrieve.build_picture import probes_around, settings_chart
-from steelyard.retrieve.reading import read_vectors
+from steelyard.retrieve.reading import VECTOR_SUFFIXES, bad_rows_told, read_vectors
 from steelyard.retrieve.vector_pilot import VectorPilot, measure_vectors, try_settings
 from steelyard.retrieve.vector_tables import TABLE_SUFFIXES
 from steelyard.runs.progress import progress
@@ -28,7 +29,6 @@ from steelyard.units import pretty
 __all__ = ["build"]
 
 Kind = Literal["auto", "flat", "ivf", "ivfpq", "fastscan", "bm25", "hybrid"]
-_VECTOR_FILES = frozenset((".npy", ".fvecs", ".bvecs", ".ivecs"))
 _Sources = Annotated[
     Path,
     cyclopts.Parameter(
@@ -37,6 +37,7 @@ _Sources = Annotated[
     ),
 ]
 """The help of arguments that may be many stands here: it is not read from a docstring."""
+_CODE_CENTERS = {"ivfpq": 256, "fastscan": 16}
 _BATCH = 50_000
 _SAMPLE_PER_CELL = 64
 
@@ -74,8 +75,7 @@ class IndexOptions:
             raise ConfigError(f"--kind {self.kind} is for texts", hint="vectors have no words")
         if self.kind == "flat":
             return IVFFlat(dim, metric=self.metric, store=self.store)
-        if self.cells < 0:
-            raise ConfigError(f"--cells is {self.cells}, but must be 0 or more")
+        self._check(dim, count)
         cells = min(self.cells or round(4 * count**0.5), count)
         nprobe = max(1, cells // 100)
         if self.kind in ("ivf", "auto"):
@@ -92,6 +92,28 @@ class IndexOptions:
             rotate=self.rotate,
             rerank=self.rerank,
         )
+
+    def _check(self, dim: int, count: int) -> None:
+        """Refuse what these vectors do not allow, as the command line names it."""
+        if not 0 <= self.cells <= count:
+            raise ConfigError(
+                f"--cells is {self.cells:,}, but must be 0 to the {count:,} vectors that there are"
+            )
+        if self.rerank < 0:
+            raise ConfigError(f"--rerank is {self.rerank}, but must be 0 or more")
+        fewest = _CODE_CENTERS.get(self.kind, 0)
+        if count < fewest:
+            raise ConfigError(
+                f"--kind {self.kind} learns {fewest} centers of codes, and there are {count:,} "
+                "vectors",
+                hint="keep so few whole: --kind flat",
+            )
+        if self.kind == "ivfpq" and (self.code_bytes < 1 or dim % self.code_bytes):
+            fit = ", ".join(str(n) for n in range(1, dim + 1) if dim % n == 0)
+            raise ConfigError(
+                f"--code-bytes is {self.code_bytes}, but must divide the {dim} numbers of a vector",
+                hint=f"give one of {fit}",
+            )
 
 
 def build(
@@ -136,7 +158,11 @@ def build(
     given = options or IndexOptions()
     if not sources:
         raise ConfigError("nothing is named", hint="steelyard retrieve build FOLDER")
-    of_vectors = _VECTOR_FILES | TABLE_SUFFIXES if vector_column else _VECTOR_FILES
+    if seed < 0:
+        raise ConfigError(f"--seed is {seed}, but must be 0 or more")
+    if report is not None:
+        require_place(report)
+    of_vectors = VECTOR_SUFFIXES | TABLE_SUFFIXES if vector_column else VECTOR_SUFFIXES
     if not any(source.suffix in of_vectors and not source.is_dir() for source in sources):
         if vector_column:
             raise ConfigError(
@@ -145,6 +171,10 @@ def build(
             )
         if given.kind == "fastscan":
             raise ConfigError("--kind fastscan is for vectors", hint="texts: flat, ivf or ivfpq")
+        _refuse_given(given, "vectors", but="kind")
+        if recipe is not None:
+            _refuse_given(given, "builds without --recipe")
+            _refuse_given(texts or TextFlags(), "builds without --recipe")
         wanted = read_recipe(recipe, given.kind, texts or TextFlags())
         build_texts(
             sources, out, wanted, encoder=encoder, plan=plan, seed=seed, report=report, json=json
@@ -153,14 +183,26 @@ def build(
     if recipe is not None or encoder is not None or plan:
         name = "--recipe" if recipe is not None else "--encoder" if encoder else "--plan"
         raise ConfigError(f"{name} is for texts", hint="a file of vectors is encoded already")
+    _refuse_given(texts or TextFlags(), "texts")
     first, *others = sources
-    if others or out is None:
+    if others:
         raise ConfigError(
-            f"{len(sources)} sources with vectors, --out {out}",
-            hint="give one file of vectors and --out FILE",
+            f"{len(sources)} sources, one of them with vectors", hint="give one file of vectors"
         )
+    if out is None:
+        raise ConfigError("--out is missing", hint="name the file of the index: --out my.index")
+    require_place(out)
     rows = read_vectors(first, vector_column)
-    _build_vectors(rows, out, given, seed=seed, report=report, json=json)
+    with bad_rows_told(first, rows):
+        _build_vectors(rows, out, given, seed=seed, report=report, json=json)
+
+
+def _refuse_given(options: IndexOptions | TextFlags, what: str, *, but: str = "") -> None:
+    """Refuse options that would be passed over."""
+    for item in fields(options):
+        if item.name != but and getattr(options, item.name) != item.default:
+            flag = item.name.replace("_", "-")
+            raise ConfigError(f"--{flag} is for {what}", hint="leave it out")
 
 
 def _build_vectors(

@@ -13,7 +13,8 @@ from steelyard.cli.retrieve.search_texts import is_text_index, search_texts
 from steelyard.errors import ConfigError
 from steelyard.files import atomic_path
 from steelyard.retrieve import Hits, open_index
-from steelyard.retrieve.reading import read_vectors
+from steelyard.retrieve.opening import is_index_file
+from steelyard.retrieve.reading import VECTOR_SUFFIXES, read_vectors
 from steelyard.runs.report import Cell, Column, Facts, Report, Section, Table
 from steelyard.units import pretty
 
@@ -58,19 +59,33 @@ def search(
     if nprobe < 0:
         raise ConfigError(f"--nprobe is {nprobe}, but must be 0 or more")
     first = Path(words[0]).expanduser() if words else Path()
-    if index is None and len(words) > 1 and first.is_file():
-        if len(words) > 2:
-            raise ConfigError(f"{len(words)} words", hint="give an index and one file of queries")
+    if index is None and _is_of_vectors(first, words):
+        if len(words) != 2:
+            raise ConfigError(
+                f"{first} and {len(words) - 1} files of queries",
+                hint="give an index of vectors and one file of queries",
+            )
         if encoder is not None:
             raise ConfigError("--encoder is for texts", hint="a file of queries has their vectors")
         _search_vectors(first, Path(words[1]), k, nprobe, rerank, out, json)
         return
+    if rerank is not None or out is not None:
+        name = "--rerank" if rerank is not None else "--out"
+        raise ConfigError(f"{name} is for vectors", hint="give an index and a file of queries")
     # A folder with an index in front of the text names it as --index does.
     is_named = index is None and len(words) > 1 and is_text_index(first)
     folder = first if is_named else (index or latest_index())
     told = " ".join(words[1:] if is_named else words)
-    asked = [told] if told else []
+    asked = [told] if told.strip() else []
     search_texts(folder, asked, encoder=encoder, k=k, nprobe=nprobe, json=json)
+
+
+def _is_of_vectors(first: Path, words: tuple[str, ...]) -> bool:
+    """Whether words name an index of vectors, or a file of queries behind what should be one."""
+    if len(words) == 2 and Path(words[1]).suffix in VECTOR_SUFFIXES:
+        return not is_text_index(first)
+    # A word of a text may be the name of a file; alone it is one only where it holds an index.
+    return first.is_file() and (len(words) > 1 or is_index_file(first))
 
 
 def _search_vectors(
@@ -124,8 +139,5 @@ def hit_values(hits: Hits, took_s: float) -> dict[str, Any]:
         "probed": hits.stats.probed,
         "reranked": hits.stats.reranked,
         "ids": hits.ids[:1000].tolist(),
-        "distances": [
-            [value if np.isfinite(value) else None for value in row]
-            for row in hits.distances[:1000].tolist()
-        ],
+        "distances": hits.plain_distances(1000),
     }

@@ -15,8 +15,9 @@ from steelyard.retrieve import IVF, IVFPQ, IVFFastScan, IVFFlat, open_index
 from steelyard.retrieve.choosing import Chosen, choose_index
 from steelyard.retrieve.choosing_picture import choice_chart
 from steelyard.retrieve.code_sizes import smallest_code
+from steelyard.retrieve.index import checked_recall
 from steelyard.retrieve.reading import read_vectors
-from steelyard.retrieve.tuning import Tuned
+from steelyard.retrieve.tuning import Tuned, require_queries
 from steelyard.retrieve.tuning import tune as find_probes
 from steelyard.runs.report import Cell, Chart, Column, Facts, Report, Section, Table
 from steelyard.units import pretty
@@ -60,6 +61,8 @@ def tune(
     """
     opened = {str(path): open_index(path) for path in (index, *beside)}
     rows, asked = read_vectors(vectors), np.asarray(read_vectors(queries))
+    checked_recall(recall)
+    require_queries(len(asked))
     for name, found in opened.items():
         if len(rows) != len(found):
             raise ConfigError(

@@ -70,7 +70,7 @@ def parse_goal(text: str) -> IndexGoal:
         The goal.
 
     Raises:
-        ConfigError: a part cannot be read, or vectors and numbers are missing.
+        ConfigError: a part cannot be read or is there twice, or vectors and numbers are missing.
     """
     goal = IndexGoal(vectors=1, dim=1)
     is_sized = False
@@ -80,7 +80,12 @@ def parse_goal(text: str) -> IndexGoal:
             count = round(parse(sizes[1].replace(" ", ""), "count", where="the vectors"))
             goal, is_sized = replace(goal, vectors=count, dim=int(sizes[2])), True
         else:
-            later |= _part(part)
+            found = _part(part)
+            if found.keys() & later.keys():
+                raise ConfigError(
+                    f"{text!r} says {part!r} beside another of its kind", hint="leave one out"
+                )
+            later |= found
     if not is_sized:
         raise ConfigError(f"{text!r} names no vectors", hint=f"write it like {_FORMS}")
     whole = {name: round(value) for name, value in later.items() if name == "tenants"}

@@ -55,8 +55,8 @@ class RecallTable:
             The rows.
 
         Raises:
-            DataError: the file cannot be read, lacks a column, or a row holds no number; row 1 is
-                the first below the names.
+            DataError: the file cannot be read, lacks a column, has no such row, a row holds no
+                number, or two rows are of one index and goal; row 1 is the first below the names.
         """
         try:
             with path.open(newline="") as file:
@@ -64,19 +64,28 @@ class RecallTable:
                 columns = list(reader.fieldnames or [])
                 given = list(reader)
         except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise DataError(f"cannot read the recalls in {path}: {error}") from error
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise DataError(
+                f"cannot read the recalls in {path}: {reason}", hint="give a CSV file"
+            ) from error
         lacking = [name for name in (*_COLUMNS, *(where or {})) if name not in columns]
         if lacking:
             raise DataError(
                 f"{path} has no column {lacking[0]!r}", hint=f"it has {', '.join(columns)}"
             )
-        return cls(
-            [
-                _row(values, f"{path} row {number}")
-                for number, values in enumerate(given, start=1)
-                if all(values[name] == wanted for name, wanted in (where or {}).items())
-            ]
-        )
+        rows = [
+            (_row(values, f"{path} row {number}"), number)
+            for number, values in enumerate(given, start=1)
+            if all(values[name] == wanted for name, wanted in (where or {}).items())
+        ]
+        if not rows:
+            told = ", ".join(f"{name}={wanted}" for name, wanted in (where or {}).items())
+            raise DataError(
+                f"{path} has no row{f' with {told}' if told else ''}",
+                hint="give values that stand there" if told else "give a row for each index",
+            )
+        _require_one_set(rows, path)
+        return cls([row for row, _ in rows])
 
     def points(self, num_vectors: int, k: int, recall: float) -> list[SearchPoint]:
         """Return the indexes that reach a goal.
@@ -113,6 +122,18 @@ class RecallTable:
             for row in reached
             if row.min_nprobe is not None
         ]
+
+
+def _require_one_set(rows: Sequence[tuple[RecallRow, int]], path: Path) -> None:
+    """Refuse rows of several data sets: an index would need other cells in each."""
+    first: dict[tuple[int, bool, int, float], int] = {}
+    for row, number in rows:
+        before = first.setdefault((row.nlist, row.opq, row.k, row.recall), number)
+        if before != number:
+            raise DataError(
+                f"{path}: rows {before} and {number} are of one index and goal",
+                hint='choose the rows of one data set, such as --where "dataset=SIFT100M"',
+            )
 
 
 def _row(values: dict[str, str], where: str) -> RecallRow:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from steelyard.errors import ConfigError
+from steelyard.errors import require
 from steelyard.retrieve.corpus.files import SkippedFiles
 from steelyard.retrieve.corpus.index import CorpusIndex
 from steelyard.retrieve.datastore.shape import StoreShape
@@ -32,9 +32,17 @@ class CorpusOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse passages without words."""
-        if self.words < 8:
-            raise ConfigError(f"passages of {self.words} words", hint="give 8 words or more")
+        """Refuse numbers out of range.
+
+        Raises:
+            ConfigError: a number is out of range.
+        """
+        require(
+            self,
+            words=(self.words >= 8, "8 or more"),
+            dim=(self.dim >= 1, "1 or more"),
+            seed=(self.seed >= 0, "0 or more"),
+        )
 
     @property
     def shape(self) -> StoreShape:

@@ -2,60 +2,61 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Annotated, Any
 
 import numpy as np
-from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
-from pydantic import BaseModel, Field
+from fastapi import FastAPI, Response
+from pydantic import Field
 
 from steelyard import __version__
 from steelyard.api_keys import KeyOwners
-from steelyard.errors import CapacityError, DataError, SteelyardError, StoreError
 from steelyard.retrieve.index import checked_vectors
+from steelyard.retrieve.serving.guard import (
+    BODY_LIMIT_BYTES,
+    AskBody,
+    Ids,
+    Neighbours,
+    NewRows,
+    Rows,
+    guard_app,
+    rows_of,
+)
 from steelyard.retrieve.serving.metrics import RetrieveMetrics
-from steelyard.retrieve.serving.queue import SearchQueue, TooBusyError
+from steelyard.retrieve.serving.queue import SearchQueue
 from steelyard.retrieve.serving.service import SearchService
-from steelyard.retrieve.serving.shards import ShardDownError
 from steelyard.retrieve.serving.watch import RecallWatch
 
-__all__ = ["Row", "VectorId", "guard_app", "make_app", "rows_of"]
-
-_MOST_QUERIES, _MOST_NEIGHBOURS, _MOST_ADDED = 256, 10_000, 16_384
-_OPEN = ("/health", "/metrics", "/docs", "/openapi.json")
-
-Row = list[float]
-VectorId = Annotated[int, Field(ge=0, lt=2**63)]
+__all__ = ["make_app"]
 
 
-class SearchBody(BaseModel):
+class SearchBody(AskBody):
     """A search for the nearest vectors of queries."""
 
-    queries: Annotated[list[Row], Field(min_length=1, max_length=_MOST_QUERIES)]
-    k: Annotated[int, Field(ge=1, le=_MOST_NEIGHBOURS)] = 10
+    queries: Rows
+    k: Neighbours = 10
     nprobe: Annotated[int, Field(ge=0, description="cells to look into; 0 for as tuned")] = 0
     strict: Annotated[bool, Field(description="no answer is better than a partial one")] = False
 
 
-class AddBody(BaseModel):
+class AddBody(AskBody):
     """Vectors to add, with numbers of the caller's choice or the next ones."""
 
-    vectors: Annotated[list[Row], Field(min_length=1, max_length=_MOST_ADDED)]
-    ids: list[VectorId] | None = None
+    vectors: NewRows
+    ids: Ids | None = None
 
 
-class RemoveBody(BaseModel):
+class RemoveBody(AskBody):
     """Numbers of vectors to remove."""
 
-    ids: Annotated[list[VectorId], Field(min_length=1, max_length=_MOST_ADDED)]
+    ids: Ids
 
 
 def make_app(
     service: SearchService,
     *,
     keys: Mapping[str, str] | None = None,
-    body_limit_bytes: int = 32 << 20,
+    body_limit_bytes: int = BODY_LIMIT_BYTES,
     is_watched: bool = True,
 ) -> FastAPI:
     """Return the application of a service.
@@ -99,10 +100,7 @@ def _add_work(app: FastAPI, service: SearchService, made: Mapping[str, SearchQue
         found = await made["queue"].search(queries, body.k, nprobe=body.nprobe, strict=body.strict)
         return {
             "ids": found.hits.ids.tolist(),
-            "distances": [
-                [value if np.isfinite(value) else None for value in row]
-                for row in found.hits.distances.tolist()
-            ],
+            "distances": found.hits.plain_distances(),
             "partial": bool(found.missing),
             "missing": list(found.missing),
         }
@@ -143,87 +141,6 @@ def _add_watching(app: FastAPI, service: SearchService, metrics: RetrieveMetrics
     @app.get("/metrics")
     async def measured() -> Response:
         """Return counters for Prometheus."""
-        with contextlib.suppress(SteelyardError):
-            found = await asyncio.to_thread(service.about)
-            metrics.vectors.set(sum(about.size for about in found))
+        found = await asyncio.to_thread(service.reached)
+        metrics.note_shards(found, service)
         return Response(metrics.text(), media_type="text/plain; version=0.0.4")
-
-
-def guard_app(app: FastAPI, keys: KeyOwners, metrics: RetrieveMetrics, limit_bytes: int) -> None:
-    """Refuse who has no key and what is too long, count requests, and word errors of ours.
-
-    Args:
-        app: the application.
-        keys: who may ask; everybody where there are none.
-        metrics: counts requests.
-        limit_bytes: longest body.
-    """
-
-    @app.middleware("http")
-    async def guard(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
-        path = request.url.path
-        response = _refusal(request, keys, limit_bytes) or await answer(request)
-        is_known = any(getattr(route, "path", "") == path for route in app.routes)
-        metrics.requests.labels(path if is_known else "other", str(response.status_code)).inc()
-        return response
-
-    @app.exception_handler(SteelyardError)
-    async def refuse(_: Request, error: Exception) -> Response:
-        assert isinstance(error, SteelyardError)
-        return _error(_status(error), str(error), error.hint)
-
-
-def _refusal(request: Request, keys: KeyOwners, limit_bytes: int) -> Response | None:
-    """Return the refusal of a request by its head alone, None where it may be answered."""
-    if request.method != "POST":
-        return None if request.url.path in _OPEN or not len(keys) else _keyless(request, keys)
-    if len(keys) and (refused := _keyless(request, keys)):
-        return refused
-    # Without a length, a body could grow without end: clients that stream must say how much.
-    length = request.headers.get("content-length", "")
-    if not length.isdigit():
-        return _error(411, "a body without Content-Length is not taken", "send its length")
-    if int(length) > limit_bytes:
-        return _error(413, f"a body of {length} bytes is longer than {limit_bytes}", "send less")
-    return None
-
-
-def _keyless(request: Request, keys: KeyOwners) -> Response | None:
-    """Return a refusal where a request carries none of the keys."""
-    given = request.headers.get("authorization", "").encode("latin-1")
-    if keys.place(given) is not None:
-        return None
-    hint = "send it as 'Authorization: Bearer KEY'"
-    return _error(401, "the API key is missing or wrong", hint)
-
-
-def _status(error: SteelyardError) -> int:
-    """Return the status of an error."""
-    if isinstance(error, ShardDownError):
-        return 503
-    if isinstance(error, CapacityError):
-        return 429 if isinstance(error, TooBusyError) else 507
-    return 409 if isinstance(error, StoreError) else 400
-
-
-def _error(status: int, message: str, hint: str) -> Response:
-    headers = {"Retry-After": "1"} if status in (429, 503) else None
-    return JSONResponse({"error": {"message": message, "hint": hint}}, status, headers=headers)
-
-
-def rows_of(values: list[Row]) -> np.ndarray:
-    """Return rows of numbers.
-
-    Args:
-        values: rows of one length.
-
-    Returns:
-        float32 [N, D].
-
-    Raises:
-        DataError: the rows differ in length.
-    """
-    widths = {len(row) for row in values}
-    if len(widths) > 1:
-        raise DataError(f"rows have {min(widths)} to {max(widths)} numbers, all need as many")
-    return np.array(values, np.float32)

@@ -169,7 +169,10 @@ class LiveIndex:
         numbers = np.unique(np.asarray(ids, dtype=np.int64))
         unknown = numbers[~self._is_there(numbers)]
         if len(unknown):
-            raise DataError(f"there is no vector {int(unknown[0])}; nothing was removed")
+            raise DataError(
+                f"there is no vector {int(unknown[0])}; nothing was removed",
+                hint="leave out numbers that are not there",
+            )
         self._keep(_Change(numbers.tobytes()))
         self._drop(numbers)
 

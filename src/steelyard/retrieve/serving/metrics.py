@@ -1,9 +1,12 @@
 """Counters and histograms of a search service in Prometheus' format."""
 
+from collections.abc import Sequence
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from steelyard.retrieve.serving.service import FoundInShards
+from steelyard.retrieve.serving.service import FoundInShards, SearchService
 from steelyard.retrieve.serving.watch import RecallWatch
+from steelyard.retrieve.serving.wire import ShardAbout
 
 __all__ = ["RetrieveMetrics"]
 
@@ -17,7 +20,7 @@ class RetrieveMetrics:
     Attributes:
         requests: requests by route and status.
         waiting: queries that wait for their turn.
-        vectors: vectors in all shards.
+        vectors: vectors in the shards that answer.
     """
 
     def __init__(self) -> None:
@@ -29,7 +32,15 @@ class RetrieveMetrics:
         self.waiting = Gauge(
             "steelyard_retrieve_waiting_queries", "Queries that wait.", registry=made
         )
-        self.vectors = Gauge("steelyard_retrieve_vectors", "Vectors in all shards.", registry=made)
+        self.vectors = Gauge(
+            "steelyard_retrieve_vectors", "Vectors in the shards that answer.", registry=made
+        )
+        self._down = Gauge(
+            "steelyard_retrieve_shards_down", "Shards that do not answer.", registry=made
+        )
+        self._restarts = Gauge(
+            "steelyard_retrieve_shard_restarts", "Times a shard was started again.", registry=made
+        )
         self._seconds = Histogram(
             "steelyard_retrieve_search_seconds",
             "Time of a batch in the index.",
@@ -63,13 +74,12 @@ class RetrieveMetrics:
             seconds: time it took.
             found: what was found.
         """
-        self._seconds.observe(seconds)
-        self._batch.observe(queries)
+        self.note_search(queries, seconds)
         if found.missing:
             self._partial.inc(queries)
 
-    def note_texts(self, queries: int, seconds: float) -> None:
-        """Count a search of texts.
+    def note_search(self, queries: int, seconds: float) -> None:
+        """Count a search that no shard can miss.
 
         Args:
             queries: how many it had.
@@ -77,6 +87,17 @@ class RetrieveMetrics:
         """
         self._seconds.observe(seconds)
         self._batch.observe(queries)
+
+    def note_shards(self, reached: Sequence[ShardAbout], service: SearchService) -> None:
+        """Take over how shards are.
+
+        Args:
+            reached: what those hold that answer.
+            service: that of the shards.
+        """
+        self.vectors.set(sum(about.size for about in reached))
+        self._down.set(service.num_shards - len(reached))
+        self._restarts.set(service.num_restarts)
 
     def note_recall(self, watch: RecallWatch) -> None:
         """Take over what a watch has found so far."""

@@ -10,20 +10,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.errors import CapacityError
 from steelyard.retrieve.index import Hits
 from steelyard.retrieve.serving.metrics import RetrieveMetrics
 from steelyard.retrieve.serving.service import FoundInShards, SearchService
+from steelyard.retrieve.serving.turns import TooBusyError
 from steelyard.retrieve.serving.watch import RecallWatch
 
-__all__ = ["SearchQueue", "TooBusyError"]
+__all__ = ["SearchQueue"]
 
 _BATCH_MOST = 256
+_CHANGES_MOST = 64
+"""Changes that may wait: each holds a body."""
 _IDLE_S = 0.05
-
-
-class TooBusyError(CapacityError):
-    """More queries wait than may."""
 
 
 @dataclass(slots=True)
@@ -90,7 +88,22 @@ class SearchQueue:
         return await answer
 
     async def change(self, work: Callable[[], object]) -> object:
-        """Run a change between two batches; return what it returns, or raise what it raises."""
+        """Run a change between two batches.
+
+        Args:
+            work: makes the change.
+
+        Returns:
+            What it returns; what it raises is raised.
+
+        Raises:
+            TooBusyError: too many changes wait.
+        """
+        if len(self._changes) >= _CHANGES_MOST:
+            raise TooBusyError(
+                f"{len(self._changes)} changes wait, more are not taken",
+                hint="ask again in a second",
+            )
         done = asyncio.get_running_loop().create_future()
         self._changes.append((work, done))
         self._is_asked.set()

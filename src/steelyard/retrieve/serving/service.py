@@ -1,7 +1,7 @@
 """One index of several shards: asks all, merges what they find, and starts dead ones again."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -21,6 +21,7 @@ from steelyard.retrieve.serving.wire import (
     RemoveRows,
     ShardAbout,
     ShardAnswer,
+    ShardAsk,
     ShardFound,
     ShardHolds,
     ShardIds,
@@ -86,7 +87,12 @@ class SearchService:
 
     def about(self) -> list[ShardAbout]:
         """Return what each shard holds; raises `ShardDownError` where one does not answer."""
-        answers = [shard.ask(AskAbout()) for shard in self._shards]
+        answers = [self._ask(shard, AskAbout()) for shard in self._shards]
+        return [answer for answer in answers if isinstance(answer, ShardAbout)]
+
+    def reached(self) -> list[ShardAbout]:
+        """Return what each shard holds that answers."""
+        answers = self._ask_all(AskAbout())
         return [answer for answer in answers if isinstance(answer, ShardAbout)]
 
     def search(
@@ -117,7 +123,7 @@ class SearchService:
         """
         asked = checked_vectors(queries, self.dim, what="queries")
         ask = FindRows(asked.tobytes(), self.dim, k, nprobe, exactly)
-        answers = self._ask_all(lambda shard: shard.ask(ask))
+        answers = self._ask_all(ask)
         missing = tuple(
             shard.name
             for shard, answer in zip(self._shards, answers, strict=True)
@@ -160,7 +166,7 @@ class SearchService:
                 taken = np.asarray(ids)[held.any(axis=0)]
             numbers = checked_ids(ids, len(rows), taken, self._next_id)
             smallest = int(np.argmin([about.size for about in self.about()]))
-            self._shards[smallest].ask(AddRows(numbers.tobytes(), rows.tobytes()))
+            self._ask(self._shards[smallest], AddRows(numbers.tobytes(), rows.tobytes()))
             if len(numbers):
                 self._next_id = max(self._next_id, int(numbers.max()) + 1)
             return numbers
@@ -181,10 +187,13 @@ class SearchService:
             held = self._holding(numbers)
             unknown = numbers[~held.any(axis=0)]
             if len(unknown):
-                raise DataError(f"there is no vector {int(unknown[0])}; nothing was removed")
+                raise DataError(
+                    f"there is no vector {int(unknown[0])}; nothing was removed",
+                    hint="leave out numbers that are not there",
+                )
             for shard, mask in zip(self._shards, held, strict=True):
                 if mask.any():
-                    shard.ask(RemoveRows(numbers[mask].tobytes()))
+                    self._ask(shard, RemoveRows(numbers[mask].tobytes()))
 
     def close(self) -> None:
         """End all shards; changes are kept."""
@@ -200,7 +209,7 @@ class SearchService:
         ask = HoldsRows(numbers.astype(np.int64).tobytes())
         found = []
         for shard in self._shards:
-            answer = shard.ask(ask)
+            answer = self._ask(shard, ask)
             assert isinstance(answer, ShardHolds)
             found.append(np.frombuffer(answer.is_there, bool))
         return np.array(found)
@@ -209,7 +218,7 @@ class SearchService:
         """Refuse shards with common numbers: an answer would hold two vectors of one number."""
         if len(self._shards) == 1:
             return
-        answers = [shard.ask(ListRows()) for shard in self._shards]
+        answers = [self._ask(shard, ListRows()) for shard in self._shards]
         lists = [
             np.frombuffer(item.ids, np.int64) for item in answers if isinstance(item, ShardIds)
         ]
@@ -224,16 +233,21 @@ class SearchService:
                 hint="give the vectors of each shard numbers of their own",
             )
 
-    def _ask_all(
-        self, ask: Callable[[IndexShard], ShardAnswer]
-    ) -> list[ShardAnswer | ShardDownError]:
-        """Ask all shards at once; one that is down is started again meanwhile."""
+    def _ask(self, shard: IndexShard, ask: ShardAsk) -> ShardAnswer:
+        """Ask a shard; one that is down is started again meanwhile, whatever was asked."""
+        try:
+            return shard.ask(ask)
+        except ShardDownError:
+            self._restart(shard)
+            raise
+
+    def _ask_all(self, ask: ShardAsk) -> list[ShardAnswer | ShardDownError]:
+        """Ask all shards at once; the error stands in the place of an answer that is missing."""
 
         def one(shard: IndexShard) -> ShardAnswer | ShardDownError:
             try:
-                return ask(shard)
+                return self._ask(shard, ask)
             except ShardDownError as error:
-                self._restart(shard)
                 return error
 
         if len(self._shards) == 1:

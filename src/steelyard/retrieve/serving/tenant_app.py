@@ -1,19 +1,28 @@
 """The HTTP face of an index that tenants share: a key says whose vectors a request sees."""
 
-import asyncio
-import threading
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, TypeVar
+import time
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import numpy as np
 from fastapi import FastAPI, Request, Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from steelyard import __version__
 from steelyard.api_keys import KeyOwners
 from steelyard.errors import ConfigError
-from steelyard.retrieve.serving.app import Row, VectorId, guard_app, rows_of
+from steelyard.retrieve.serving.guard import (
+    BODY_LIMIT_BYTES,
+    AskBody,
+    Ids,
+    Neighbours,
+    NewRows,
+    Rows,
+    guard_app,
+    rows_of,
+)
 from steelyard.retrieve.serving.metrics import RetrieveMetrics
+from steelyard.retrieve.serving.turns import Turns
 from steelyard.retrieve.tenants import audit as audit_answer
 from steelyard.retrieve.tenants.store import TenantStore
 
@@ -21,40 +30,36 @@ __all__ = ["ADMIN", "make_tenant_app"]
 
 ADMIN = "admin"
 """Owner of the key that may act for every tenant."""
-_MOST_QUERIES, _MOST_NEIGHBOURS, _MOST_ADDED = 256, 10_000, 16_384
-_LIMIT_BYTES = 32 << 20
-Ids = Annotated[list[VectorId], Field(min_length=1, max_length=_MOST_ADDED)]
 Name = Annotated[str, Field(max_length=200)]
-T = TypeVar("T")
 
 
-class TenantSearchBody(BaseModel):
+class TenantSearchBody(AskBody):
     """A search among what a tenant sees."""
 
-    queries: Annotated[list[Row], Field(min_length=1, max_length=_MOST_QUERIES)]
-    k: Annotated[int, Field(ge=1, le=_MOST_NEIGHBOURS)] = 10
+    queries: Rows
+    k: Neighbours = 10
     nprobe: Annotated[int, Field(ge=0, description="vectors to compare; 0 for as tuned")] = 0
     tenant: Name = ""
     where: Annotated[str, Field(max_length=2000)] = ""
     strict: Annotated[bool, Field(description="an unknown tenant is an error")] = False
 
 
-class TenantAddBody(BaseModel):
+class TenantAddBody(AskBody):
     """Vectors to add; the tenant sees them."""
 
-    vectors: Annotated[list[Row], Field(min_length=1, max_length=_MOST_ADDED)]
-    ids: list[VectorId] | None = None
+    vectors: NewRows
+    ids: Ids | None = None
     tenant: Name = ""
 
 
-class TenantIdsBody(BaseModel):
+class TenantIdsBody(AskBody):
     """Vectors that a tenant is to see, or no more."""
 
     ids: Ids
     tenant: Name = ""
 
 
-class TenantAuditBody(BaseModel):
+class TenantAuditBody(AskBody):
     """An answer to check against the log of grants."""
 
     ids: Ids
@@ -79,9 +84,9 @@ def make_tenant_app(store: TenantStore, *, keys: Mapping[str, str] | None = None
     metrics = RetrieveMetrics()
     owners = KeyOwners(keys or {})
     app = FastAPI(title="Steelyard retrieve", version=__version__)
-    guard_app(app, owners, metrics, _LIMIT_BYTES)
-    work = _TenantWork(store, owners)
-    _add_search(app, work)
+    guard_app(app, owners, metrics, BODY_LIMIT_BYTES)
+    work = _TenantWork(store, owners, Turns(noted=metrics.waiting.set))
+    _add_search(app, work, metrics)
     _add_changes(app, work)
     _add_watching(app, work, metrics)
     return app
@@ -90,9 +95,9 @@ def make_tenant_app(store: TenantStore, *, keys: Mapping[str, str] | None = None
 class _TenantWork:
     """Runs one request at a time, for the tenant whose key it carries."""
 
-    def __init__(self, store: TenantStore, owners: KeyOwners) -> None:
+    def __init__(self, store: TenantStore, owners: KeyOwners, turns: Turns) -> None:
         self.store, self._owners = store, owners
-        self._lock = threading.Lock()
+        self.run = turns.run
 
     def owner(self, request: Request) -> str:
         """Return whose key a request carries; the admin's where no key is asked for."""
@@ -113,17 +118,8 @@ class _TenantWork:
             )
         return owner
 
-    async def run(self, work: Callable[[], T]) -> T:
-        """Run work off the loop while no other runs."""
 
-        def alone() -> T:
-            with self._lock:
-                return work()
-
-        return await asyncio.to_thread(alone)
-
-
-def _add_search(app: FastAPI, work: _TenantWork) -> None:
+def _add_search(app: FastAPI, work: _TenantWork, metrics: RetrieveMetrics) -> None:
     """Add the routes that read to an application."""
 
     @app.post("/search")
@@ -132,7 +128,7 @@ def _add_search(app: FastAPI, work: _TenantWork) -> None:
         if body.where and work.owner(request) != ADMIN:
             raise ConfigError("a condition on tenants needs the admin's key", hint="leave it out")
         who = "" if body.where else work.tenant(request, body.tenant)
-        queries = rows_of(body.queries)
+        queries, began_s = rows_of(body.queries), time.perf_counter()
         hits = await work.run(
             lambda: work.store.index.search(
                 queries,
@@ -143,11 +139,8 @@ def _add_search(app: FastAPI, work: _TenantWork) -> None:
                 strict=body.strict,
             )
         )
-        distances = [
-            [value if np.isfinite(value) else None for value in row]
-            for row in hits.distances.tolist()
-        ]
-        return {"ids": hits.ids.tolist(), "distances": distances}
+        metrics.note_search(len(queries), time.perf_counter() - began_s)
+        return {"ids": hits.ids.tolist(), "distances": hits.plain_distances()}
 
     @app.post("/audit")
     async def audit(body: TenantAuditBody, request: Request) -> dict[str, Any]:

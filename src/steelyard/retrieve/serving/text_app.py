@@ -1,6 +1,5 @@
 """The HTTP face of an index of texts: searches by text, vectors in the form of OpenAI's API."""
 
-import asyncio
 import base64
 import time
 from collections.abc import Mapping
@@ -15,28 +14,28 @@ from steelyard import __version__
 from steelyard.api_keys import KeyOwners
 from steelyard.data.sketch.near_duplicates import word_count
 from steelyard.errors import ConfigError, DataError
-from steelyard.retrieve.serving.app import guard_app
+from steelyard.retrieve.serving.guard import BODY_LIMIT_BYTES, AskBody, guard_app
 from steelyard.retrieve.serving.metrics import RetrieveMetrics
 from steelyard.retrieve.serving.text_service import TextService
+from steelyard.retrieve.serving.turns import Turns
 
 __all__ = ["make_text_app"]
 
 _MOST_TEXTS, _MOST_CHARS, _MOST_PASSAGES = 256, 65_536, 100
-_LIMIT_BYTES = 32 << 20
 
 Text = Annotated[str, Field(max_length=_MOST_CHARS)]
 
 
-class TextSearchBody(BaseModel):
+class TextSearchBody(AskBody):
     """A search for passages that answer one text, or several."""
 
     query: Text | None = None
-    queries: Annotated[list[Text], Field(max_length=_MOST_TEXTS)] | None = None
+    queries: Annotated[list[Text], Field(min_length=1, max_length=_MOST_TEXTS)] | None = None
     k: Annotated[int, Field(ge=1, le=_MOST_PASSAGES)] = 10
 
 
 class EmbeddingsBody(BaseModel):
-    """Texts to encode, as in OpenAI's `/v1/embeddings`."""
+    """Texts to encode, as in OpenAI's `/v1/embeddings`; fields of its that are not here pass."""
 
     input: Text | Annotated[list[Text], Field(min_length=1, max_length=_MOST_TEXTS)]
     model: str = ""
@@ -56,7 +55,8 @@ def make_text_app(service: TextService, *, keys: Mapping[str, str] | None = None
     """
     metrics = RetrieveMetrics()
     app = FastAPI(title="Steelyard retrieve", version=__version__)
-    guard_app(app, KeyOwners(keys or {}), metrics, _LIMIT_BYTES)
+    guard_app(app, KeyOwners(keys or {}), metrics, BODY_LIMIT_BYTES)
+    turns = Turns(noted=metrics.waiting.set)
 
     @app.post("/search")
     async def search(body: TextSearchBody) -> dict[str, Any]:
@@ -65,8 +65,8 @@ def make_text_app(service: TextService, *, keys: Mapping[str, str] | None = None
         if (body.query is None) == (body.queries is None):
             raise DataError("a search names both or neither of query and queries")
         began_s = time.perf_counter()
-        found = await asyncio.to_thread(service.search, queries, body.k)
-        metrics.note_texts(len(queries), time.perf_counter() - began_s)
+        found = await turns.run(lambda: service.search(queries, body.k))
+        metrics.note_search(len(queries), time.perf_counter() - began_s)
         answers = [[asdict(item) for item in items] for items in found]
         return {"answers": answers[0] if body.queries is None else answers}
 
@@ -74,7 +74,7 @@ def make_text_app(service: TextService, *, keys: Mapping[str, str] | None = None
     async def embeddings(body: EmbeddingsBody) -> dict[str, Any]:
         """Return vectors of texts by the encoder of the index."""
         texts = [body.input] if isinstance(body.input, str) else body.input
-        model, rows = await asyncio.to_thread(service.embed, texts, body.model)
+        model, rows = await turns.run(lambda: service.embed(texts, body.model))
         if body.dimensions not in (None, rows.shape[1]):
             raise ConfigError(
                 f"vectors of {body.dimensions} numbers are wanted, the encoder gives "

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from steelyard.errors import ConfigError, DataError, SteelyardError
 from steelyard.retrieve.corpus import CorpusAnswer, CorpusIndex
 from steelyard.retrieve.datastore import PassageEncoder
-from steelyard.retrieve.serving.queue import TooBusyError
+from steelyard.retrieve.serving.turns import TooBusyError
 
 __all__ = ["TextService"]
 

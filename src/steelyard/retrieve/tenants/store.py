@@ -21,6 +21,7 @@ __all__ = [
     "create_store",
     "is_tenant_store",
     "open_tenant_index",
+    "require_tenant_store",
     "writing_store",
 ]
 
@@ -177,8 +178,7 @@ def writing_store(
         DataError: there is no index, or it is damaged.
         StoreError: another process writes.
     """
-    if not (folder / SNAPSHOT).is_file():
-        raise _missing(folder)
+    require_tenant_store(folder)
     with exclusive(folder, wait_s=wait_s):
         store = TenantStore(folder, now_s=now_s)
         try:
@@ -190,6 +190,12 @@ def writing_store(
 def is_tenant_store(folder: Path) -> bool:
     """Whether a folder holds an index that tenants share."""
     return (folder / SNAPSHOT).is_file()
+
+
+def require_tenant_store(folder: Path) -> None:
+    """Refuse a folder without an index that tenants share; raises `DataError`."""
+    if not is_tenant_store(folder):
+        raise _missing(folder)
 
 
 def open_tenant_index(folder: Path) -> ClusterTreeIndex:
@@ -209,8 +215,7 @@ def open_tenant_index(folder: Path) -> ClusterTreeIndex:
 
 def _opened(folder: Path) -> tuple[ClusterTreeIndex, int]:
     """Return the index of a folder and how much of the log the snapshot had."""
-    if not (folder / SNAPSHOT).is_file():
-        raise _missing(folder)
+    require_tenant_store(folder)
     index, about = read_tree_index(folder / SNAPSHOT)
     begin = int(about.get("log_bytes", 0))
     for change, _ in read_changes(folder / LOG, begin):

@@ -7,9 +7,10 @@ from typing import Literal
 
 from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, print_report
+from steelyard.cli.places import require_place
 from steelyard.cli.retrieve.rerank.texts import read_texts
-from steelyard.errors import ConfigError
-from steelyard.retrieve.multivector.folder import RerankFolder, build_folder
+from steelyard.errors import ConfigError, DataError
+from steelyard.retrieve.multivector.folder import ABOUT, ENCODER, RerankFolder, build_folder
 from steelyard.runs.progress import progress
 from steelyard.runs.report import Facts, Report, Section
 from steelyard.units import pretty
@@ -49,8 +50,17 @@ def build(
         token_dim: numbers in the vector of a word.
         json: print JSON instead of a table.
     """
-    if words < 1:
-        raise ConfigError(f"--words is {words}, but must be 1 or more")
+    for name, value, least in (
+        ("words", words, 1),
+        ("max-tokens", max_tokens, 1),
+        ("token-dim", token_dim, 4),
+        ("block", block, 512),
+    ):
+        if value < least:
+            raise ConfigError(f"--{name} is {value}, but must be {least} or more")
+    if block % 512:
+        raise ConfigError(f"--block is {block}, but must be a multiple of 512")
+    _require_own(out)
     began_s = time.perf_counter()
     with progress("build", total=1.0, quiet=json) as advance:
         texts = read_texts(source, column=column, words=words)
@@ -68,6 +78,14 @@ def build(
     _show(made, out, dtype, long, time.perf_counter() - began_s, json)
     if not json:
         say_next("retrieve", "rerank", "search", out, "what to look for")
+
+
+def _require_own(out: Path) -> None:
+    """Refuse a folder that holds something else than an earlier or an interrupted build."""
+    require_place(out, "a folder")
+    is_begun = any((out / name).exists() for name in (ABOUT, ENCODER))
+    if out.exists() and any(out.iterdir()) and not is_begun:
+        raise DataError(f"--out {out} holds something else", hint="name an empty or new folder")
 
 
 def _show(made: RerankFolder, out: Path, dtype: str, long: str, took_s: float, json: bool) -> None:

@@ -47,6 +47,8 @@ def search(
         nprobe: cells to look into; as many as the index was built for when 0.
         json: print JSON instead of tables.
     """
+    counts = [("k", k, 1), ("rerank", rerank, 1), ("depth", depth, 1), ("nprobe", nprobe, 0)]
+    _check(counts, prefetch)
     asked = _asked(query, queries)
     found = RerankFolder.open(folder)
     source = ThrottledReader(found.store, storage_tier(drive), depth=depth) if drive else reader
@@ -65,24 +67,36 @@ def search(
         # The first search loads kernels, which is no part of what is shown.
         reranker.search(texts[:1], tokens[:1], k)
         ranked = reranker.search(texts, tokens, k)
-    answers = [_answers(found, ranked, place) for place in range(len(asked))]
+    # A query without a known word is as near to any text: nothing answers it.
+    is_known = [bool(text.any()) or len(own) > 0 for text, own in zip(texts, tokens, strict=True)]
+    answers = [
+        _answers(found, ranked, place) if is_known[place] else [] for place in range(len(asked))
+    ]
     values = {
         "queries": [
             {"query": text, "answers": rows} for text, rows in zip(asked, answers, strict=True)
         ],
         "trace": ranked.trace.values(),
     }
-    tables = [
-        Section(text, [_table(rows)]) for text, rows in zip(asked[:10], answers, strict=False)
-    ]
+    shown = zip(asked[:10], answers, strict=False)
+    tables = [Section(text, [_table(rows)]) for text, rows in shown]
     page = Report(f"Texts of {folder}", "", [*tables, Section("Search", [_facts(ranked)])])
     print_report(page, json=json, values=values)
+
+
+def _check(counts: list[tuple[str, int, int]], prefetch: float) -> None:
+    """Refuse numbers out of range, as the command line names them."""
+    for name, value, least in counts:
+        if value < least:
+            raise ConfigError(f"--{name} is {value}, but must be {least} or more")
+    if not 0 < prefetch <= 1:
+        raise ConfigError(f"--prefetch is {prefetch:g}, but must be above 0 to 1")
 
 
 def _asked(query: str, queries: Path | None) -> list[str]:
     """Return the queries."""
     if bool(query.strip()) == (queries is not None):
-        raise ConfigError("give either a query or --queries")
+        raise ConfigError("give either a query or --queries", hint="one of them, not both")
     if queries is None:
         return [query]
     return read_queries(queries)
@@ -103,7 +117,10 @@ def read_queries(path: Path) -> list[str]:
     try:
         lines = [line.strip() for line in path.read_text().splitlines()]
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"cannot read queries from {path}: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise DataError(
+            f"cannot read queries from {path}: {reason}", hint="give a file with one in each line"
+        ) from error
     if not any(lines):
         raise DataError(f"{path} holds no query", hint="write one in each line")
     return [line for line in lines if line]
@@ -129,7 +146,8 @@ def _table(rows: list[dict[str, Any]]) -> Table:
     cells: list[list[Cell]] = [
         [row["score"], row["source"], " ".join(row["text"].split())[:_SNIPPET]] for row in rows
     ]
-    return Table([Column("score"), Column("source"), Column("text")], cells)
+    told = "" if rows else "no word of it is known"
+    return Table([Column("score"), Column("source"), Column("text")], cells, told)
 
 
 def _facts(ranked: RankedDocuments) -> Facts:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from steelyard.cli.output import Switch, print_report
 from steelyard.cli.retrieve.tenants.ids import read_ids
-from steelyard.errors import ConfigError, DataError
+from steelyard.errors import ConfigError
 from steelyard.retrieve.tenants import audit as check_answer
+from steelyard.retrieve.tenants.store import require_tenant_store
 from steelyard.runs.report import Cell, Column, Report, Section, Table
 
 __all__ = ["audit"]
@@ -33,8 +34,8 @@ def audit(folder: Path, tenant: str, *, ids: str, at: str, json: Switch = False)
         raise ConfigError(f"--at is {at!r}", hint="give it like 2026-03-01T12:00:00Z") from error
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    if not folder.is_dir():
-        raise DataError(f"there is no folder {folder}")
+    # Without its log, nothing would have been visible at any moment.
+    require_tenant_store(folder)
     found = check_answer(folder, tenant, read_ids(ids), moment.timestamp())
     rows: list[list[Cell]] = [
         [item.id, "yes" if item.is_visible else "no", _shown(item.since_s)] for item in found

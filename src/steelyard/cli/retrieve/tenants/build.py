@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, print_report
+from steelyard.cli.places import require_place
 from steelyard.config import load
-from steelyard.errors import DataError
+from steelyard.errors import ConfigError, DataError
 from steelyard.files import folder_beside, replace_folder
 from steelyard.retrieve.reading import read_vectors
 from steelyard.retrieve.tenants import TenantsRecipe, create_store, writing_store
@@ -53,6 +54,10 @@ def build(
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise DataError(f"--out {out} is there already", hint="choose another folder")
+    require_place(out, "a folder")
+    for name, value, least in (("nprobe", nprobe, 1), ("seed", seed, 0)):
+        if value < least:
+            raise ConfigError(f"--{name} is {value}, but must be {least} or more")
     rows = read_vectors(vectors)
     by_tenant = _read_grants(grants, len(rows))
     wanted = TenantsRecipe(metric=metric, nprobe=nprobe, seed=seed)
@@ -110,20 +115,29 @@ def _read_grants(path: Path, count: int) -> dict[str, NDArray[np.int64]]:
     try:
         frame = pl.read_parquet(path) if path.suffix == ".parquet" else pl.read_csv(path)
     except (OSError, pl.exceptions.PolarsError) as error:
-        raise DataError(f"cannot read --grants {path}: {error}") from error
+        raise DataError(
+            f"cannot read --grants {path}: {error}", hint="give a CSV or Parquet file"
+        ) from error
     missing = [name for name in ("id", "tenant") if name not in frame.columns]
     if missing:
         raise DataError(
-            f"--grants {path} has no column {missing[0]}", hint=f"columns: {frame.columns}"
+            f"--grants {path} has no column {missing[0]}",
+            hint=f"it has {', '.join(frame.columns)}",
         )
+    if not len(frame):
+        # Columns without rows have no kind: nobody is granted anything yet.
+        return {}
     if not frame["id"].dtype.is_integer():
         raise DataError(f"--grants {path}: id is {frame['id'].dtype}", hint="give whole numbers")
-    ids = frame["id"].to_numpy()
+    ids = frame["id"].fill_null(-1).to_numpy()
     wrong = np.flatnonzero((ids < 0) | (ids >= count) | frame["tenant"].is_null().to_numpy())
     if len(wrong):
         row = int(wrong[0])
+        number, tenant = (
+            "nothing" if one is None else repr(one) for one in frame.select("id", "tenant").row(row)
+        )
         raise DataError(
-            f"--grants {path}: row {row + 1} grants vector {ids[row]} to {frame['tenant'][row]!r}",
+            f"--grants {path}: row {row + 1} grants vector {number} to {tenant}",
             hint=f"there are vectors 0 to {count - 1}, and each row needs a tenant",
         )
     parts = frame.with_columns(pl.col("tenant").cast(pl.String)).partition_by(

@@ -28,11 +28,19 @@ def read_ids(text: str) -> NDArray[np.int64]:
         try:
             words = Path(text[1:]).read_text().split()
         except (OSError, UnicodeDecodeError) as error:
-            raise DataError(f"cannot read --ids {text[1:]}: {error}") from error
-    wrong = [word for word in words if not (word.strip().isascii() and word.strip().isdigit())]
+            reason = error.strerror if isinstance(error, OSError) else "it is not text"
+            raise DataError(
+                f"cannot read --ids {text}: {reason}", hint="name a file with a number per line"
+            ) from error
+    wrong = [word for word in words if not _is_number(word.strip())]
     if wrong or not words:
         raise ConfigError(
             f"--ids has {wrong[0]!r}" if wrong else "--ids is empty",
             hint="give numbers from 0 like 3,5,8, or a file with one per line like @ids.txt",
         )
     return np.array([int(word) for word in words], np.int64)
+
+
+def _is_number(word: str) -> bool:
+    """Whether a word is a number that a vector can have."""
+    return word.isascii() and word.isdigit() and int(word) < 2**63

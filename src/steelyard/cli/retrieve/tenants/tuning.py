@@ -6,7 +6,7 @@ import numpy as np
 
 from steelyard.cli.output import Switch, print_report
 from steelyard.errors import ConfigError
-from steelyard.retrieve.index import checked_vectors
+from steelyard.retrieve.index import checked_recall, checked_vectors
 from steelyard.retrieve.reading import read_vectors
 from steelyard.retrieve.tenants import open_tenant_index, tune_probes
 from steelyard.runs.report import Facts, Report, Section
@@ -37,8 +37,9 @@ def tune(
         seed: seed of the draw of tenants.
         json: print JSON instead of a table.
     """
-    if not 0 < recall <= 1:
-        raise ConfigError(f"--recall is {recall:g}, but must be above 0 to 1")
+    checked_recall(recall)
+    if seed < 0:
+        raise ConfigError(f"--seed is {seed}, but must be 0 or more")
     index = open_tenant_index(folder)
     asked = checked_vectors(np.asarray(read_vectors(queries)), index.dim, what="queries")
     sizes = index.lists.sizes

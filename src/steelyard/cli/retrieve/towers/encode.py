@@ -5,6 +5,7 @@ from pathlib import Path
 
 from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, print_report
+from steelyard.cli.places import require_place
 from steelyard.cli.retrieve.towers.texts import texts_of
 from steelyard.retrieve.towers import load_encoder
 from steelyard.retrieve.towers.bulk import encode_file
@@ -30,6 +31,7 @@ def encode(
             says which encoder made it.
         json: print JSON instead of a table.
     """
+    require_place(out)
     found = load_encoder(encoder)
     rows = texts_of(texts, document)[0]
     begin_s = time.perf_counter()

@@ -1,5 +1,6 @@
 """Columns of texts from files, and shapes of towers, for the verbs of towers."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import cyclopts
 
 from steelyard.catalog import Architecture
-from steelyard.errors import ConfigError, DataError
+from steelyard.errors import ConfigError, DataError, require
 from steelyard.laws.tables.files import read_frame
 from steelyard.nn.towers import Tower
 from steelyard.retrieve.corpus.asking import asked_passages
@@ -142,6 +143,21 @@ class RunOptions:
     rate: float = 3e-3
     seed: int = 0
     threads: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range, before texts are read.
+
+        Raises:
+            ConfigError: a number is out of range.
+        """
+        require(
+            self,
+            steps=(self.steps >= 1, "1 or more"),
+            batch=(self.batch >= 1, "1 or more"),
+            rate=(0 < self.rate < math.inf, "above 0"),
+            seed=(self.seed >= 0, "0 or more"),
+            threads=(self.threads >= 0, "0 or more"),
+        )
 
     def config(self) -> EstimatorConfig:
         """Return the run: a warm-up, and a rate that falls in the second half."""
