@@ -114,14 +114,14 @@ def test_rates_of_an_earlier_calibration_with_other_parts_are_not_mixed_with_tho
 @given(st.integers(1, 10**7), st.integers(1, 2000), st.floats(0, 1))
 def test_what_is_further_away_is_part_of_what_is_read(size: int, dim: int, share: float) -> None:
     work = scan_work(size, dim, share)
-    read = [work[part] for part in ("bytes", "beyond near", "far", "scattered")]
+    read = [work[part] for part in ("bytes", "beyond near", "far", "scattered far")]
     assert read == sorted(read, reverse=True)
     assert read[0] == 4 * size * dim
     assert min(read) >= 0
 
 
 def test_a_calibration_finds_rates_of_all_ways(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tenant_rates, "_WORLDS", ((3000, 32), (2500, 64)))
+    monkeypatch.setattr(tenant_rates, "_WORLDS", ((3000, 32, 20), (2500, 64, 20)))
     monkeypatch.setattr(tenant_rates, "_TENANTS", (300, 1200, 9000))
     monkeypatch.setattr(tenant_rates, "_SWEEPS", 2)
     monkeypatch.setattr(tenant_rates, "_COUNTED", 20)

@@ -31,7 +31,8 @@ __all__ = ["measure_tenant_rates", "measure_tree_build"]
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
-_WORLDS = ((100_000, 128), (40_000, 64))
+_WORLDS = ((100_000, 128, 1000), (40_000, 64, 200))
+_INNER, _SPREAD = 14, 0.7
 _TENANTS = (60, 150, 300, 600, 1200, 2500, 5000, 9000, 16_000, 30_000, 60_000, 100_000)
 _PROBES = (100, 300, 700, 1500, 4000)
 _CELLS = (4, 12, 40, 120)
@@ -47,6 +48,7 @@ class _Asked(NamedTuple):
     kind: str
     tenant: str
     search: Callable[[Floats], Hits]
+    queries: Floats
     work: dict[str, float]
 
 
@@ -65,11 +67,10 @@ def measure_tenant_rates(
     asked: list[_Asked] = []
     took_s: list[float] = []
     with torch_threads(1):
-        for count, dim in _WORLDS:
-            world = _World(count, dim)
-            own = list(world.searches())
+        for count, dim, clusters in _WORLDS:
+            own = list(_World(count, dim, clusters).searches())
             asked += own
-            took_s += _calm_seconds(own, world.queries)
+            took_s += _calm_seconds(own)
     found = {}
     for kind in SEARCHES:
         places = [place for place, item in enumerate(asked) if item.kind == kind]
@@ -99,15 +100,15 @@ def measure_tree_build() -> dict[str, float]:
     return dict(zip(work, (took_s.min(axis=0) / list(work.values())).tolist(), strict=True))
 
 
-def _calm_seconds(asked: Sequence[_Asked], queries: Floats) -> list[float]:
+def _calm_seconds(asked: Sequence[_Asked]) -> list[float]:
     """Return the median seconds of a query of each search, in sweeps that nothing disturbed."""
     took_s = np.empty((_SWEEPS, len(asked)))
     # In sweeps over all, so that something else on the machine does not fall on one search; each
     # sweep has queries of its own, which find in caches what others have left there.
-    for sweep, some in enumerate(queries.reshape(_SWEEPS, _QUERIES, -1)):
+    for sweep in range(_SWEEPS):
         for place, item in enumerate(asked):
             times = []
-            for query in some:
+            for query in item.queries[sweep * _QUERIES : (sweep + 1) * _QUERIES]:
                 began_s = time.perf_counter()
                 item.search(query)
                 times.append(time.perf_counter() - began_s)
@@ -118,13 +119,13 @@ def _calm_seconds(asked: Sequence[_Asked], queries: Floats) -> list[float]:
 class _World:
     """Vectors, and the indexes that all tenants share."""
 
-    def __init__(self, count: int, dim: int) -> None:
-        asked = _SWEEPS * _QUERIES
-        made = MadeTenants.drawn(
-            MadeTenantsOptions(vectors=count, dim=dim, tenants=1, queries=asked, seed=dim)
-        )
-        self.vectors, self.queries = made.vectors, made.queries
+    def __init__(self, count: int, dim: int, clusters: int) -> None:
         self.rng = np.random.default_rng(dim)
+        self.middles = self.rng.normal(size=(clusters, _INNER))
+        self.turn = self.rng.normal(size=(_INNER, dim)) / _INNER**0.5
+        shares = self.rng.dirichlet(np.ones(clusters))
+        self.homes = self.rng.choice(clusters, count, p=shares)
+        self.vectors = self._around(self.homes)
         self.tree = ClusterTreeIndex(dim)
         self.tree.train(self.vectors[:_SAMPLE], expected=count)
         self.tree.add(self.vectors)
@@ -132,14 +133,23 @@ class _World:
         # Rows of the tree in its order: a tenant that sees a range of them lies close together.
         self.order = self.tree.rows.numbers
 
+    def _around(self, homes: Ids) -> Floats:
+        """Draw a vector around each middle, in few dimensions that are turned into all."""
+        inner = self.middles[homes] + _SPREAD * self.rng.normal(size=(len(homes), _INNER))
+        turned = inner @ self.turn
+        return (turned + 0.02 * self.rng.normal(size=turned.shape)).astype(np.float32)
+
     def searches(self) -> Iterator[_Asked]:
         """Yield all ways for tenants of all sizes, anywhere and close together."""
         count, dim = self.vectors.shape
         for place, wanted in enumerate(_TENANTS):
             size = min(wanted, count)
             name = f"{size} of {dim}"
-            ids = np.sort(self._drawn(size, is_near=place % 2 == 1))
+            # In one world the odd ones lie close together, in the other the even ones.
+            ids = np.sort(self._drawn(size, is_near=(place + dim // 64) % 2 == 1))
             self.tree.grant(ids, name)
+            # Whoever sees vectors asks for such as they are.
+            self.queries = self._around(self.homes[self.rng.choice(ids, _SWEEPS * _QUERIES)])
             yield from self._in_tree(name, size)
             yield from self._in_shared(name, ids)
             yield from self._in_own(name, ids)
@@ -163,14 +173,15 @@ class _World:
         def search(query: Floats, nprobe: int = 10**9) -> Hits:
             return self.tree.search(query, _K, tenant=name, nprobe=nprobe)
 
-        yield _Asked("tenant scan", name, search, scan_work(size, dim, beside))
+        yield _Asked("tenant scan", name, search, self.queries, scan_work(size, dim, beside))
         for nprobe in _PROBES:
             if nprobe > size // 2:
                 break
             own = partial(search, nprobe=nprobe)
             scanned, expanded, compared = self._done(own)
             done = TenantSearch(scanned=scanned, expanded=expanded, compared=compared)
-            yield _Asked("tenant tree", name, own, tree_work(done, size, dim))
+            work = tree_work(done, size, dim, beside)
+            yield _Asked("tenant tree", name, own, self.queries, work)
 
     def _in_shared(self, name: str, ids: Ids) -> Iterator[_Asked]:
         dim, nlist, bitmap = self.vectors.shape[1], self.shared.nlist, self.shared.admitted(ids)
@@ -179,7 +190,7 @@ class _World:
             visited = self._done(partial(self.shared.search, k=_K, nprobe=nprobe))[0]
             compared = self._done(search)[0]
             work = filter_work(nprobe, nlist, visited, compared, len(ids), dim)
-            yield _Asked("tenant filter", name, search, work)
+            yield _Asked("tenant filter", name, search, self.queries, work)
 
     def _in_own(self, name: str, ids: Ids) -> Iterator[_Asked]:
         size, dim = len(ids), self.vectors.shape[1]
@@ -187,7 +198,7 @@ class _World:
             flat = IVFFlat(dim)
             flat.add(self.vectors[ids])
             work = own_work(1, 1, size, size, dim)
-            yield _Asked("tenant own", name, partial(flat.search, k=_K), work)
+            yield _Asked("tenant own", name, partial(flat.search, k=_K), self.queries, work)
         if size < _LEAST_FOR_CELLS:
             return
         cells = _cells_of(self.vectors[ids], round(2 * size**0.5), self.rng)
@@ -196,7 +207,7 @@ class _World:
                 break
             search = partial(cells.search, k=_K, nprobe=nprobe)
             work = own_work(nprobe, cells.nlist, self._done(search)[0], size, dim)
-            yield _Asked("tenant own", name, search, work)
+            yield _Asked("tenant own", name, search, self.queries, work)
 
     def _done(self, search: Callable[[Floats], Hits]) -> tuple[float, float, float]:
         """Return what a query scans, probes and compares again, on average."""

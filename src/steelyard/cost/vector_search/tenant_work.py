@@ -16,8 +16,9 @@ __all__ = [
 SEARCHES = ("tenant scan", "tenant tree", "tenant filter", "tenant own")
 """Names of the four in rates of searches."""
 _TREE_SAMPLE = 100_000
-_CACHED = (1e6, 12e6)
-"""Bytes up to which what queries touch stays in the near caches, and in the next."""
+_CACHED, _PAGES = (1e6, 12e6), 64.0
+"""Bytes up to which what queries touch stays in the near caches, and in the next; pages whose
+places a core knows at once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,32 +46,36 @@ def scan_work(size: float, dim: int, beside: float) -> dict[str, float]:
 
     Returns:
         Units by part: "call" 1, "rows" vectors, "bytes" of vectors, those "beyond near" caches
-        from one query to the next, and those "far" from all; of the far ones "scattered" those
-        that stand alone.
+        from one query to the next, and those "far" from all; of these two "scattered" and
+        "scattered far" those that stand alone, and "pages" vectors that do.
     """
     read = _by_cache(4.0 * size * dim, 4.0 * size * dim)
-    scattered = (1 - beside) * read["far"]
-    return {"call": 1.0, "rows": float(size), **read, "scattered": scattered}
+    alone = _scattered(read, size, size, beside)
+    return {"call": 1.0, "rows": float(size), **read, **alone}
 
 
-def tree_work(done: TenantSearch, size: float, dim: int, branching: int = 16) -> dict[str, float]:
+def tree_work(
+    done: TenantSearch, size: float, dim: int, beside: float, branching: int = 16
+) -> dict[str, float]:
     """Count the work of a search in a tree.
 
     Args:
         done: what it does.
         size: vectors of the tenant.
         dim: numbers of a vector.
+        beside: as of `scan_work`.
         branching: children of a node.
 
     Returns:
         Units by part: "call" 1, "turn" numbers of the rotation that a query needs for codes,
         "nodes" nodes, "centers" bytes of their children, "codes" codes, "words" words of codes,
-        "bytes", "beyond near" and "far" of vectors that are compared, as of `scan_work`.
+        "bytes" and the like of vectors that are compared, as of `scan_work`.
     """
     words = -(-dim // 64) + 1
     is_coded = done.compared > 0
     again = done.compared if is_coded else done.scanned
     codes = done.scanned if is_coded else 0.0
+    read = _by_cache(4.0 * again * dim, 4.0 * size * dim)
     return {
         "call": 1.0,
         "turn": float(dim * dim) if is_coded else 0.0,
@@ -78,7 +83,8 @@ def tree_work(done: TenantSearch, size: float, dim: int, branching: int = 16) ->
         "centers": 4.0 * done.expanded * branching * dim,
         "codes": codes,
         "words": codes * words,
-        **_by_cache(4.0 * again * dim, 4.0 * size * dim),
+        **read,
+        **_scattered(read, again, size, beside),
     }
 
 
@@ -113,9 +119,12 @@ def filter_work(
         dim: numbers of a vector.
 
     Returns:
-        Units by part: as of `own_work`, with "visited" rows whose bit is looked at.
+        Units by part: as of `own_work`, with "visited" rows whose bit is looked at, and what is
+        "scattered" as of `scan_work`: those that are admitted lie among others.
     """
-    return own_work(cells, nlist, compared, size, dim) | {"visited": visited}
+    found = own_work(cells, nlist, compared, size, dim)
+    scattered = _scattered(found, compared, size, compared / max(visited, 1.0))
+    return {**found, **scattered, "visited": visited}
 
 
 def own_work(cells: float, nlist: int, rows: float, size: float, dim: int) -> dict[str, float]:
@@ -131,7 +140,7 @@ def own_work(cells: float, nlist: int, rows: float, size: float, dim: int) -> di
     Returns:
         Units by part: "call" 1, "centers" numbers of centers, "picks" cells that are kept while
         the nearest are looked for times the depth of their heap, "cells" cells, "rows" vectors,
-        "bytes", "beyond near" and "far" of them, as of `scan_work`.
+        "bytes", "beyond near" and "far" of them, as of `scan_work`: they lie beside each other.
     """
     return {
         "call": 1.0,
@@ -150,6 +159,17 @@ def _by_cache(read: float, held: float) -> dict[str, float]:
     """
     near, middle = (min(1.0, cached / max(held, 1.0)) for cached in _CACHED)
     return {"bytes": read, "beyond near": read * (1 - near), "far": read * (1 - middle)}
+
+
+def _scattered(read: dict[str, float], rows: float, size: float, beside: float) -> dict[str, float]:
+    """Return what stands alone of vectors that a query compares, each on a page of its own."""
+    alone = max(1 - beside, 0.0)
+    unknown = 1 - min(1.0, _PAGES / max(alone * size, 1.0))
+    return {
+        "scattered": alone * read["beyond near"],
+        "scattered far": alone * read["far"],
+        "pages": alone * rows * unknown,
+    }
 
 
 def _picks(cells: float, nlist: int) -> float:
