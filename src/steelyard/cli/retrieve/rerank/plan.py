@@ -81,8 +81,9 @@ def plan(
     parts = (found.index, found.store)
     profile = _profile(found, profiled, k)
     errors = check_rerank(profile, *parts, *tried, tier, depth=depth, weight=WEIGHT)
-    limits = {"p95_s": limit_s, "recall_loss": recall_loss}
-    chosen = plan_rerank(profile, tier, depth=depth, errors=errors, **limits)
+    chosen = plan_rerank(
+        profile, tier, p95_s=limit_s, recall_loss=recall_loss, depth=depth, errors=errors
+    )
     said = rerank_forecasts(chosen, profile, len(kept[1]), past_checks(FORECASTER))
     checks: list[Check] = []
     if check:
