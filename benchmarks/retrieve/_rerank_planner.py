@@ -1,8 +1,8 @@
 """Forecasts of re-ranking beside measurements: grids of designs on played drives.
 
 What forecasts are off by is found on designs of other shares and other numbers of documents than
-those that are judged, with other queries, and before: tries and measurements both go round by round
-through all drives, so that each sees some minutes of the machine.
+those that are judged, with other queries, and before: tries go round by round through all drives,
+so that each sees some minutes of the machine, and what is judged is measured in no order.
 """
 
 import time
@@ -13,7 +13,6 @@ from benchmarks.common import Check
 from benchmarks.retrieve._rerank_latency import DEPTH, PLAYED, K
 from benchmarks.retrieve._token_documents import Queries
 from benchmarks.retrieve._token_world import TokenWorld
-from numpy.typing import NDArray
 
 from steelyard.catalog import storage_tier
 from steelyard.catalog.storage import StorageTier
@@ -29,7 +28,7 @@ _KEPT_ASIDE = 2105
 """Seed of the queries that forecasts are judged by."""
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Grid:
     """Designs on one drive with one width of the search.
 
@@ -38,62 +37,87 @@ class Grid:
         nprobe: cells that a query looks into.
         profile: of that width.
         tries: of other designs.
-        designs: forecasts of those that are judged.
-        took_s: measured seconds of each.
-        paces_s: seconds of plain searches amid the tries, and amid what is judged.
+        paces_s: seconds of plain searches amid the tries.
     """
 
     drive: StorageTier
     nprobe: int
     profile: RerankProfile
     tries: RerankTries
-    designs: list[RerankDesign] = field(default_factory=list)
-    took_s: list[list[float]] = field(default_factory=list)
-    paces_s: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
+    paces_s: list[float] = field(default_factory=list)
 
-    def pace(self, world: TokenWorld, queries: Queries, *, is_judged: bool) -> None:
-        """Search for candidates alone: what that takes says how fast the machine is now."""
-        for place in range(_PACED):
-            begin_s = time.perf_counter()
-            world.index.search(queries.texts[place : place + 1], _RERANKS[-1], nprobe=self.nprobe)
-            self.paces_s[is_judged].append(time.perf_counter() - begin_s)
-
-    @property
-    def slower_s(self) -> float:
-        """Seconds that a search took longer amid what is judged than amid the tries."""
-        tried_s, judged_s = map(np.median, self.paces_s)
-        return float(judged_s - tried_s)
-
-    def forecast(self) -> None:
+    def forecast(self) -> "list[Cell]":
         """Forecast the designs by the profile and the tries so far."""
         errors = self.tries.errors()
         print(
             f"{self.drive.name}, {self.nprobe} cells: measured over forecast p50 "
             f"{np.round(errors.p50, 2).tolist()}, {errors.drift:.1%} from round to round"
         )
-        self.designs = [
+        told = [
             predict_rerank(self.profile, self.drive, share, rerank, depth=DEPTH, errors=errors)
             for share in _SHARES
             for rerank in _RERANKS
         ]
-        self.took_s = [[] for _ in self.designs]
+        return [Cell(grid=self, design=design) for design in told]
 
-    def measure(self, world: TokenWorld, reader: ThrottledReader, asked: Queries) -> None:
-        """Search all queries with each design, one design after the other; the first one warms."""
-        for design, took_s in zip(self.designs, self.took_s, strict=True):
-            reranker = PrefetchedReranker(
-                world.index,
-                world.store,
-                reader=reader,
-                prefetch_step=design.prefetch_step,
-                rerank=design.rerank,
-                nprobe=self.nprobe,
-            )
-            traces = [
-                reranker.search(asked.texts[place : place + 1], [tokens], K).trace
-                for place, tokens in enumerate(asked.tokens)
-            ]
-            took_s += [trace.total_s for trace in traces[1:]]
+
+@dataclass(kw_only=True)
+class Cell:
+    """A design of a grid, and what was measured.
+
+    Attributes:
+        grid: where it belongs.
+        design: its forecast.
+        p50_s: measured median.
+        p95_s: measured 95th percentile.
+        slower_s: seconds that a plain search took longer then than amid the tries.
+    """
+
+    grid: Grid
+    design: RerankDesign
+    p50_s: float = 0.0
+    p95_s: float = 0.0
+    slower_s: float = 0.0
+
+    def measure(
+        self, world: TokenWorld, reader: ThrottledReader, asked: Queries, paced: Queries
+    ) -> None:
+        """Search all queries; the first one warms."""
+        reranker = PrefetchedReranker(
+            world.index,
+            world.store,
+            reader=reader,
+            prefetch_step=self.design.prefetch_step,
+            rerank=self.design.rerank,
+            nprobe=self.grid.nprobe,
+        )
+        took_s = [
+            reranker.search(asked.texts[place : place + 1], [tokens], K).trace.total_s
+            for place, tokens in enumerate(asked.tokens)
+        ]
+        self.p50_s, self.p95_s = np.percentile(took_s[1:], [50, 95]).tolist()
+        now_s = np.median(pace_s(world, self.grid.nprobe, paced))
+        self.slower_s = float(now_s - np.median(self.grid.paces_s))
+
+    def off(self, *, at_equal_speed: bool = False) -> float:
+        """Return the relative error of the forecast of the median."""
+        came_s = self.p50_s - (self.slower_s if at_equal_speed else 0.0)
+        return self.design.p50_s.value / came_s - 1
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the 80 % interval holds the measured median."""
+        return self.design.p50_s.low <= self.p50_s <= self.design.p50_s.high
+
+
+def pace_s(world: TokenWorld, nprobe: int, queries: Queries) -> list[float]:
+    """Search for candidates alone: what that takes says how fast the machine is now."""
+    found = []
+    for place in range(len(queries.texts)):
+        begin_s = time.perf_counter()
+        world.index.search(queries.texts[place : place + 1], _RERANKS[-1], nprobe=nprobe)
+        found.append(time.perf_counter() - begin_s)
+    return found
 
 
 def planner_checks(world: TokenWorld, quick: bool) -> list[Check]:
@@ -101,25 +125,23 @@ def planner_checks(world: TokenWorld, quick: bool) -> list[Check]:
     drives = [PLAYED] if quick else [PLAYED, storage_tier("870-evo"), storage_tier("pm9a3")]
     probes = [world.index.nprobe] if quick else [world.index.nprobe, world.index.nprobe // 2]
     grids = _grids(world, drives, probes, quick)
+    paced = world.made.queries(_PACED, seed=18)
     for _ in range(4 if quick else 8):
         for grid in grids:
             grid.tries.round()
+            grid.paces_s.extend(pace_s(world, grid.nprobe, paced))
+    cells = [cell for grid in grids for cell in grid.forecast()]
     for grid in grids:
-        grid.forecast()
         grid.tries.close()
-    asked = world.made.queries(20 if quick else 90, seed=_KEPT_ASIDE)
-    readers = [ThrottledReader(world.store, grid.drive, depth=DEPTH) for grid in grids]
-    parts = 2 if quick else 4
-    for part in range(parts):
-        own = Queries(
-            asked.texts[part::parts], asked.tokens[part::parts], asked.sources[part::parts]
-        )
-        for grid, reader in zip(grids, readers, strict=True):
-            grid.measure(world, reader, own)
-    for reader in readers:
+    asked = world.made.queries(20 if quick else 80, seed=_KEPT_ASIDE)
+    readers = {drive.name: ThrottledReader(world.store, drive, depth=DEPTH) for drive in drives}
+    # Each design has a moment of its own, so that cells of a grid do not share one.
+    for place in np.random.default_rng(0).permutation(len(cells)):
+        cells[place].measure(world, readers[cells[place].grid.drive.name], asked, paced)
+    for reader in readers.values():
         # A map that is still there would keep pages in memory that later checks want cold.
         reader.close()
-    return _judged(grids, world.index.nprobe)
+    return _judged(grids, cells, world.index.nprobe)
 
 
 def _grids(
@@ -150,65 +172,50 @@ def _grids(
     return found
 
 
-def _judged(grids: list[Grid], nprobe: int) -> list[Check]:
+def _judged(grids: list[Grid], cells: list[Cell], nprobe: int) -> list[Check]:
     """Compare forecasts with what was measured."""
-    cells = [
-        (grid, design, *np.percentile(own_s, [50, 95]))
-        for grid in grids
-        for design, own_s in zip(grid.designs, grid.took_s, strict=True)
-    ]
-    is_grid = np.array([own.drive is PLAYED and own.nprobe == nprobe for own, *_ in cells])
-    for place in np.flatnonzero(is_grid):
-        _, design, p50, p95 = cells[place]
-        told = design.p50_s
+    judged = [cell for cell in cells if cell.grid.drive is PLAYED and cell.grid.nprobe == nprobe]
+    for cell in judged:
+        design, told = cell.design, cell.design.p50_s
         print(
             f"prefetch after {design.prefetch_step:.0%}, {design.rerank:>3} ranked: p50 "
             f"{told.value * 1e3:.2f} ({told.low * 1e3:.2f} to {told.high * 1e3:.2f}), measured "
-            f"{p50 * 1e3:.2f} ms; p95 {design.p95_s.value * 1e3:.2f}, measured "
-            f"{p95 * 1e3:.2f}; {design.hit_rate:.0%} guessed"
+            f"{cell.p50_s * 1e3:.2f} ms; p95 {design.p95_s.value * 1e3:.2f}, measured "
+            f"{cell.p95_s * 1e3:.2f}; {design.hit_rate:.0%} guessed"
         )
-    errors, paced = (
-        np.array([item.p50_s.value / (p50 - off * own.slower_s) - 1 for own, item, p50, _ in cells])
-        for off in (0, 1)
-    )
-    inside = np.array([item.p50_s.low <= p50 <= item.p50_s.high for _, item, p50, _ in cells])
-    tails = np.array([design.p95_s.value / p95 - 1 for _, design, _, p95 in cells])
-    _print_grids(grids, errors, paced, inside)
+    for grid in grids:
+        own = [cell for cell in cells if cell.grid is grid]
+        print(
+            f"{grid.drive.name}, {grid.nprobe} cells: p50 off by "
+            f"{np.median([cell.off() for cell in own]):+.1%} in the middle, "
+            f"{_worst(own):.1%} at most, {_worst(own, at_equal_speed=True):.1%} at equal speed: a "
+            f"search took {np.median(grid.paces_s) * 1e3:.2f} ms amid the tries, "
+            f"{np.median([cell.slower_s for cell in own]) * 1e3:+.2f} then; "
+            f"{np.mean([cell.is_inside for cell in own]):.0%} inside"
+        )
+    error = float(np.median([abs(cell.off()) for cell in cells]))
+    inside = float(np.mean([cell.is_inside for cell in cells]))
+    tail = np.median([abs(cell.design.p95_s.value / cell.p95_s - 1) for cell in cells])
     print(
-        f"{len(cells)} designs: p50 off by {np.median(np.abs(errors)):.1%} in the middle, p95 by "
-        f"{np.median(np.abs(tails)):.1%}; {inside.mean():.0%} inside the 80 % interval"
+        f"{len(cells)} designs: p50 off by {error:.1%} in the middle, p95 by {tail:.1%}; "
+        f"{inside:.0%} inside the 80 % interval"
     )
-    worst, at_pace = (float(np.abs(own[is_grid]).max()) for own in (errors, paced))
+    at_speed = _worst(judged, at_equal_speed=True)
     checks = [
-        Check("3 p50 off, worst of 3 x 3", worst, 0.15, "lower"),
-        Check("3 the same, at equal speed of the machine", at_pace, 0.15, "lower"),
+        Check("3 p50 off, worst of 3 x 3", _worst(judged), 0.15, "lower"),
+        Check("3 the same at equal speed of the machine", at_speed, 0.15, "lower"),
     ]
     if len(cells) >= 50:
-        widths = [
-            (item.p50_s.high - item.p50_s.low) / 2 / item.p50_s.value for _, item, *_ in cells
-        ]
-        width = float(np.median(widths) / np.median(np.abs(errors)))
+        told = [cell.design.p50_s for cell in cells]
+        width = float(np.median([(item.high - item.low) / 2 / item.value for item in told]))
         checks += [
-            Check("3 p50 inside the 80 % interval, least", float(inside.mean()), 0.7, "higher"),
-            Check("3 p50 inside the 80 % interval, most", float(inside.mean()), 0.9, "lower"),
-            Check("3 half-width over the median error", width, 2.5, "lower"),
+            Check("3 p50 inside the 80 % interval, least", inside, 0.7, "higher"),
+            Check("3 p50 inside the 80 % interval, most", inside, 0.9, "lower"),
+            Check("3 half-width over the median error", width / error, 2.5, "lower"),
         ]
     return checks
 
 
-def _print_grids(
-    grids: list[Grid],
-    errors: NDArray[np.float64],
-    paced: NDArray[np.float64],
-    inside: NDArray[np.bool_],
-) -> None:
-    """Say for each grid how far off it was, and how much the machine's speed changed."""
-    columns = (values.reshape(len(grids), -1) for values in (errors, paced, inside))
-    for grid, off, at_pace, held in zip(grids, *columns, strict=True):
-        tried_s, judged_s = map(np.median, grid.paces_s)
-        print(
-            f"{grid.drive.name}, {grid.nprobe} cells: forecast p50 off by {np.median(off):+.1%} in "
-            f"the middle, {np.abs(off).max():.1%} at most ({np.abs(at_pace).max():.1%} at equal "
-            f"speed: a search took {tried_s * 1e3:.2f} ms amid the tries, {judged_s * 1e3:.2f} "
-            f"then); {held.mean():.0%} inside"
-        )
+def _worst(cells: list[Cell], *, at_equal_speed: bool = False) -> float:
+    """Return the largest error of a forecast of a median."""
+    return max(abs(cell.off(at_equal_speed=at_equal_speed)) for cell in cells)

@@ -101,6 +101,7 @@ def test_a_checked_plan_is_in_the_ledger_and_widens_the_next(folder, tmp_path, c
         (("search", "FOLDER", "--queries", "nothing.txt"), "cannot read queries"),
         (("plan", "FOLDER", "--samples", "3"), "--samples is 3"),
         (("plan", "FOLDER", "--p95", "soon"), "--p95"),
+        (("plan", "FOLDER", "--drive", "pm9a3", "--samples", "23", "--check"), "24 are needed"),
         (("plan", "FOLDER", "--drive", "s3-standard", "--p95", "1 us"), "no design"),
         (("build", "nothing.jsonl", "--out", "OUT"), "nothing.jsonl"),
         (("build", "FOLDER/about.json", "--out", "OUT", "--words", "0"), "--words is 0"),

@@ -131,16 +131,15 @@ class RerankTries:
         if not self._rounds:
             return RerankErrors()
         p50_s, p95_s = np.percentile(np.concatenate(self._rounds), [50, 95], axis=0)
-        levels = [
-            float(np.mean(np.log(np.median(took_s, axis=0) / self.told_s)))
-            for took_s in self._rounds
-        ]
+        levels = np.log([np.median(took_s, axis=0) for took_s in self._rounds])
+        # Of each design around its own mean: what designs have in common, and what they have not.
+        drift = float(np.mean(np.var(levels, axis=0, ddof=1))) ** 0.5 if len(levels) > 1 else 0.0
         return RerankErrors(
             ranked=tuple(rerank for _, rerank in self.designs),
             is_late=tuple(share >= 1 for share, _ in self.designs),
             p50=tuple((p50_s / self.told_s).tolist()),
             p95=tuple((p95_s / self._told_p95_s).tolist()),
-            drift=float(np.std(levels, ddof=1)) if len(levels) > 1 else 0.0,
+            drift=drift,
             rounds=len(levels),
         )
 

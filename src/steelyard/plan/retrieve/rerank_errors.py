@@ -31,8 +31,8 @@ class RerankErrors:
         is_late: whether each read nothing before the search was over.
         p50: measured over forecast median latency of each, over all rounds.
         p95: likewise of the 95th percentile.
-        drift: standard deviation from round to round of the logarithm of what all designs have in
-            common: how much the machine's speed changes by itself.
+        drift: standard deviation from round to round of the logarithm of a design's median: how
+            much the machine's speed changes by itself.
         rounds: times that each design was tried; 1 says nothing of drift.
     """
 
@@ -88,7 +88,7 @@ class RerankErrors:
         free, count = self._free(), len(self.ranked)
         # What was measured has the spread of its own queries in it already.
         own = max(float(np.square(rest).sum()) / free * (1 + 1 / count), spread**2)
-        # The level is a mean over rounds, what is forecast another round.
+        # The level is a mean over rounds, what is forecast is another round.
         drifts = self.drift**2 * (1 + 1 / self.rounds) if self.rounds > 1 else noise**2
         of_drift = max(self.rounds - 1, 1)
         known = (own + drifts) ** 2 / max(own**2 / free + drifts**2 / of_drift, 1e-300)

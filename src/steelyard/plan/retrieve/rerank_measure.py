@@ -14,6 +14,7 @@ from steelyard.retrieve.multivector.readers import ReaderKind, RecordReader
 from steelyard.retrieve.multivector.reranker import PrefetchedReranker
 from steelyard.retrieve.multivector.store import MultiVectorStore
 from steelyard.retrieve.multivector.throttled import ThrottledReader
+from steelyard.retrieve.multivector.tracing import RerankTrace
 
 __all__ = ["measure_rerank"]
 
@@ -77,8 +78,6 @@ def measure_rerank(
             for _ in range(_ROUNDS)
             for place, own in enumerate(tokens)
         ]
-    totals_s = np.array([trace.total_s for trace in traces])
-    hits = np.array([trace.hit_rate for trace in traces])
     memory = measure_footprint(
         *(store.path, index, texts, tokens),
         k=k,
@@ -88,11 +87,18 @@ def measure_rerank(
         depth=depth,
         nprobe=nprobe,
     )
+    return _measurements(traces, len(tokens), memory)
+
+
+def _measurements(traces: list[RerankTrace], queries: int, memory: int) -> list[Measurement]:
+    """Return figures of searches as what was measured."""
+    totals_s = np.array([trace.total_s for trace in traces])
+    hits = np.array([trace.hit_rate for trace in traces])
     found = {
         "retrieve.rerank_p50": (np.median(totals_s), np.std(totals_s), len(traces)),
         "retrieve.rerank_p95": (np.percentile(totals_s, 95), np.std(totals_s), len(traces)),
         "retrieve.rerank_memory": (memory, 0.0, 1),
-        "retrieve.rerank_hits": (hits.mean(), hits.std(), len(tokens)),
+        "retrieve.rerank_hits": (hits.mean(), hits.std(), queries),
     }
     now_s = time.time()
     return [

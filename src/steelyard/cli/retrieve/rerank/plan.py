@@ -20,7 +20,7 @@ from steelyard.plan.retrieve.rerank_picture import hit_chart
 from steelyard.quantity import Check, Forecast
 from steelyard.quantity import check as pair
 from steelyard.retrieve.multivector.folder import INDEX, WEIGHT, RerankFolder
-from steelyard.retrieve.multivector.profile import profile_rerank
+from steelyard.retrieve.multivector.profile import RerankProfile, profile_rerank
 from steelyard.runs.report import Cell, Checks, Column, Facts, Report, Section, Table
 from steelyard.runs.save import save_chart
 from steelyard.units import parse, pretty
@@ -64,8 +64,9 @@ def plan(
         samples: queries that are looked at, at most.
         depth: reads under way at once.
         k: texts of each query.
-        check: search with the chosen design, by queries that nothing was chosen with, and keep
-            forecasts with measurements in the ledger; later plans take their errors into account.
+        check: search with the chosen design, by a third of the queries that nothing else was done
+            with, and keep forecasts and measurements in the ledger; later plans widen their
+            intervals by past errors. It takes 24 queries or more.
         chart: picture of what is guessed over the share of the search: .svg, .png, .html or .json.
         json: print JSON instead of tables.
     """
@@ -74,17 +75,11 @@ def plan(
     limit_s = parse(p95, "s", where="--p95")
     tier = storage_tier(drive)
     found = RerankFolder.open(folder)
-    asked = _asked(found, queries, samples)
-    profiled, tried, kept = map(
-        found.encoder.encode_queries, _parts(asked, _ALL_PARTS if check else 2)
-    )
-    parts, most = (found.index, found.store), len(found.store)
-    profile = profile_rerank(
-        *(*parts, *profiled),
-        reranks=[size for size in _RERANKS if k <= size <= most] or [min(max(k, 1), most)],
-        k=min(k, most),
-        weight=WEIGHT,
-    )
+    least = _ALL_PARTS * _LEAST_QUERIES if check else _LEAST_QUERIES
+    asked = _parts(_asked(found, queries, samples, least), _ALL_PARTS if check else 2)
+    profiled, tried, kept = map(found.encoder.encode_queries, asked)
+    parts = (found.index, found.store)
+    profile = _profile(found, profiled, k)
     errors = check_rerank(profile, *parts, *tried, tier, depth=depth, weight=WEIGHT)
     chosen = plan_rerank(
         profile, tier, p95_s=limit_s, recall_loss=recall_loss, depth=depth, errors=errors
@@ -106,7 +101,18 @@ def plan(
     print_report(page, json=json, values=_values(chosen, said) | {"checks": check_values(checks)})
 
 
-def _asked(found: RerankFolder, queries: Path | None, samples: int) -> list[str]:
+def _profile(found: RerankFolder, asked: tuple[Any, list[Any]], k: int) -> RerankProfile:
+    """Measure the index and the store of a folder with queries."""
+    most = len(found.store)
+    return profile_rerank(
+        *(found.index, found.store, *asked),
+        reranks=[size for size in _RERANKS if k <= size <= most] or [min(max(k, 1), most)],
+        k=min(k, most),
+        weight=WEIGHT,
+    )
+
+
+def _asked(found: RerankFolder, queries: Path | None, samples: int, least: int) -> list[str]:
     """Return sample queries: the user's, or beginnings of evenly spread texts."""
     if queries is not None:
         asked = read_queries(queries)[:samples]
@@ -114,16 +120,17 @@ def _asked(found: RerankFolder, queries: Path | None, samples: int) -> list[str]
         places = np.linspace(0, len(found.passages) - 1, min(samples, len(found.passages)))
         texts = [found.passages.text(int(place)) for place in places.round()]
         asked = [" ".join(text.split()[:_QUERY_WORDS]) for text in texts]
-    if len(asked) < _LEAST_QUERIES:
+    if len(asked) < least:
+        told = "" if least == _LEAST_QUERIES else ", raise --samples, or leave --check out"
         raise DataError(
-            f"{len(asked)} sample queries, {_LEAST_QUERIES} are needed",
-            hint="give --queries a file with more lines",
+            f"{len(asked)} sample queries, {least} are needed",
+            hint=f"give --queries a file with more lines{told}",
         )
     return asked
 
 
 def _parts(asked: list[str], count: int) -> list[list[str]]:
-    """Split queries between profile, tries and check; too few of them serve for all."""
+    """Split queries between profile, tries and check; too few serve for profile and tries alike."""
     if len(asked) < count * _LEAST_QUERIES:
         return [asked] * _ALL_PARTS
     return [asked[part % count :: count] for part in range(_ALL_PARTS)]
@@ -146,7 +153,7 @@ def _facts(chosen: RerankPlan, said: Sequence[Forecast]) -> Facts:
                 f"{rate.value:,.0f} ({rate.low:,.0f} to {rate.high:,.0f})",
                 f"bound by the {best.bound_by}",
             ),
-            ("memory", _interval(memory), "index, table, buffers, threads"),
+            ("memory", _interval(memory), "index, table, buffers"),
             ("with words in memory", pretty(chosen.in_memory_bytes, "byte"), ""),
         ]
     )
