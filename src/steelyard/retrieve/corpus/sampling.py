@@ -12,8 +12,9 @@ from steelyard.retrieve.work_clock import WorkClock
 
 __all__ = ["PilotSample", "sample_passages"]
 
-_MOST, _LEAST, _FILES = 3000, 40, 8
-"""Passages that are enough, and too few; and files below which one would tell too little of all."""
+_MOST, _LEAST, _FILES, _LARGE = 3000, 40, 8, 4
+"""Passages that are enough, and too few; files below which one would tell too little of all, unless
+they hold four times as many passages."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +53,8 @@ def sample_passages(
     read_bytes, read_s, skipped = 0.0, 0.0, SkippedFiles()
 
     def is_enough(number: int) -> bool:
-        return len(texts) >= _MOST and number >= min(_FILES, len(files))
+        least = _MOST if number >= min(_FILES, len(files)) else _LARGE * _MOST
+        return len(texts) >= least
 
     order = np.random.default_rng(seed).permutation(len(files)).tolist()
     for number, place in enumerate(order, start=1):
