@@ -12,6 +12,8 @@ from steelyard.data.tokenizer import train_tokenizer
 from steelyard.nn.towers import Tower
 from steelyard.nn.transformer import build
 from steelyard.retrieve.towers import QueryEncoder, TowerEncoder, save_encoder
+from steelyard.runs.ledger import Ledger
+from steelyard.runs.store import RunStore
 
 
 @pytest.fixture
@@ -42,7 +44,7 @@ def test_two_lines_find_a_note(home: Path, capsys: pytest.CaptureFixture[str]) -
     assert code == 0
     assert "words + flat vectors: comparing all" in out
     assert "a search takes" in out
-    assert "forecast" in (home / "p.html").read_text()
+    assert "What words and vectors find" in (home / "p.html").read_text()
     code, out, _ = run(capsys, "search", "when are backups made", "--k", "2")
     assert code == 0
     assert "backups.txt:1" in out
@@ -141,3 +143,15 @@ def test_an_index_keeps_its_tower_and_refuses_others(
     np.save(home / "v.npy", np.zeros((9, 4), "f4"))
     vectors = ["build", home / "v.npy", "--out", home / "v", "--encoder", home / "documents"]
     assert run(capsys, *vectors)[0] == 2
+
+
+def test_a_build_of_vectors_draws_its_cells(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(home / "v.npy", np.random.default_rng(0).normal(size=(1500, 8)).astype("f4"))
+    made = ["build", home / "v.npy", "--out", home / "v.index", "--report", home / "v.html"]
+    told = json.loads(run(capsys, *made, "--json")[1])
+    assert {item["quantity"] for item in told["checks"]} >= {"retrieve.recall", "retrieve.memory"}
+    assert "What the index finds by cells" in (home / "v.html").read_text()
+    # An exact index learns from the checks of exact ones alone.
+    run(capsys, *made, "--kind", "flat", "--json")
+    found = {name for name, _ in Ledger(RunStore.existing()).checks()}
+    assert found == {"retrieve.build", "retrieve.build.exact"}

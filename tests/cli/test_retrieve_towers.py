@@ -119,10 +119,10 @@ def test_the_recipe_walks_from_a_folder_to_a_search(run, tmp_path: Path, monkeyp
     for place, text in enumerate(TEXTS):
         (tmp_path / "notes" / f"{place}.md").write_text(text)
     shipped = (Path(__file__).parents[2] / "recipes" / "towers.toml").read_text()
-    small = {"steps = 120": "steps = 4", "steps = 200": "steps = 4", "made = 8000": "made = 50"}
+    small = {"steps = 60": "steps = 4", "steps = 150": "steps = 4", "made = 4000": "made = 50"}
     small |= {
-        "width = 128": "width = 16",
-        "width = 48": "width = 8",
+        "width = 96": "width = 16",
+        "width = 32": "width = 8",
         "vocabulary = 4096": "vocabulary = 300",
     }
     for name, value in small.items():

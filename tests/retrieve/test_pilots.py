@@ -12,6 +12,7 @@ from steelyard.cost.vector_search import IndexShape, adding_work, build_work, tr
 from steelyard.data.sources import TextFile
 from steelyard.quantity import Check, Measurement
 from steelyard.retrieve import IVFPQ, IVFFlat
+from steelyard.retrieve.build_picture import probes_around, settings_chart, ways_chart
 from steelyard.retrieve.corpus.files import count_rows
 from steelyard.retrieve.corpus.pilot import forecast_corpus
 from steelyard.retrieve.corpus.sampling import sample_passages
@@ -19,8 +20,14 @@ from steelyard.retrieve.corpus.trial import CorpusTrial
 from steelyard.retrieve.datastore.shape import StoreShape
 from steelyard.retrieve.forecasts import BuildFigures, angle_of, forecast_of, share_at
 from steelyard.retrieve.text.encoder import LatentEncoder
+from steelyard.retrieve.text.fusion import Fusion
 from steelyard.retrieve.text.lexical import BM25Index
-from steelyard.retrieve.vector_pilot import VectorPilot, measure_vectors, try_settings
+from steelyard.retrieve.vector_pilot import (
+    SearchSetting,
+    VectorPilot,
+    measure_vectors,
+    try_settings,
+)
 from steelyard.retrieve.work_clock import WorkClock, fastest
 
 RNG = np.random.default_rng(5)
@@ -161,3 +168,20 @@ def test_a_forecast_tells_its_stages() -> None:
     assert told.figures.build_s == pytest.approx(sum(told.stage_s.values()))
     assert set(told.figures.ways_s) == {"words", "vectors", "words + vectors"}
     assert told.figures.forecaster == "retrieve.build.texts"
+
+
+def test_pictures_show_each_setting_as_forecast_and_as_measured() -> None:
+    said = [SearchSetting(nprobe=n, recall=n / 9, query_s=1e-3 * n) for n in (1, 8)]
+    came = [SearchSetting(nprobe=n, recall=n / 10, query_s=2e-3 * n) for n in (1, 8)]
+    assert probes_around(2, 9) == [1, 2, 4, 8, 9] and probes_around(1, 1) == [1]
+    (rows,) = settings_chart("ivf", said, came, 8)["datasets"].values()
+    assert len(rows) == 4
+    assert [(row["found"], row["rate"]) for row in rows if row["is_chosen"] and row["is_measured"]]
+    assert {row["setting"] for row in rows} == {"1 cell", "8 cells"}
+    chosen = Fusion("weighted", 0.3)
+    found = [(Fusion("weighted", 0.0), 0.5), (chosen, 0.7), (Fusion("ranks"), 0.6)]
+    seconds = {"words": 1e-3, "vectors": 2e-3, "words + vectors": 3e-3}
+    (rows,) = ways_chart(found, chosen, seconds, seconds)["datasets"].values()
+    assert len(rows) == 6
+    assert {row["index"] for row in rows} == {"words", "words + vectors"}
+    assert [row["found"] for row in rows if row["is_chosen"]] == [0.7, 0.7]

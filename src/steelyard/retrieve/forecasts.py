@@ -40,7 +40,7 @@ _SPREADS = {
 }
 """Standard deviation of the logarithm before forecasts were checked here; of a recall, that of its
 angle."""
-_BATCH, _PASSES = 64, 5
+_BATCH, _PASSES, _PASSES_S = 64, 5, 0.3
 _CALLS, _CALLS_S = 5, 0.03
 
 Search = Callable[[Any], object]
@@ -200,7 +200,8 @@ def timed(
     Args:
         search: is called with a slice of the queries.
         queries: at least one; the first 64 are asked once before.
-        passes: passes over the queries.
+        passes: passes over the queries; with more than one, as many more as fit into 0.3 s, as
+            a processor's speed changes from one moment to the next.
 
     Returns:
         Median and 95th percentile of the seconds of one query, and queries a second when 64 are
@@ -208,7 +209,8 @@ def timed(
     """
     search(queries[:_BATCH])
     medians, ends, together = [], [], []
-    for _ in range(passes):
+    began_s = time.perf_counter()
+    while len(medians) < passes or (passes > 1 and time.perf_counter() - began_s < _PASSES_S):
         taken = [_seconds(search, queries[n : n + 1]) for n in range(len(queries))]
         medians.append(np.median(taken))
         ends.append(np.quantile(taken, 0.95))

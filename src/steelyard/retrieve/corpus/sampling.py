@@ -12,9 +12,9 @@ from steelyard.retrieve.work_clock import WorkClock
 
 __all__ = ["PilotSample", "sample_passages"]
 
-_MOST, _LEAST, _PART = 3000, 40, 6
-_ENOUGH, _FILES = 300, 8
-"""Passages and files below which files that differ would tell too little of all."""
+_MOST, _LEAST, _FILES, _LARGE = 3000, 40, 8, 4
+"""Passages that are enough, and too few; files below which one would tell too little of all, unless
+they hold four times as many passages."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +52,9 @@ def sample_passages(
     texts: list[str] = []
     read_bytes, read_s, skipped = 0.0, 0.0, SkippedFiles()
 
-    def is_enough(number: int, seen_bytes: float) -> bool:
-        is_part = _PART * seen_bytes >= total and number >= min(_FILES, len(files))
-        return len(texts) >= _MOST or (is_part and len(texts) >= _ENOUGH)
+    def is_enough(number: int) -> bool:
+        least = _MOST if number >= min(_FILES, len(files)) else _LARGE * _MOST
+        return len(texts) >= least
 
     order = np.random.default_rng(seed).permutation(len(files)).tolist()
     for number, place in enumerate(order, start=1):
@@ -65,11 +65,11 @@ def sample_passages(
             texts += [passage.text for passage in cut_lines(part, words)]
             if rows:
                 seen = min(part.first_line / rows, 1.0)
-                if is_enough(number, read_bytes + seen * file.size_bytes):
+                if is_enough(number):
                     break
         read_s += clock.read_s()
         read_bytes += seen * file.size_bytes
-        if is_enough(number, read_bytes):
+        if is_enough(number):
             break
     if len(texts) < _LEAST or not read_bytes:
         return None
