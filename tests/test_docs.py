@@ -27,7 +27,14 @@ LONG = {
     "sparse.md",
     "growth-charts.md",
 }  # pages whose Python compiles or trains for ten seconds and more
-LIBRARIES = ("torch", "scipy.optimize", "scipy.stats", "polars", "pyarrow.parquet", "altair")
+LIBRARIES = (
+    "torch._dynamo",
+    "scipy.optimize",
+    "scipy.stats",
+    "polars",
+    "pyarrow.parquet",
+    "altair",
+)
 """What many pages import, loaded once; the package itself is imported by each page anew."""
 
 

@@ -1,10 +1,34 @@
 """Joining a Ray cluster, and room on it (extra `[ray]`)."""
 
+import socket
 from typing import Any
 
 from steelyard.errors import BackendError
 
-__all__ = ["RayRoom", "join_ray"]
+__all__ = ["RayRoom", "join_ray", "require_reached"]
+
+_REACH_S = 5.0
+
+
+def require_reached(address: str) -> None:
+    """Refuse the address of a machine where nothing listens: Ray itself tries for minutes.
+
+    Args:
+        address: of a cluster; one without a port, such as "auto", is left to Ray.
+
+    Raises:
+        BackendError: nothing answers there in five seconds.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not (host and port.isdigit()):
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=_REACH_S).close()
+    except (OSError, OverflowError) as error:
+        raise BackendError(
+            f"no Ray cluster listens at {address!r}: {error}",
+            hint="give the address that `ray start --head` printed",
+        ) from error
 
 
 def join_ray(address: str) -> Any:
@@ -26,6 +50,7 @@ def join_ray(address: str) -> Any:
             "a cluster address was given, but Ray is not installed",
             hint="pip install 'steelyard[ray]'",
         ) from error
+    require_reached(address)
     try:
         ray.init(address=address, ignore_reinit_error=True)
     except (ConnectionError, RuntimeError, ValueError) as error:

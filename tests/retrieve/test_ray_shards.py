@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.ray_machines import two_machines
 
-from steelyard.errors import BackendError
+from steelyard.errors import BackendError, DataError
 from steelyard.retrieve import IVFFlat
 from steelyard.retrieve.serving.ray_shards import RayShards
 from steelyard.retrieve.serving.service import SearchService
@@ -77,8 +77,9 @@ def test_a_killed_actor_makes_answers_partial_until_it_is_back(address, tmp_path
 
 def test_what_cannot_be_opened_or_placed_is_refused(address, tmp_path: Path) -> None:
     room = RayShards(address, shards=1)
-    with pytest.raises(BackendError, match="has not started"):
+    with pytest.raises(DataError, match="has not started") as refused:
         room.start(tmp_path / "none.index")
+    assert "is no file" in str(refused.value)
     room.close()
     with pytest.raises(BackendError, match="no room for 9 shards"):
         RayShards(address, shards=9, wait_s=2.0)

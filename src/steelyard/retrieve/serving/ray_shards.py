@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from steelyard.errors import BackendError
+from steelyard.errors import BackendError, SteelyardError
 from steelyard.ray_cluster import RayRoom
-from steelyard.retrieve.serving.live import live_index
+from steelyard.retrieve.serving.live import LiveIndex, live_index
 from steelyard.retrieve.serving.shards import ShardDownError
 from steelyard.retrieve.serving.wire import (
     AddRows,
@@ -43,19 +43,43 @@ class ShardHolder:
             path: file of the index, found on whatever machine this is.
             read_only: take no changes.
         """
+        self._path, self._read_only = Path(path), read_only
         self._open = ExitStack()
-        self._live = self._open.enter_context(live_index(Path(path), read_only=read_only))
-        # The first search may compile: whoever asks first does not wait for that.
-        self._live.search(np.zeros((1, self._live.dim), np.float32), 1)
+        self._live: LiveIndex | None = None
+        self.opened()
+
+    def opened(self) -> bytes:
+        """Open the index unless it is; return what it holds, or why it cannot be opened.
+
+        An error of the constructor would be printed with its traceback on every machine, and Ray
+        would not begin the actor again.
+        """
+        try:
+            return msgspec.msgpack.encode(answer_ask(self._opened(), AskAbout()))
+        except SteelyardError as error:
+            return msgspec.msgpack.encode(ShardRefusal.of(error))
+
+    def _opened(self) -> LiveIndex:
+        if self._live is None:
+            own = live_index(self._path, read_only=self._read_only)
+            live = self._open.enter_context(own)
+            # The first search may compile: whoever asks first does not wait for that.
+            live.search(np.zeros((1, live.dim), np.float32), 1)
+            self._live = live
+        return self._live
 
     def ask(self, ask: bytes) -> bytes:
-        """Return the answer to a message."""
-        asked = msgspec.msgpack.decode(ask, type=ShardAsk)
-        return msgspec.msgpack.encode(answer_ask(self._live, asked))
+        """Return the answer to a message; nothing where the index cannot be opened."""
+        try:
+            live = self._opened()
+        except SteelyardError:
+            # It could be once: the shard is down, and the others answer without it.
+            return b""
+        return msgspec.msgpack.encode(answer_ask(live, msgspec.msgpack.decode(ask, type=ShardAsk)))
 
     def settle(self) -> None:
         """Sort new vectors into the index where they have become many."""
-        if self._live.is_due():
+        if self._live is not None and self._live.is_due():
             self._live.settle()
 
     def close(self) -> None:
@@ -120,6 +144,9 @@ class RayIndex:
         except self._ray.exceptions.RayError as error:
             self._is_up = False
             raise self._down() from error
+        if not found:
+            self._is_up = False
+            raise self._down()
         answer: ShardAnswer = msgspec.msgpack.decode(found, type=ShardAnswer)
         if isinstance(answer, ShardRefusal):
             raise answer.error()
@@ -163,20 +190,28 @@ class RayShards:
             The shard, which answers.
 
         Raises:
-            BackendError: it does not open its index in time (the reason is named).
+            BackendError: it does not answer in time.
+            SteelyardError: its index cannot be opened there.
         """
         ray, where = self._room.ray, path.resolve()
         actor = self._room.placed(ShardHolder, self._count).remote(str(where), read_only)
         self._count += 1
         try:
-            ray.get(actor.process_id.remote(), timeout=_OPEN_S)
+            told = msgspec.msgpack.decode(
+                ray.get(actor.opened.remote(), timeout=_OPEN_S), type=ShardAnswer
+            )
         except ray.exceptions.RayError as error:
             reason = str(error).strip().splitlines()[-1]
             ray.kill(actor)
             raise BackendError(
                 f"the shard {where} has not started: {reason}",
-                hint="it must be readable on every machine of the cluster, and have one writer",
+                hint="the package must be installed on every machine of the cluster",
             ) from error
+        if isinstance(told, ShardRefusal):
+            ray.kill(actor)
+            refused = told.error()
+            hint = f"{refused.hint}; files lie under the same path on every machine"
+            raise type(refused)(f"the shard {where} has not started: {refused}", hint=hint)
         return RayIndex(ray, actor, str(path))
 
     def close(self) -> None:
