@@ -38,7 +38,7 @@ _PROBES = (100, 300, 700, 1500, 4000)
 _CELLS = (4, 12, 40, 120)
 _LEAST_FOR_CELLS, _MOST_FOR_FLAT = 1000, 4000
 _QUERIES, _SWEEPS, _CALM, _COUNTED = 30, 16, 0.25, 200
-_K, _SAMPLE = 10, 20_000
+_K = 10
 _BUILT, _BUILDS = (40_000, 96), 3
 
 
@@ -127,7 +127,8 @@ class _World:
         self.homes = self.rng.choice(clusters, count, p=shares)
         self.vectors = self._around(self.homes)
         self.tree = ClusterTreeIndex(dim)
-        self.tree.train(self.vectors[:_SAMPLE], expected=count)
+        # A tree of a sample has larger leaves, in which fewer short ranges are looked at.
+        self.tree.train(self.vectors)
         self.tree.add(self.vectors)
         self.shared = _cells_of(self.vectors, round(2 * count**0.5), self.rng)
         # Rows of the tree in its order: a tenant that sees a range of them lies close together.
