@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from steelyard.retrieve.index import Hits
 from steelyard.retrieve.kinds import IVFFlat
 from steelyard.retrieve.tenants import ClusterTreeIndex
+from steelyard.retrieve.tenants.tree_searcher import TreeSearcher
 from steelyard.retrieve.tuning import recall_at
 
 Floats = NDArray[np.float32]
@@ -150,9 +151,10 @@ def tune_cell(world: World, cell: Cell, seed: int) -> dict[str, TunedWay]:
     tenants = max(1, round(cell.overlap * count / size))
     # Grants of this cell alone, beside the rows and the tree of the world.
     tree = ClusterTreeIndex(dim)
-    tree.rows = world.tree.rows
-    assert world.tree.tree is not None
-    tree.take_tree(world.tree.tree)
+    # With one set of codes for all, as where tenants share a tree.
+    tree.rows, tree.tree = world.tree.rows, world.tree.tree
+    assert tree.tree is not None
+    tree.searcher = TreeSearcher(tree.tree, tree.rows, tree.metric, tree.shortlist)
     homes = None
     for tenant in range(tenants):
         drawn, own_homes = _drawn(rng, world.clusters, size, cell.locality)
@@ -255,14 +257,17 @@ def _tuned(
     return found
 
 
-def time_cells(cells: list[dict[str, TunedWay]], sweeps: int) -> list[dict[str, Measured]]:
+def time_cells(
+    cells: list[dict[str, TunedWay]], sweeps: int, between: Callable[[], None]
+) -> list[dict[str, Measured]]:
     """Time all ways of all cells, one query at a time, in sweeps over everything.
 
     A sweep asks other queries than the one before, and what else the machine does for some seconds
-    falls on one sweep of a cell and not on all.
+    falls on one sweep of a cell and not on all. `between` is called before each sweep.
     """
     took_s: list[dict[str, list[float]]] = [{name: [] for name in cell} for cell in cells]
     for sweep in range(sweeps):
+        between()
         begin = sweep * _SLICE % _TIMED
         for cell, own in zip(cells, took_s, strict=True):
             # The first of a cell finds colder caches: each way is first in some sweeps.

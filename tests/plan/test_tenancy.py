@@ -123,7 +123,7 @@ def test_what_is_further_away_is_part_of_what_is_read(size: int, dim: int, share
 def test_a_calibration_finds_rates_of_all_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tenant_rates, "_WORLDS", ((3000, 32, 20), (2500, 64, 20)))
     monkeypatch.setattr(tenant_rates, "_TENANTS", (300, 1200, 9000))
-    monkeypatch.setattr(tenant_rates, "_SWEEPS", 2)
+    monkeypatch.setattr(tenant_rates, "TENANT_SWEEPS", 2)
     monkeypatch.setattr(tenant_rates, "_COUNTED", 20)
     found = tenant_rates.measure_tenant_rates(fit_rates)
     assert found.keys() == set(SEARCHES)

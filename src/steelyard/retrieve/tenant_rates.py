@@ -5,7 +5,7 @@ anywhere or close together. So what a query finds in caches is what it will find
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -27,18 +27,21 @@ from steelyard.retrieve.kinds import IVFFlat
 from steelyard.retrieve.tenants import ClusterTreeIndex
 from steelyard.retrieve.tenants.generating import MadeTenants, MadeTenantsOptions
 
-__all__ = ["measure_tenant_rates", "measure_tree_build"]
+__all__ = ["TENANT_SWEEPS", "TenantCalibration", "measure_tenant_rates", "measure_tree_build"]
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
+Fit = Callable[..., tuple[dict[str, float], float]]
 _WORLDS = ((100_000, 128, 1000), (40_000, 64, 200))
 _INNER, _SPREAD = 14, 0.7
 _TENANTS = (60, 150, 300, 600, 1200, 2500, 5000, 9000, 16_000, 30_000, 60_000, 100_000)
 _PROBES = (100, 300, 700, 1500, 4000)
 _CELLS = (4, 12, 40, 120)
 _LEAST_FOR_CELLS, _MOST_FOR_FLAT = 1000, 4000
-_QUERIES, _SWEEPS, _CALM, _COUNTED = 30, 16, 0.25, 200
-_K, _SAMPLE = 10, 20_000
+TENANT_SWEEPS = 16
+"""Times that each search is timed."""
+_QUERIES, _CALM, _COUNTED = 30, 0.25, 200
+_K = 10
 _BUILT, _BUILDS = (40_000, 96), 3
 
 
@@ -52,34 +55,69 @@ class _Asked(NamedTuple):
     work: dict[str, float]
 
 
-def measure_tenant_rates(
-    fit: Callable[..., tuple[dict[str, float], float]],
-) -> dict[str, tuple[dict[str, float], float]]:
+def measure_tenant_rates(fit: Fit) -> dict[str, tuple[dict[str, float], float]]:
     """Measure searches for tenants of many sizes among generated vectors.
 
     Args:
-        fit: finds seconds per unit, and the half-width of an 80 % interval, from works, seconds and
-            names of groups of which each is forecast from the others.
+        fit: as of `TenantCalibration.rates`.
 
     Returns:
-        Both, by name of the search.
+        Seconds per unit and the half-width of the interval, by name of the search.
     """
-    asked: list[_Asked] = []
-    took_s: list[float] = []
     with torch_threads(1):
+        calibration = TenantCalibration()
+        for _ in range(TENANT_SWEEPS):
+            calibration.sweep()
+    return calibration.rates(fit)
+
+
+class TenantCalibration:
+    """Searches for tenants that are timed in sweeps, which other work may stand between."""
+
+    def __init__(self) -> None:
+        """Build what is searched."""
+        self._asked: list[_Asked] = []
         for count, dim, clusters in _WORLDS:
-            own = list(_World(count, dim, clusters).searches())
-            asked += own
-            took_s += _calm_seconds(own)
-    found = {}
-    for kind in SEARCHES:
-        places = [place for place, item in enumerate(asked) if item.kind == kind]
-        found[kind] = fit(
-            [asked[place].work for place in places],
-            [took_s[place] for place in places],
-            [asked[place].tenant for place in places],
-        )
-    return found
+            self._asked += _World(count, dim, clusters).searches()
+        self._took_s: list[list[float]] = []
+
+    def sweep(self) -> None:
+        """Time every search once; at most `TENANT_SWEEPS` times.
+
+        In sweeps over all, something else on the machine does not fall on one search.
+        """
+        turn, medians = len(self._took_s), []
+        for place, item in enumerate(self._asked):
+            # Other queries than the search before: those would find what they look at in caches.
+            begin, times = (turn + place) % TENANT_SWEEPS * _QUERIES, []
+            for query in item.queries[begin : begin + _QUERIES]:
+                began_s = time.perf_counter()
+                item.search(query)
+                times.append(time.perf_counter() - began_s)
+            medians.append(float(np.median(times)))
+        self._took_s.append(medians)
+
+    def rates(self, fit: Fit) -> dict[str, tuple[dict[str, float], float]]:
+        """Return what the calm sweeps say.
+
+        Args:
+            fit: finds seconds per unit, and the half-width of an 80 % interval, from works, seconds
+                and names of groups of which each is forecast from the others.
+
+        Returns:
+            Both, by name of the search.
+        """
+        took_s = np.quantile(self._took_s, _CALM, axis=0).tolist()
+        found = {}
+        for kind in SEARCHES:
+            places = [place for place, item in enumerate(self._asked) if item.kind == kind]
+            own = [self._asked[place] for place in places]
+            found[kind] = fit(
+                [item.work for item in own],
+                [took_s[place] for place in places],
+                [item.tenant for item in own],
+            )
+        return found
 
 
 def measure_tree_build() -> dict[str, float]:
@@ -100,22 +138,6 @@ def measure_tree_build() -> dict[str, float]:
     return dict(zip(work, (took_s.min(axis=0) / list(work.values())).tolist(), strict=True))
 
 
-def _calm_seconds(asked: Sequence[_Asked]) -> list[float]:
-    """Return the median seconds of a query of each search, in sweeps that nothing disturbed."""
-    took_s = np.empty((_SWEEPS, len(asked)))
-    # In sweeps over all, so that something else on the machine does not fall on one search; each
-    # sweep has queries of its own, which find in caches what others have left there.
-    for sweep in range(_SWEEPS):
-        for place, item in enumerate(asked):
-            times = []
-            for query in item.queries[sweep * _QUERIES : (sweep + 1) * _QUERIES]:
-                began_s = time.perf_counter()
-                item.search(query)
-                times.append(time.perf_counter() - began_s)
-            took_s[sweep, place] = np.median(times)
-    return np.quantile(took_s, _CALM, axis=0).tolist()
-
-
 class _World:
     """Vectors, and the indexes that all tenants share."""
 
@@ -127,7 +149,8 @@ class _World:
         self.homes = self.rng.choice(clusters, count, p=shares)
         self.vectors = self._around(self.homes)
         self.tree = ClusterTreeIndex(dim)
-        self.tree.train(self.vectors[:_SAMPLE], expected=count)
+        # A tree of a sample has larger leaves, in which fewer short ranges are looked at.
+        self.tree.train(self.vectors)
         self.tree.add(self.vectors)
         self.shared = _cells_of(self.vectors, round(2 * count**0.5), self.rng)
         # Rows of the tree in its order: a tenant that sees a range of them lies close together.
@@ -149,7 +172,7 @@ class _World:
             ids = np.sort(self._drawn(size, is_near=(place + dim // 64) % 2 == 1))
             self.tree.grant(ids, name)
             # Whoever sees vectors asks for such as they are.
-            self.queries = self._around(self.homes[self.rng.choice(ids, _SWEEPS * _QUERIES)])
+            self.queries = self._around(self.homes[self.rng.choice(ids, TENANT_SWEEPS * _QUERIES)])
             yield from self._in_tree(name, size)
             yield from self._in_shared(name, ids)
             yield from self._in_own(name, ids)
