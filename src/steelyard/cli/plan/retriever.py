@@ -1,6 +1,6 @@
 """`steelyard plan retriever`: towers and index for a load, from a ladder of trained sizes."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -114,14 +114,12 @@ def retriever(
 
     asked = load.load()
     law, gap = _law(ladder)
-    training = TrainingPlan(
-        pairs=int(parse(pairs, "count", where="--pairs")),
+    training = replace(
+        _training(pairs, texts),
         epochs=epochs,
         hard_negatives=hard,
         query_tokens=query_tokens,
         document_tokens=document_tokens,
-        distilled_texts=int(parse(texts, "count", where="--texts")),
-        unique_texts=int(parse(texts, "count", where="--texts")),
     )
     towers = _towers(sizes)
     plan = choose(
@@ -149,6 +147,16 @@ def retriever(
     print_report(page, json=json, values=values)
     if run_id and not json:
         print(f"kept as run {run_id}: give it to `steelyard retrieve serve --plan {run_id}`")
+
+
+def _training(pairs: str, texts: str) -> TrainingPlan:
+    """Return how many pairs and texts the stages see."""
+    number = int(parse(texts, "count", where="--texts"))
+    return TrainingPlan(
+        pairs=int(parse(pairs, "count", where="--pairs")),
+        distilled_texts=number,
+        unique_texts=number,
+    )
 
 
 def _law(path: Path) -> "tuple[Fit, StudentGap | None]":

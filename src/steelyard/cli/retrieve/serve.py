@@ -130,12 +130,8 @@ def _serve(
             hint="leave --cluster out",
         )
     encoder, plan = asked
-    told = ", ".join(map(str, indexes))
-    if (encoder is not None or plan) and not (alone and is_text_index(alone[0])):
-        raise ConfigError(
-            f"--encoder and --plan are of queries of an index of texts, and {told} is none",
-            hint="leave them out: vectors are asked by vectors",
-        )
+    if encoder is not None or plan:
+        _require_texts(indexes)
     if not alone:
         with _service(indexes, cluster, read_only=read_only) as service:
             app = make_app(service, keys=keys, is_watched=is_watched)
@@ -153,6 +149,16 @@ def _serve(
             app = make_tenant_app(store, keys=keys)
             told = f"{len(store.index):,} vectors of {store.index.dim} numbers to tenants"
             _run(app, address, told, "/search /add /grant /revoke /audit /health /metrics")
+
+
+def _require_texts(indexes: tuple[Path, ...]) -> None:
+    """Refuse a tower of queries for what is asked by vectors."""
+    for path in indexes:
+        if not is_text_index(path):
+            raise ConfigError(
+                f"--encoder and --plan are of queries of an index of texts, and {path} is none",
+                hint="leave them out: vectors are asked by vectors",
+            )
 
 
 def _planned(plan: str, texts: "TextService") -> list[str]:

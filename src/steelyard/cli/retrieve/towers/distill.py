@@ -71,19 +71,10 @@ def distill(
     options, own = run or RunOptions(), shape or StudentOptions()
     if recipe is not None:
         options, own, made = walk.distilling, walk.student, walk.made
-    columns = (query, "document") if queries.is_dir() else (query, query)
-    read, sources = texts_of(queries, *columns, words=walk.words)
-    texts = [text for text in read if text.strip()]
-    if len(texts) < _HELD_OUT:
-        raise DataError(f"{len(texts)} queries in {queries}", hint=f"give {_HELD_OUT} or more")
-    held, kept = texts[::_HELD_OUT], [t for place, t in enumerate(texts) if place % _HELD_OUT]
+    kept, held, sources = _queries(queries, query, walk.words)
     chosen = ShapeOptions(layers=own.layers, width=own.width, dim=large.dim)
     student = _student(large, chosen, options.seed)
-    # Queries that are kept aside stand in no passage: their sentence was taken out.
-    stream = [
-        *kept,
-        *made_queries(sources if queries.is_dir() else kept, made, seed=options.seed),
-    ]
+    stream = [*kept, *made_queries(sources, made, seed=options.seed)]
     losses = distill_queries(large, student, stream, options.config(), out / "run")
     save_encoder(QueryEncoder(student, found.fingerprint), out)
     distances = np.linalg.norm(large.encode(held) - student.encode(held), axis=1)
@@ -110,6 +101,18 @@ def distill(
     )
     page = Report(f"Student in {out}", "", [Section("Distilled", [facts])])
     print_report(page, json=json, values=values)
+
+
+def _queries(path: Path, column: str, words: int) -> tuple[list[str], list[str], list[str]]:
+    """Return queries to learn from, those kept aside, and texts to make more from."""
+    columns = (column, "document") if path.is_dir() else (column, column)
+    read, passages = texts_of(path, *columns, words=words)
+    texts = [text for text in read if text.strip()]
+    if len(texts) < _HELD_OUT:
+        raise DataError(f"{len(texts)} queries in {path}", hint=f"give {_HELD_OUT} or more")
+    kept = [text for place, text in enumerate(texts) if place % _HELD_OUT]
+    # Queries that are kept aside stand in no passage: their sentence was taken out.
+    return kept, texts[::_HELD_OUT], passages if path.is_dir() else kept
 
 
 def _student(teacher: TowerEncoder, shape: ShapeOptions, seed: int) -> TowerEncoder:

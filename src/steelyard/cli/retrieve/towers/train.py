@@ -71,11 +71,8 @@ def train(
         recipe: TOML file, such as recipes/towers.toml, in the place of the three before.
         json: print JSON instead of a table.
     """
-    options, chosen, lesson = (
-        run or RunOptions(),
-        shape or ShapeOptions(),
-        learning or PairOptions(),
-    )
+    options, chosen = run or RunOptions(), shape or ShapeOptions()
+    lesson = learning or PairOptions()
     walk = read_recipe(recipe)
     if recipe is not None:
         options, chosen, lesson = walk.training, walk.teacher, walk.learning
@@ -105,8 +102,12 @@ def train(
     theirs = [asked[row] for row in whole]
     measured = _measured(found, theirs, texts, np.array(whole), lesson.temperature)
     _say(found, towers, made, measured | {"queries_kept_aside": len(whole)}, out, json=json)
-    if json:
-        return
+    if not json:
+        _say_next(pairs, out, document)
+
+
+def _say_next(pairs: Path, out: Path, document: str) -> None:
+    """Name the command that follows."""
     if pairs.is_dir():
         say_next("retrieve", "towers", "distill", out / "queries", pairs, "--out", "student")
     else:
