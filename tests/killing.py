@@ -5,6 +5,7 @@ given: a fresh process without the seconds that imports take. A process that was
 that was started, as nothing but imports stands before.
 """
 
+import gc
 import hashlib
 import importlib
 import json
@@ -209,6 +210,9 @@ def _serve(modules: list[str]) -> None:
     target = importlib.import_module("numba.core.registry").cpu_target
     target.typing_context.refresh()
     target.target_context.refresh()
+    # A collection in a child would look through all that was imported, and copy its memory.
+    gc.collect()
+    gc.freeze()
     for order in map(json.loads, sys.stdin):
         reading, writing = os.pipe()
         began_s = time.perf_counter()

@@ -193,8 +193,12 @@ def _bound(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=1024)
     except (OSError, OverflowError) as error:
+        # Python adds to the words of the system where it tried, which stands here already.
+        reason = str(getattr(error, "strerror", None) or error).partition(" (while")[0]
+        is_host = isinstance(error, socket.gaierror)
         raise ConfigError(
-            f"cannot listen on --host {host} --port {port}: {error}", hint="choose another --port"
+            f"cannot listen on --host {host} --port {port}: {reason}",
+            hint=f"choose another {'--host' if is_host else '--port'}",
         ) from error
 
 

@@ -28,6 +28,8 @@ __all__ = [
 ]
 
 BODY_LIMIT_BYTES = 32 << 20
+_DROPPED = 4
+"""Times the limit up to which a body that is refused is read, and forgotten part by part."""
 _MOST_QUERIES, _MOST_NEIGHBOURS, _MOST_ADDED = 256, 10_000, 16_384
 _OPEN = ("/health", "/metrics", "/docs", "/openapi.json")
 
@@ -65,7 +67,10 @@ def guard_app(app: FastAPI, keys: KeyOwners, metrics: RetrieveMetrics, limit_byt
     @app.middleware("http")
     async def guard(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
         path = request.url.path
-        response = _refusal(request, keys, limit_bytes) or await answer(request)
+        refused = _refusal(request, keys, limit_bytes)
+        if refused is not None and refused.status_code == 413:
+            await _dropped(request, _DROPPED * limit_bytes)
+        response = refused or await answer(request)
         is_known = any(getattr(route, "path", "") == path for route in app.routes)
         metrics.requests.labels(path if is_known else "other", str(response.status_code)).inc()
         return response
@@ -89,6 +94,15 @@ def guard_app(app: FastAPI, keys: KeyOwners, metrics: RetrieveMetrics, limit_byt
         elif error.status_code == 405:
             words = f"{path} takes no {request.method}"
         return _error(error.status_code, words, "all routes are described at /docs")
+
+
+async def _dropped(request: Request, most_bytes: int) -> None:
+    """Read a body that nobody wants: who still sends it when the answer comes may not see that."""
+    seen = 0
+    async for part in request.stream():
+        seen += len(part)
+        if seen > most_bytes:
+            return
 
 
 def _body_words(errors: Any) -> tuple[str, str]:
