@@ -45,7 +45,7 @@ def test_tenants_of_few_vectors_are_scanned() -> None:
 
 
 def test_one_index_serves_tenants_who_all_see_everything() -> None:
-    plan = _plan(tenants=50, seen_by=50, memory_bytes=1e8)
+    plan = _plan(dim=64, tenants=50, seen_by=50, memory_bytes=1e8)
     assert plan.chosen.way == "shared index, filtered"
     assert "times the memory" in _option(plan, "index per tenant").lost
 
