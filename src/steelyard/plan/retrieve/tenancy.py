@@ -199,7 +199,7 @@ def _tree(goal: TenancyGoal, rates: SearchRates) -> TenancyOption:
             "tenant tree",
             tree_work(done, size, goal.dim, near, goal.vectors),
             rates,
-            "cluster tree",
+            "cluster tree" if done.expanded else "plain scan",
         ),
     )
 
