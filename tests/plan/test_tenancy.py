@@ -45,7 +45,7 @@ def test_tenants_of_few_vectors_are_scanned() -> None:
 
 
 def test_one_index_serves_tenants_who_all_see_everything() -> None:
-    plan = _plan(tenants=50, seen_by=50, memory_bytes=1e8)
+    plan = _plan(dim=64, tenants=50, seen_by=50, memory_bytes=1e8)
     assert plan.chosen.way == "shared index, filtered"
     assert "times the memory" in _option(plan, "index per tenant").lost
 
@@ -113,7 +113,7 @@ def test_rates_of_an_earlier_calibration_with_other_parts_are_not_mixed_with_tho
 
 @given(st.integers(1, 10**7), st.integers(1, 2000), st.floats(0, 1))
 def test_what_is_further_away_is_part_of_what_is_read(size: int, dim: int, share: float) -> None:
-    work = scan_work(size, dim, share)
+    work = scan_work(size, dim, share, 2 * size)
     read = [work[part] for part in ("bytes", "beyond near", "far", "scattered far")]
     assert read == sorted(read, reverse=True)
     assert read[0] == 4 * size * dim

@@ -32,7 +32,7 @@ __all__ = ["TENANT_SWEEPS", "TenantCalibration", "measure_tenant_rates", "measur
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
 Fit = Callable[..., tuple[dict[str, float], float]]
-_WORLDS = ((100_000, 128, 1000), (40_000, 64, 200))
+_WORLDS = ((100_000, 128, 1000), (100_000, 64, 200), (20_000, 96, 500))
 _INNER, _SPREAD = 14, 0.7
 _TENANTS = (60, 150, 300, 600, 1200, 2500, 5000, 9000, 16_000, 30_000, 60_000, 100_000)
 _PROBES = (100, 300, 700, 1500, 4000)
@@ -190,29 +190,30 @@ class _World:
         ]
 
     def _in_tree(self, name: str, size: int) -> Iterator[_Asked]:
-        dim, rows = self.vectors.shape[1], self.tree.rows_of(name)
+        (count, dim), rows = self.vectors.shape, self.tree.rows_of(name)
         beside = float((np.diff(np.sort(rows)) == 1).sum()) / size
 
         def search(query: Floats, nprobe: int = 10**9) -> Hits:
             return self.tree.search(query, _K, tenant=name, nprobe=nprobe)
 
-        yield _Asked("tenant scan", name, search, self.queries, scan_work(size, dim, beside))
+        yield _Asked("tenant scan", name, search, self.queries, scan_work(size, dim, beside, count))
         for nprobe in _PROBES:
             if nprobe > size // 2:
                 break
             own = partial(search, nprobe=nprobe)
             scanned, expanded, compared = self._done(own)
             done = TenantSearch(scanned=scanned, expanded=expanded, compared=compared)
-            work = tree_work(done, size, dim, beside)
+            work = tree_work(done, size, dim, beside, count)
             yield _Asked("tenant tree", name, own, self.queries, work)
 
     def _in_shared(self, name: str, ids: Ids) -> Iterator[_Asked]:
-        dim, nlist, bitmap = self.vectors.shape[1], self.shared.nlist, self.shared.admitted(ids)
+        (count, dim), nlist = self.vectors.shape, self.shared.nlist
+        bitmap = self.shared.admitted(ids)
         for nprobe in _CELLS:
             search = partial(self.shared.search_admitted, k=_K, bitmap=bitmap, nprobe=nprobe)
             visited = self._done(partial(self.shared.search, k=_K, nprobe=nprobe))[0]
             compared = self._done(search)[0]
-            work = filter_work(nprobe, nlist, visited, compared, len(ids), dim)
+            work = filter_work(nprobe, nlist, visited, compared, len(ids), dim, count)
             yield _Asked("tenant filter", name, search, self.queries, work)
 
     def _in_own(self, name: str, ids: Ids) -> Iterator[_Asked]:

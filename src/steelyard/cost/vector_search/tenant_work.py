@@ -16,9 +16,13 @@ __all__ = [
 SEARCHES = ("tenant scan", "tenant tree", "tenant filter", "tenant own")
 """Names of the four in rates of searches."""
 _TREE_SAMPLE = 100_000
-_CACHED, _PAGES = (1e6, 12e6), 64.0
-"""Bytes up to which what queries touch stays in the near caches, and in the next; pages whose
-places a core knows at once."""
+_CACHED = (1e6, 12e6)
+"""Bytes up to which what queries touch stays in the near caches, and in the next."""
+_PAGES, _PAGE_BYTES = (64.0, 3000.0), 4096.0
+"""Pages whose places a core knows at once, and those that it finds soon."""
+_BRANCHING, _SHORTLIST, _LEAF = 16, 128, 72
+"""Children of a node of a tree, vectors of a tenant below one that are looked at in one go, and
+vectors of a usual leaf."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,26 +40,27 @@ class TenantSearch:
     compared: float
 
 
-def scan_work(size: float, dim: int, beside: float) -> dict[str, float]:
+def scan_work(size: float, dim: int, beside: float, total: float) -> dict[str, float]:
     """Count the work of comparing all vectors of a tenant, where they lie among others'.
 
     Args:
         size: vectors of the tenant.
         dim: numbers of a vector.
         beside: share of them that stand right behind another of the tenant in memory.
+        total: vectors of all.
 
     Returns:
         Units by part: "call" 1, "rows" vectors, "bytes" of vectors, those "beyond near" caches
         from one query to the next, and those "far" from all; of these two "scattered" and
-        "scattered far" those that stand alone, and "pages" vectors that do.
+        "scattered far" those that stand alone, and "pages" and "far pages" vectors that do.
     """
     read = _by_cache(4.0 * size * dim, 4.0 * size * dim)
-    alone = _scattered(read, size, size, beside)
+    alone = _scattered(read, size, beside, _pages(size, dim, beside, total))
     return {"call": 1.0, "rows": float(size), **read, **alone}
 
 
 def tree_work(
-    done: TenantSearch, size: float, dim: int, beside: float, branching: int = 16
+    done: TenantSearch, size: float, dim: int, beside: float, total: float
 ) -> dict[str, float]:
     """Count the work of a search in a tree.
 
@@ -64,11 +69,12 @@ def tree_work(
         size: vectors of the tenant.
         dim: numbers of a vector.
         beside: as of `scan_work`.
-        branching: children of a node.
+        total: as of `scan_work`.
 
     Returns:
         Units by part: "call" 1, "turn" numbers of the rotation that a query needs for codes,
-        "nodes" nodes, "centers" bytes of their children, "codes" codes, "words" words of codes,
+        "nodes" nodes, "centers" bytes of their children, "ranges" of the tenant's vectors below a
+        node that are looked at in one go, "codes" codes, "words" words of codes,
         "bytes" and the like of vectors that are compared, as of `scan_work`.
     """
     words = -(-dim // 64) + 1
@@ -80,11 +86,12 @@ def tree_work(
         "call": 1.0,
         "turn": float(dim * dim) if is_coded else 0.0,
         "nodes": done.expanded,
-        "centers": 4.0 * done.expanded * branching * dim,
+        "centers": 4.0 * done.expanded * _BRANCHING * dim,
+        "ranges": done.scanned / _range(size, beside, total) if done.expanded else 1.0,
         "codes": codes,
         "words": codes * words,
         **read,
-        **_scattered(read, again, size, beside),
+        **_scattered(read, again, beside, _pages(size, dim, beside, total)),
     }
 
 
@@ -106,7 +113,13 @@ def tree_build_work(count: int, dim: int) -> dict[str, float]:
 
 
 def filter_work(
-    cells: float, nlist: int, visited: float, compared: float, size: float, dim: int
+    cells: float,
+    nlist: int,
+    visited: float,
+    compared: float,
+    size: float,
+    dim: int,
+    total: float,
 ) -> dict[str, float]:
     """Count the work of a search of cells that looks at a bitmap first.
 
@@ -117,13 +130,15 @@ def filter_work(
         compared: rows that the bitmap admits.
         size: vectors of the tenant.
         dim: numbers of a vector.
+        total: vectors of all.
 
     Returns:
         Units by part: as of `own_work`, with "visited" rows whose bit is looked at, and what is
         "scattered" as of `scan_work`: those that are admitted lie among others.
     """
     found = own_work(cells, nlist, compared, size, dim)
-    scattered = _scattered(found, compared, size, compared / max(visited, 1.0))
+    beside = compared / max(visited, 1.0)
+    scattered = _scattered(found, compared, beside, _pages(size, dim, beside, total))
     return {**found, **scattered, "visited": visited}
 
 
@@ -161,15 +176,31 @@ def _by_cache(read: float, held: float) -> dict[str, float]:
     return {"bytes": read, "beyond near": read * (1 - near), "far": read * (1 - middle)}
 
 
-def _scattered(read: dict[str, float], rows: float, size: float, beside: float) -> dict[str, float]:
+def _scattered(
+    read: dict[str, float], rows: float, beside: float, pages: float
+) -> dict[str, float]:
     """Return what stands alone of vectors that a query compares, each on a page of its own."""
     alone = max(1 - beside, 0.0)
-    unknown = 1 - min(1.0, _PAGES / max(alone * size, 1.0))
+    unknown, far = (1 - min(1.0, known / max(pages, 1.0)) for known in _PAGES)
     return {
         "scattered": alone * read["beyond near"],
         "scattered far": alone * read["far"],
         "pages": alone * rows * unknown,
+        "far pages": alone * rows * far,
     }
+
+
+def _pages(size: float, dim: int, beside: float, total: float) -> float:
+    """Return the pages on which a tenant's vectors stand alone, of those that hold all vectors."""
+    return min((1 - beside) * size, 4.0 * total * dim / _PAGE_BYTES)
+
+
+def _range(size: float, beside: float, total: float) -> float:
+    """Return how many vectors of a tenant lie below a node that is looked at in one go."""
+    node = total
+    while node * beside > _SHORTLIST and node > _SHORTLIST:
+        node /= _BRANCHING
+    return max(1.0, min(max(node, min(_LEAF, total)) * beside, size))
 
 
 def _picks(cells: float, nlist: int) -> float:
