@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import cyclopts
 import numpy as np
@@ -133,20 +133,24 @@ def retriever(
         gap=gap,
     )
     run_id = keep_retriever(plan.best, asked) if keep else ""
-    values = {
-        "run": run_id,
-        "best": asdict(plan.best),
-        "others": [asdict(item) for item in plan.others],
-        "rejected": [{"what": what, "why": why} for what, why in plan.rejected],
-        "teacher_p95_s": plan.teacher_p95_s,
-        "students_measured": gap is not None,
-    }
+    values = {"run": run_id} | _values(plan, is_known=gap is not None)
     rate = f"{asked.queries_per_s:g} queries/s"
     goal = f"{asked.documents:,} documents, {rate}, 95 % within {load.p95}"
     page = Report("Retriever", goal, _sections(plan, is_known=gap is not None))
     print_report(page, json=json, values=values)
     if run_id and not json:
         print(f"kept as run {run_id}: give it to `steelyard retrieve serve --plan {run_id}`")
+
+
+def _values(plan: "RetrieverPlan", *, is_known: bool) -> dict[str, Any]:
+    """Return the figures, for programs."""
+    return {
+        "best": asdict(plan.best),
+        "others": [asdict(item) for item in plan.others],
+        "rejected": [{"what": what, "why": why} for what, why in plan.rejected],
+        "teacher_p95_s": plan.teacher_p95_s,
+        "students_measured": is_known,
+    }
 
 
 def _training(pairs: str, texts: str) -> TrainingPlan:
