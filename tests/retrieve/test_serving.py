@@ -106,7 +106,7 @@ def test_vectors_come_and_go(service: SearchService) -> None:
         ("/search", b'{"queries": [[1.0,', 422, "the body is no JSON: Expecting value"),
         ("/search", b'{"queries": [[NaN, 1, 1, 1, 1, 1]]}', 400, "row 0 of the queries is not"),
         ("/search", b"", 422, "the body is no JSON object"),
-        ("/serach", {"queries": [[1.0] * 6]}, 404, "no route /serach"),
+        ("/nowhere", {"queries": [[1.0] * 6]}, 404, "no route /nowhere"),
         ("/health", {"k": 1}, 405, "/health takes no POST"),
     ],
 )
