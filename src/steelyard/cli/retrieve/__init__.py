@@ -36,6 +36,11 @@ VERBS: tuple[tuple[str, str, str], ...] = (
         "Serve indexes over HTTP: searches, new vectors, metrics; several are shards of one.",
         "my.index --port 8008",
     ),
+    (
+        "study",
+        "Say what more passages are worth to a reader: losses over stores of many sizes, a law.",
+        "notes-index --reader model --heldout other-notes",
+    ),
 )
 """Verb, one line of help, and the words of its example."""
 for name, text, example in VERBS:

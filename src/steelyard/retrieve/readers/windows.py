@@ -1,7 +1,7 @@
 """Windows of text: a part that is known, and a part that a reader predicts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,19 @@ class ReadingWindows:
     def __len__(self) -> int:
         """Return how many windows there are."""
         return len(self.known)
+
+    def part(self, rows: slice) -> "ReadingWindows":
+        """Return some of the windows.
+
+        Args:
+            rows: which.
+
+        Returns:
+            Those windows, in their order.
+        """
+        return ReadingWindows(
+            **{item.name: getattr(self, item.name)[rows] for item in fields(self)}
+        )
 
     def bits_per_byte(self, losses: NDArray[np.floating]) -> float:
         """Return what readers of different tokenizers are compared by.
