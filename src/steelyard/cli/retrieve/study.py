@@ -1,5 +1,6 @@
 """`steelyard retrieve study`: what a store of passages is worth to a reader, at every size."""
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +13,7 @@ from steelyard.cli.places import require_place
 from steelyard.errors import ConfigError, DataError, FitError
 from steelyard.laws import Fit
 from steelyard.laws.pictures.charts import fit_chart
+from steelyard.quantity import Check
 from steelyard.retrieve.corpus import CorpusIndex
 from steelyard.retrieve.corpus.files import SkippedFiles, list_corpus, read_file
 from steelyard.retrieve.readers import ReadingStudy, cut_windows, load_reader, study_reading
@@ -92,18 +94,18 @@ def _documents(sources: tuple[Path, ...]) -> list[tuple[str, str]]:
     return found
 
 
-def _laws(found: ReadingStudy) -> dict[str, Fit]:
-    """Fit a law for each filter; losses that do not fall with the store allow none."""
+def _laws(found: ReadingStudy) -> dict[str, tuple[Fit, Check]]:
+    """Fit and check a law for each filter; losses that do not fall with the store allow none."""
     laws = {}
     for name in found.filters:
-        try:
-            laws[name] = found.law(name)
-        except FitError:
-            continue
+        with contextlib.suppress(FitError):
+            laws[name] = found.law(name), found.foreseen(name)
     return laws
 
 
-def _page(index: Path, found: ReadingStudy, laws: Mapping[str, Fit], copies: bool) -> Report:
+def _page(
+    index: Path, found: ReadingStudy, laws: Mapping[str, tuple[Fit, Check]], copies: bool
+) -> Report:
     """Return what is printed."""
     sizes = found.losses("all")[0]
     best = float(found.losses("all")[1][-1])
@@ -118,8 +120,8 @@ def _page(index: Path, found: ReadingStudy, laws: Mapping[str, Fit], copies: boo
         ]
     )
     sections = [Section("Worth of the store", [facts, _table(found)])]
-    for name, law in laws.items():
-        blocks: list[Any] = [Checks([found.foreseen(name)]), _ahead(found, law, name)]
+    for name, (law, check) in laws.items():
+        blocks: list[Any] = [Checks([check]), _ahead(found, law, name)]
         title = f"Loss over passages, {name}"
         blocks.append(Chart(fit_chart(law, title=title, target="nats per token")))
         sections.append(Section(f"Law, {name}", blocks))
@@ -165,7 +167,7 @@ def _ahead(found: ReadingStudy, law: Fit, name: str) -> Table:
     return Table([Column(head) for head in heads], rows, "the same kind of text, more of it")
 
 
-def _values(found: ReadingStudy, laws: Mapping[str, Fit]) -> dict[str, Any]:
+def _values(found: ReadingStudy, laws: Mapping[str, tuple[Fit, Check]]) -> dict[str, Any]:
     """Return what programs read."""
     return {
         "nats_alone": found.alone,
@@ -173,6 +175,12 @@ def _values(found: ReadingStudy, laws: Mapping[str, Fit]) -> dict[str, Any]:
         "windows": found.windows,
         "stores": [asdict(cell) for cell in found.cells],
         "laws": {
-            name: {"formula": law.law.formula, **dict(law.params)} for name, law in laws.items()
+            name: {
+                "formula": law.law.formula,
+                **{part: float(value) for part, value in law.params.items()},
+                "largest_forecast": check.forecast.value,
+                "largest_measured": check.measurement.value,
+            }
+            for name, (law, check) in laws.items()
         },
     }

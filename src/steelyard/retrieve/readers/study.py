@@ -19,7 +19,7 @@ __all__ = ["SHARES", "ReadingStudy", "study_reading"]
 SHARES = tuple(10.0 ** (place / 4 - 2) for place in range(9))
 """Sizes of stores, four a decade, as shares of the whole one."""
 _LAW = "power_law_floor:store"
-_LOWER = 5
+_LOWER = 6
 """Sizes that the law is fitted to when it foresees the largest."""
 
 
@@ -51,7 +51,7 @@ class ReadingStudy:
             if cell.filters == filters:
                 found.setdefault(cell.passages, []).append(cell.value)
         sizes = sorted(found)
-        return np.array(sizes), np.array([np.mean(found[size]) for size in sizes])
+        return np.array(sizes), np.array([float(np.mean(found[size])) for size in sizes])
 
     def law(self, filters: str) -> Fit:
         """Fit loss over passages: (A / passages)^alpha + E.
@@ -138,6 +138,6 @@ def study_reading(
     return ReadingStudy(
         cells=cells,
         alone=float(alone.mean()),
-        bits_per_nat=windows.bits_per_byte(np.ones(len(windows))),
+        bits_per_nat=float(windows.bits_per_byte(np.ones(len(windows)))),
         windows=len(windows),
     )
