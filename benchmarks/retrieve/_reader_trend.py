@@ -25,8 +25,8 @@ from steelyard.retrieve.readers import (
 from steelyard.train import EstimatorConfig
 
 _K, _KNOWN, _WANTED, _POSITIONS = 3, 64, 64, 512
-_SHARES = (0.01, 0.02, 0.04, 0.07, 0.12, 0.25, 0.5, 0.75, 1.0)
-"""Sizes of stores; the lower five are enough for the three numbers of a law."""
+_SHARES = tuple(10.0 ** (place / 4 - 2) for place in range(9))
+"""Sizes of stores, four a decade; the lower five are enough for the three numbers of a law."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +127,7 @@ def _checks(name: str, cells: Sequence[StudyCell], alone: dict[str, float]) -> l
         float(np.mean([cell.value for cell in cells if cell.share == share])) for share in _SHARES
     ]
     shown = "  ".join(
-        f"{share:g}: {np.exp(v):.2f}" for share, v in zip(_SHARES, means, strict=True)
+        f"{share:.3g}: {np.exp(v):.2f}" for share, v in zip(_SHARES, means, strict=True)
     )
     print(f"perplexity by share of the store, {name}: {shown}")
     rises = sum(later >= earlier for earlier, later in itertools.pairwise(means))

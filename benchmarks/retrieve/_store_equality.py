@@ -54,6 +54,9 @@ def equality_checks(asked: Asked) -> list[Check]:
         "none": found,
         "cleaned": found.filter(_MIN_WORDS).decontaminate(asked.answers),
     }
+    # Without a word that the encoder knows a query finds nothing, in a store of any size.
+    asks = found.ids[:, 0] >= 0
+    print(f"{len(asks) - asks.sum()} of {len(asks)} queries have no known word")
     wrong = compared = inside = bands = 0
     for name, candidates in cleaned.items():
         for share in SHARES:
@@ -70,10 +73,10 @@ def equality_checks(asked: Asked) -> list[Check]:
                 same = (drawn.top(_K).ids == rebuilt[:, :_K]).all(axis=1)
                 wrong += int((~same & ~is_short).sum())
                 compared += int((~is_short).sum())
-                short += int(is_short.sum())
+                short += int((is_short & asks).sum())
             if name == "none":
                 rate = failure_probability(asked.candidates, _K, share)
-                trials = len(asked.queries) * len(SEEDS)
+                trials = int(asks.sum()) * len(SEEDS)
                 low, high = binom.ppf([0.005, 0.995], trials, rate)
                 inside, bands = inside + (low <= short <= high), bands + 1
                 print(f"share {share:g}: {short} of {trials} short, {rate * trials:.2f} expected")

@@ -1,7 +1,8 @@
 """The law of tower sizes and pairs: entropy of the right document, each pair seen at most once.
 
 With every pair seen once, no run can learn pairs by heart, and the end of a run is its best point:
-nothing is stopped early. The learning rate follows from the width by one rule for all sizes.
+nothing is stopped early. The learning rate follows from the width by one rule for all sizes. The
+vector of a text has as many numbers as the widest tower: with fewer, wider ones would begin alike.
 """
 
 from collections.abc import Iterator, Sequence
@@ -43,14 +44,13 @@ class Ladder:
     """Sizes and shares of the pairs that towers are trained with.
 
     Attributes:
-        widths: widths, ascending.
+        widths: widths, ascending; the last is also how many numbers a text's vector has.
         layers: layers of all.
-        teacher: width of the teachers.
+        repeated: widest of the towers that are trained `repeats` times, and on shares.
         steps: steps on all pairs.
         batch: pairs of a step.
-        shares: shares of the pairs, below 1, for the sizes up to the teacher's.
-        seeds: seeds of the teachers; larger towers have one.
-        repeats: seeds of sizes below the teacher's.
+        shares: shares of the pairs, below 1.
+        repeats: seeds of each size that is repeated; larger towers have one.
         rate: learning rate at a width of 64; it falls as the width grows (Yang et al. 2022, arXiv
             2203.03466). Of .0005, .001, .002 and .004 the best were .004 at a width of 32 and
             .002 at 64, after 60 steps; at 128, .001 was better than .003 after 56.
@@ -58,11 +58,10 @@ class Ladder:
 
     widths: tuple[int, ...]
     layers: int
-    teacher: int
+    repeated: int
     steps: int
     batch: int
     shares: tuple[float, ...] = ()
-    seeds: int = 3
     repeats: int = 2
     rate: float = 2e-3
 
@@ -74,10 +73,14 @@ class Ladder:
         """Return the learning rate of a width."""
         return self.rate * 64 / width
 
+    def size(self, width: int) -> Size:
+        """Return the shape of a width."""
+        return Size(self.layers, width, self.widths[-1])
+
     def jobs(self, folder: Path, papers: Abstracts) -> Iterator[PairJob]:
         """Yield the runs."""
         for width, seed, share in self._cells():
-            size = Size(self.layers, width)
+            size = self.size(width)
             yield PairJob(
                 name=self.name(width, seed, share),
                 folder=folder,
@@ -103,7 +106,7 @@ class Ladder:
             found.setdefault((share, width), []).append(entropy)
         return [
             Rung(
-                parameters=Size(self.layers, width).parameters(),
+                parameters=self.size(width).parameters(),
                 pairs=round(share * self.steps) * self.batch,
                 entropies=tuple(values),
             )
@@ -116,10 +119,10 @@ class Ladder:
         """Yield width, seed and share of each run."""
         for width in self.widths:
             # Large towers cost most of the time: they are trained once.
-            count = self.repeats if width < self.teacher else 1
-            for seed in range(self.seeds if width == self.teacher else count):
+            is_repeated = width <= self.repeated
+            for seed in range(self.repeats if is_repeated else 1):
                 yield width, seed, 1.0
-            for share in self.shares if width <= self.teacher else ():
+            for share in self.shares if is_repeated else ():
                 yield width, 0, share
 
 

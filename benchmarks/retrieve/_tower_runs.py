@@ -44,19 +44,26 @@ __all__ = [
     "vectors_of",
 ]
 
-TEMPERATURE, DIM = 0.05, 64
+TEMPERATURE = 0.05
 MAX_TOKENS = (24, 64)
 
 
 class Size(NamedTuple):
-    """Shape of a tower."""
+    """Shape of a tower.
+
+    Attributes:
+        layers: layers.
+        width: width.
+        dim: numbers of a text's vector.
+    """
 
     layers: int
     width: int
+    dim: int = 64
 
     def parameters(self) -> int:
         """Return parameters without the token table."""
-        tower = Tower(build(architecture(self)), DIM)
+        tower = Tower(build(architecture(self)), self.dim)
         return sum(p.numel() for n, p in tower.named_parameters() if n != "model.embedding.weight")
 
 
@@ -170,11 +177,11 @@ def architecture(size: Size) -> Architecture:
 
 def make_tower(papers: Abstracts, size: Size, seed: int) -> Tower:
     """Return a tower whose token table begins with the abstracts."""
-    tower = Tower(build(architecture(size), seed=seed), DIM, pooling="mean", seed=seed)
+    tower = Tower(build(architecture(size), seed=seed), size.dim, pooling="mean", seed=seed)
     begin_with_texts(tower.model, papers.token_rows)
     # Columns of the table are sorted by what they explain: a vector begins with the first ones.
     with torch.no_grad():
-        tower.projection.copy_(torch.eye(DIM, size.width))
+        tower.projection.copy_(torch.eye(size.dim, size.width))
     return tower
 
 

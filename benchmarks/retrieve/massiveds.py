@@ -32,7 +32,7 @@ def run(quick: bool) -> list[Check]:
     max_bytes, candidates, asked = (2_000_000, 300, 100) if quick else (48_000_000, 1000, 400)
     size = TrendSize(steps=20, windows=1000, heldout=64, candidates=300, width=64)
     if not quick:
-        size = TrendSize(steps=300, windows=8000, heldout=200, candidates=1000, width=96)
+        size = TrendSize(steps=300, windows=8000, heldout=1000, candidates=1000, width=96)
     documents, heldout = machine_text(max_bytes)
     with torch_threads(2), tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -48,7 +48,8 @@ class Scale:
 
     Attributes:
         papers: papers; None for all.
-        ladder: sizes of the law, and the teachers among them.
+        ladder: sizes of the law.
+        teacher: shape of teachers.
         student: shape of students.
         distilled: steps of students, however they are trained.
         texts: texts that students learn from, for the curve; the last is that of all others.
@@ -59,6 +60,7 @@ class Scale:
 
     papers: int | None
     ladder: Ladder
+    teacher: Size
     student: Size
     distilled: int
     texts: tuple[int, ...]
@@ -66,22 +68,18 @@ class Scale:
     batches: tuple[int, ...]
     batch_steps: int
 
-    @property
-    def teacher(self) -> Size:
-        """Shape of teachers."""
-        return Size(self.ladder.layers, self.ladder.teacher)
-
 
 _FULL = Scale(
     papers=None,
     ladder=Ladder(
         widths=(32, 48, 64, 96, 128, 192, 256),
         layers=2,
-        teacher=128,
+        repeated=128,
         steps=144,
         batch=128,
         shares=(0.25, 0.5),
     ),
+    teacher=Size(2, 128),
     student=Size(1, 60),
     distilled=400,
     texts=(500, 2000, 8000, 20_000),
@@ -91,7 +89,8 @@ _FULL = Scale(
 )
 _QUICK = Scale(
     papers=600,
-    ladder=Ladder(widths=(48, 96), layers=1, teacher=96, steps=20, batch=64, seeds=1, repeats=1),
+    ladder=Ladder(widths=(48, 96), layers=1, repeated=96, steps=20, batch=64, repeats=1),
+    teacher=Size(1, 96),
     student=Size(1, 32),
     distilled=40,
     texts=(250, 2000),
@@ -115,8 +114,7 @@ def run(quick: bool) -> list[Check]:
         checks += law_checks(scale.ladder.rungs(folder, papers), is_full=not quick)
         checks += _bound_checks(scale, papers, folder)
         checks += batch_checks(scale.batches, scale.batch_steps, papers, folder)
-        teacher = scale.ladder.name(scale.ladder.teacher, 0)
-        served = teacher, _name("student", 0), scale.student
+        served = _name("teacher", 0), _name("student", 0), scale.student
         checks += serving_checks(papers, folder, served, rounds=3 if quick else 9)
         checks += peer_checks(_distillation(scale, papers, folder, 0, scale.texts[-1]), peer)
         peer.close()
@@ -135,16 +133,17 @@ def _trained(scale: Scale, papers: Abstracts, folder: Path) -> list[Trained]:
     first: list[PairJob] = list(ladder.jobs(folder, papers))
     first += [
         PairJob(
-            name=_name("joint", seed),
+            name=_name(kind, seed),
             folder=folder,
             papers=papers,
-            queries=scale.student,
+            queries=queries,
             documents=scale.teacher,
             steps=ladder.steps,
             batch=ladder.batch,
-            rate=ladder.rate_of(ladder.teacher),
+            rate=ladder.rate_of(scale.teacher.width),
             seed=seed,
         )
+        for kind, queries in (("teacher", scale.teacher), ("joint", scale.student))
         for seed in range(scale.seeds)
     ]
     # The longest first, so that no worker waits at the end for one that began late.
@@ -152,7 +151,7 @@ def _trained(scale: Scale, papers: Abstracts, folder: Path) -> list[Trained]:
     second: list[Job] = []
     for seed in range(scale.seeds):
         second.append(_distillation(scale, papers, folder, seed, scale.texts[-1]))
-        shared = ladder.name(ladder.teacher, seed)
+        shared = _name("teacher", seed)
         given = {"folder": folder, "papers": papers, "teacher": shared, "seed": seed}
         given |= {"student": scale.student}
         name = _name("frozen", seed)
@@ -168,7 +167,7 @@ def _trained(scale: Scale, papers: Abstracts, folder: Path) -> list[Trained]:
             name=_name("refined", seed),
             folder=folder,
             papers=papers,
-            teacher=ladder.name(ladder.teacher, seed),
+            teacher=_name("teacher", seed),
             student=scale.student,
             steps=max(10, scale.distilled // 4),
             rate=1e-3,
@@ -189,7 +188,7 @@ def _distillation(
         name=_name("student", seed) if is_main else _name("few", texts),
         folder=folder,
         papers=papers,
-        teacher=scale.ladder.name(scale.ladder.teacher, seed),
+        teacher=_name("teacher", seed),
         student=scale.student,
         steps=scale.distilled,
         texts=texts,
@@ -203,7 +202,7 @@ def _stage_checks(
     """Hold students against their teacher, and against end-to-end training."""
     table: dict[str, list[Quality]] = {}
     for seed in range(scale.seeds):
-        teacher = scale.ladder.name(scale.ladder.teacher, seed)
+        teacher = _name("teacher", seed)
         joint = _name("joint", seed)
         documents = vectors_of(folder / teacher / "documents", papers.texts)
         rows = {
@@ -255,7 +254,7 @@ def _printed(table: dict[str, list[Quality]]) -> dict[str, float]:
 
 def _bound_checks(scale: Scale, papers: Abstracts, folder: Path) -> list[Check]:
     """Compare changes of scores with distances of vectors, and distances with texts seen."""
-    place = folder / scale.ladder.name(scale.ladder.teacher, 0)
+    place = folder / _name("teacher", 0)
     teacher = vectors_of(place / "queries", papers.asked)
     documents = vectors_of(place / "documents", papers.texts)
     means, worst = [], 0.0
