@@ -45,7 +45,14 @@ class ReadingStudy:
         return list(dict.fromkeys(cell.filters for cell in self.cells))
 
     def losses(self, filters: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return expected passages of each size, ascending, and the mean loss over its draws."""
+        """Return losses by size.
+
+        Args:
+            filters: name of what was left out.
+
+        Returns:
+            Expected passages of each size, ascending, and the mean loss over its draws.
+        """
         found: dict[float, list[float]] = {}
         for cell in self.cells:
             if cell.filters == filters:
@@ -54,16 +61,30 @@ class ReadingStudy:
         return np.array(sizes), np.array([float(np.mean(found[size])) for size in sizes])
 
     def law(self, filters: str) -> Fit:
-        """Fit loss over passages: (A / passages)^alpha + E.
+        """Fit loss over passages, A / passages^alpha + E.
+
+        Args:
+            filters: name of what was left out.
+
+        Returns:
+            The fit.
 
         Raises:
             FitError: the losses do not allow a fit.
+
+        Source: Shao et al. 2024 (arXiv 2407.12854), section 4: loss falls with the store's size.
         """
         sizes, losses = self.losses(filters)
         return fit(law_named(_LAW), RunTable.read({"store": sizes, "loss": losses}), "loss")
 
     def foreseen(self, filters: str) -> Check:
-        """Return what a law of the lower sizes says of the whole store, beside what was measured.
+        """Return what a law of the six smallest sizes says of the whole store, beside its loss.
+
+        Args:
+            filters: name of what was left out.
+
+        Returns:
+            Forecast and measurement, nats per token.
 
         Raises:
             FitError: the losses do not allow a fit.
