@@ -124,3 +124,22 @@ def test_a_folder_of_another_encoder_is_refused(folder, tmp_path):
         RerankFolder.open(other)
     with pytest.raises(DataError, match="no texts"):
         build_folder(tmp_path / "none", [])
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--p95", "0 s"), "--p95 is 0 s"),
+        (("--recall-loss", "1"), "--recall-loss is 1"),
+        (("--depth", "0"), "--depth is 0"),
+        (("--k", "0"), "--k is 0"),
+        (("--samples", "7"), "--samples is 7"),
+    ],
+)
+def test_options_of_a_plan_are_refused_before_anything_is_searched(
+    folder, capsys, monkeypatch, words, told
+):
+    monkeypatch.setattr("steelyard.cli.retrieve.rerank.plan.profile_rerank", None)
+    code, _, err = run(capsys, monkeypatch, "plan", folder, *words)
+    assert code == 2
+    assert told in err

@@ -1,11 +1,13 @@
 """`steelyard plan retriever`: towers and index for a load, from a ladder of trained sizes."""
 
+import math
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cyclopts
 import numpy as np
+from numpy.typing import NDArray
 
 from steelyard.cli.output import Switch, print_report
 from steelyard.cli.retrieve.planned import keep_retriever
@@ -16,6 +18,7 @@ from steelyard.plan.retrieve.retriever_cost import (
     TowerOption,
     TrainingPlan,
 )
+from steelyard.retrieve.reading import read_vectors
 from steelyard.runs.report import Cell, Column, Facts, Report, Section, Table
 from steelyard.units import parse, pretty
 
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["retriever"]
 
 _SHOWN = 8
-_LEAST_RUNS = 5
+_LEAST_RUNS, _LEAST_VECTORS = 5, 1200
 _TIMED = ((1, 32), (1, 96), (2, 128))
 """Layers and widths of the towers that are timed."""
 
@@ -59,16 +62,32 @@ class RetrieverLoadOptions:
 
     def load(self) -> RetrieverLoad:
         """Return the load in plain units."""
+        documents = parse(self.docs, "count", where="--docs")
+        p95_s = parse(self.p95, "s", where="--p95")
+        price = parse(self.core_price, "USD", where="--core-price")
+        usd = parse(self.budget, "USD", where="--budget") if self.budget else math.inf
+        memory = parse(self.memory, "byte", where="--memory") if self.memory else math.inf
+        # A limit of 0 is no limit to the planner; who types it means none of it.
+        for flag, value in (("--docs", documents), ("--qps", self.qps), ("--p95", p95_s)):
+            _require_above(flag, value)
+        for flag, value in (("--budget", usd), ("--memory", memory), ("--hours", self.hours)):
+            _require_above(flag, value)
         return RetrieverLoad(
-            documents=int(parse(self.docs, "count", where="--docs")),
+            documents=int(documents),
             queries_per_s=self.qps,
-            p95_s=parse(self.p95, "s", where="--p95"),
+            p95_s=p95_s,
             recall=self.recall,
-            budget_usd=parse(self.budget, "USD", where="--budget") if self.budget else 0.0,
+            budget_usd=0.0 if math.isinf(usd) else usd,
             hours=self.hours,
-            usd_per_core_hour=parse(self.core_price, "USD", where="--core-price"),
-            memory_bytes=parse(self.memory, "byte", where="--memory") if self.memory else 0.0,
+            usd_per_core_hour=price,
+            memory_bytes=0.0 if math.isinf(memory) else memory,
         )
+
+
+def _require_above(flag: str, value: float) -> None:
+    """Refuse a number that is not above 0."""
+    if not value > 0:
+        raise ConfigError(f"{flag} is {value:g}, but must be above 0")
 
 
 def retriever(
@@ -112,7 +131,7 @@ def retriever(
     """
     from steelyard.plan.retrieve.retriever import retriever as choose
 
-    asked = load.load()
+    asked, rows = load.load(), _sample(vectors)
     law, gap = _law(ladder)
     training = replace(
         _training(pairs, texts),
@@ -128,7 +147,7 @@ def retriever(
         training=training,
         teachers=towers,
         students=towers,
-        indexes=_indexes(vectors, asked.documents),
+        indexes=_indexes(rows, asked.documents),
         speed=_speed(query_tokens),
         gap=gap,
     )
@@ -176,7 +195,7 @@ def _law(path: Path) -> "tuple[Fit, StudentGap | None]":
             f"{path} lacks {', '.join(missing)}", hint=f"it has {', '.join(frame.columns)}"
         )
     columns = {
-        name: np.asarray(frame[name].to_list(), np.float64)
+        name: _numbers(path, name, frame[name].to_list())
         for name in ("parameters", "entropy", "pairs", "teacher")
         if name in frame.columns
     }
@@ -195,6 +214,16 @@ def _law(path: Path) -> "tuple[Fit, StudentGap | None]":
         form, points = "power_law:parameters", {"parameters": points["parameters"]}
     fitted = fit(law_named(form), points, columns["entropy"][is_large], prior=None)
     return fitted, fit_gap(columns, teacher)
+
+
+def _numbers(path: Path, name: str, cells: list[Any]) -> NDArray[np.float64]:
+    """Return a column of a ladder; an empty cell is not a number."""
+    try:
+        return np.array([np.nan if cell is None else float(cell) for cell in cells])
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"column {name} of {path}: {error}", hint="give a number in each row"
+        ) from error
 
 
 def _towers(sizes: str) -> list[TowerOption]:
@@ -226,7 +255,18 @@ def _speed(tokens: int) -> "SpeedLine":
         return encoder_speed(encoders, ["query"])
 
 
-def _indexes(path: Path, documents: int) -> list[DocumentIndex]:
+def _sample(path: Path) -> NDArray[np.float32]:
+    """Return the vectors that indexes are tried on; too few are refused before any work."""
+    rows = np.asarray(read_vectors(path), np.float32)
+    if len(rows) < _LEAST_VECTORS:
+        raise DataError(
+            f"--vectors {path} has {len(rows):,} vectors",
+            hint=f"give {_LEAST_VECTORS:,} or more: an index is tried on them",
+        )
+    return rows
+
+
+def _indexes(rows: NDArray[np.float32], documents: int) -> list[DocumentIndex]:
     """Try an exact index and codes on a sample; every tenth vector asks."""
     from steelyard.plan.retrieve.retriever_measured import (
         flat_option,
@@ -234,9 +274,7 @@ def _indexes(path: Path, documents: int) -> list[DocumentIndex]:
         scan_trial,
         trial_index,
     )
-    from steelyard.retrieve.reading import read_vectors
 
-    rows = np.asarray(read_vectors(path), np.float32)
     asked, kept = rows[::10][:200], np.delete(rows, np.s_[::10], axis=0)
     dim = rows.shape[1]
     parts = next(n for n in (16, 8, 4, 2, 1) if dim % n == 0)

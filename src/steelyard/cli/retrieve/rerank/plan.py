@@ -9,6 +9,7 @@ import numpy as np
 
 from steelyard.catalog import storage_tier
 from steelyard.cli.output import Switch, print_report
+from steelyard.cli.places import require_place
 from steelyard.cli.retrieve.forecasting import check_values, keep_checks, past_checks
 from steelyard.cli.retrieve.rerank.search import read_queries
 from steelyard.errors import ConfigError, DataError
@@ -73,8 +74,14 @@ def plan(
     if samples < _LEAST_QUERIES:
         raise ConfigError(f"--samples is {samples}, but must be {_LEAST_QUERIES} or more")
     limit_s = parse(p95, "s", where="--p95")
-    tier = storage_tier(drive)
+    _require(limit_s > 0, f"--p95 is {p95}", "above 0")
+    _require(0 <= recall_loss < 1, f"--recall-loss is {recall_loss:g}", "from 0 to below 1")
+    _require(depth >= 1, f"--depth is {depth}", "1 or more")
+    _require(k >= 1, f"--k is {k}", "1 or more")
+    if chart is not None:
+        require_place(chart)
     found = RerankFolder.open(folder)
+    tier = storage_tier(drive)
     least = _ALL_PARTS * _LEAST_QUERIES if check else _LEAST_QUERIES
     asked = _parts(_asked(found, queries, samples, least), _ALL_PARTS if check else 2)
     profiled, tried, kept = map(found.encoder.encode_queries, asked)
@@ -99,6 +106,12 @@ def plan(
         [*sections, *([Section("Forecasts", [Checks(checks)])] if checks else [])],
     )
     print_report(page, json=json, values=_values(chosen, said) | {"checks": check_values(checks)})
+
+
+def _require(holds: bool, given: str, allowed: str) -> None:
+    """Refuse an option before anything is searched."""
+    if not holds:
+        raise ConfigError(f"{given}, but must be {allowed}")
 
 
 def _profile(found: RerankFolder, asked: tuple[Any, list[Any]], k: int) -> RerankProfile:
