@@ -335,12 +335,7 @@ _ROWS: tuple[tuple[str, str, Literal["lower", "higher", "neither"], str], ...] =
         "lower",
         "Time of one query: candidates, reads and ranking by token vectors, median over queries.",
     ),
-    (
-        "retrieve.rerank_p95",
-        "s",
-        "lower",
-        "95th percentile over queries of the same time.",
-    ),
+    ("retrieve.rerank_p95", "s", "lower", "95th percentile over queries of the same time."),
     (
         "retrieve.rerank_rate",
         "request/s",
@@ -385,18 +380,8 @@ _ROWS: tuple[tuple[str, str, Literal["lower", "higher", "neither"], str], ...] =
     ),
     ("data.documents", "count", "neither", "Documents kept after cleaning and deduplication."),
     ("data.tokens", "token", "neither", "Tokens in the training shards."),
-    (
-        "data.itemsets",
-        "count",
-        "neither",
-        "Itemsets that enough baskets hold, the empty one not.",
-    ),
-    (
-        "data.mining_time",
-        "s",
-        "lower",
-        "Time to mine baskets in memory, reading left out.",
-    ),
+    ("data.itemsets", "count", "neither", "Itemsets that enough baskets hold, the empty one not."),
+    ("data.mining_time", "s", "lower", "Time to mine baskets in memory, reading left out."),
     ("data.mining_memory", "byte", "lower", "Memory of mined itemsets while they are made."),
     (
         "data.duplicate_fraction",

@@ -205,14 +205,7 @@ def measure_search_rates(
         advance(1 - 1 / steps, "searches for tenants")
         for kind, (own_s, relative) in measure_tenant_rates(fit_rates).items():
             query_s[kind], query_relative[kind] = own_s, relative
-    build_s, build_relative = {}, 0.0
-    if built:
-        build_s, build_relative = fit_rates(
-            [build_work(shape) for shape, _ in built],
-            [took for _, took in built],
-            [str(shape) for shape, _ in built],
-        )
-        build_s |= measure_tree_build()
+    build_s, build_relative = _build_rates(built) if built else ({}, 0.0)
     return SearchRates(
         query_s=query_s,
         build_s=build_s,
@@ -223,6 +216,16 @@ def measure_search_rates(
         time_s=when_s,
         duration_s=time.perf_counter() - began_s,
     )
+
+
+def _build_rates(built: Sequence[tuple[IndexShape, float]]) -> tuple[dict[str, float], float]:
+    """Return the seconds of each unit of a build, and the error that is left."""
+    found, relative = fit_rates(
+        [build_work(shape) for shape, _ in built],
+        [took for _, took in built],
+        [str(shape) for shape, _ in built],
+    )
+    return found | measure_tree_build(), relative
 
 
 def fit_query_s(searched: Sequence[TimedSearch]) -> tuple[dict[str, float], float]:

@@ -45,7 +45,7 @@ _K = 10
 _BUILT, _BUILDS = (40_000, 96), 3
 
 
-class _Asked(NamedTuple):
+class _TenantSearch(NamedTuple):
     """One search that is timed: its name, tenant, how it is asked, and its units of work."""
 
     kind: str
@@ -76,7 +76,7 @@ class TenantCalibration:
 
     def __init__(self) -> None:
         """Build what is searched."""
-        self._asked: list[_Asked] = []
+        self._asked: list[_TenantSearch] = []
         for count, dim, clusters in _WORLDS:
             self._asked += _World(count, dim, clusters).searches()
         self._took_s: list[list[float]] = []
@@ -162,7 +162,7 @@ class _World:
         turned = inner @ self.turn
         return (turned + 0.02 * self.rng.normal(size=turned.shape)).astype(np.float32)
 
-    def searches(self) -> Iterator[_Asked]:
+    def searches(self) -> Iterator[_TenantSearch]:
         """Yield all ways for tenants of all sizes, anywhere and close together."""
         count, dim = self.vectors.shape
         for place, wanted in enumerate(_TENANTS):
@@ -189,14 +189,16 @@ class _World:
             begin + self.rng.choice(min(2 * size, count - begin), size, replace=False)
         ]
 
-    def _in_tree(self, name: str, size: int) -> Iterator[_Asked]:
+    def _in_tree(self, name: str, size: int) -> Iterator[_TenantSearch]:
         (count, dim), rows = self.vectors.shape, self.tree.rows_of(name)
         beside = float((np.diff(np.sort(rows)) == 1).sum()) / size
 
         def search(query: Floats, nprobe: int = 10**9) -> Hits:
             return self.tree.search(query, _K, tenant=name, nprobe=nprobe)
 
-        yield _Asked("tenant scan", name, search, self.queries, scan_work(size, dim, beside, count))
+        yield _TenantSearch(
+            "tenant scan", name, search, self.queries, scan_work(size, dim, beside, count)
+        )
         for nprobe in _PROBES:
             if nprobe > size // 2:
                 break
@@ -204,9 +206,9 @@ class _World:
             scanned, expanded, compared = self._done(own)
             done = TenantSearch(scanned=scanned, expanded=expanded, compared=compared)
             work = tree_work(done, size, dim, beside, count)
-            yield _Asked("tenant tree", name, own, self.queries, work)
+            yield _TenantSearch("tenant tree", name, own, self.queries, work)
 
-    def _in_shared(self, name: str, ids: Ids) -> Iterator[_Asked]:
+    def _in_shared(self, name: str, ids: Ids) -> Iterator[_TenantSearch]:
         (count, dim), nlist = self.vectors.shape, self.shared.nlist
         bitmap = self.shared.admitted(ids)
         for nprobe in _CELLS:
@@ -214,15 +216,15 @@ class _World:
             visited = self._done(partial(self.shared.search, k=_K, nprobe=nprobe))[0]
             compared = self._done(search)[0]
             work = filter_work(nprobe, nlist, visited, compared, len(ids), dim, count)
-            yield _Asked("tenant filter", name, search, self.queries, work)
+            yield _TenantSearch("tenant filter", name, search, self.queries, work)
 
-    def _in_own(self, name: str, ids: Ids) -> Iterator[_Asked]:
+    def _in_own(self, name: str, ids: Ids) -> Iterator[_TenantSearch]:
         size, dim = len(ids), self.vectors.shape[1]
         if size <= _MOST_FOR_FLAT:
             flat = IVFFlat(dim)
             flat.add(self.vectors[ids])
             work = own_work(1, 1, size, size, dim)
-            yield _Asked("tenant own", name, partial(flat.search, k=_K), self.queries, work)
+            yield _TenantSearch("tenant own", name, partial(flat.search, k=_K), self.queries, work)
         if size < _LEAST_FOR_CELLS:
             return
         cells = _cells_of(self.vectors[ids], round(2 * size**0.5), self.rng)
@@ -231,7 +233,7 @@ class _World:
                 break
             search = partial(cells.search, k=_K, nprobe=nprobe)
             work = own_work(nprobe, cells.nlist, self._done(search)[0], size, dim)
-            yield _Asked("tenant own", name, search, self.queries, work)
+            yield _TenantSearch("tenant own", name, search, self.queries, work)
 
     def _done(self, search: Callable[[Floats], Hits]) -> tuple[float, float, float]:
         """Return what a query scans, probes and compares again, on average."""

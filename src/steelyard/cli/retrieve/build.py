@@ -164,17 +164,7 @@ def build(
         require_place(report)
     of_vectors = VECTOR_SUFFIXES | TABLE_SUFFIXES if vector_column else VECTOR_SUFFIXES
     if not any(source.suffix in of_vectors and not source.is_dir() for source in sources):
-        if vector_column:
-            raise ConfigError(
-                f"--vector-column {vector_column} is for one table",
-                hint=f"name a file that ends in {', '.join(sorted(TABLE_SUFFIXES))}",
-            )
-        if given.kind == "fastscan":
-            raise ConfigError("--kind fastscan is for vectors", hint="texts: flat, ivf or ivfpq")
-        _refuse_given(given, "vectors", but="kind")
-        if recipe is not None:
-            _refuse_given(given, "builds without --recipe")
-            _refuse_given(texts or TextFlags(), "builds without --recipe")
+        _check_texts(given, texts, vector_column, recipe)
         wanted = read_recipe(recipe, given.kind, texts or TextFlags())
         build_texts(
             sources, out, wanted, encoder=encoder, plan=plan, seed=seed, report=report, json=json
@@ -195,6 +185,23 @@ def build(
     rows = read_vectors(first, vector_column)
     with bad_rows_told(first, rows):
         _build_vectors(rows, out, given, seed=seed, report=report, json=json)
+
+
+def _check_texts(
+    given: IndexOptions, texts: TextFlags | None, vector_column: str, recipe: Path | None
+) -> None:
+    """Refuse options that a build of texts would pass over."""
+    if vector_column:
+        raise ConfigError(
+            f"--vector-column {vector_column} is for one table",
+            hint=f"name a file that ends in {', '.join(sorted(TABLE_SUFFIXES))}",
+        )
+    if given.kind == "fastscan":
+        raise ConfigError("--kind fastscan is for vectors", hint="texts: flat, ivf or ivfpq")
+    _refuse_given(given, "vectors", but="kind")
+    if recipe is not None:
+        _refuse_given(given, "builds without --recipe")
+        _refuse_given(texts or TextFlags(), "builds without --recipe")
 
 
 def _refuse_given(options: IndexOptions | TextFlags, what: str, *, but: str = "") -> None:
