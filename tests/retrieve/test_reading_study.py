@@ -119,7 +119,3 @@ def test_the_verb_prints_sizes_and_a_law(
     assert "passages" in (tmp_path / "page.html").read_text()
     code, _, err = _run(capsys, "study", index, *given, "--windows", 0)
     assert (code, "--windows is 0" in err) == (2, True)
-    # A file of the index itself: its own passages are left out.
-    own = ["--reader", place / "reader", "--heldout", place / "docs" / "3.txt", "--copies"]
-    code, out, _ = _run(capsys, "study", index, *own, "--known", 16, "--wanted", 16, "--json")
-    assert code == 0
