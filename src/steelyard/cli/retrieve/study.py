@@ -61,7 +61,8 @@ def study(
         report: HTML file for a page with all that is printed, and the law.
         json: print JSON instead of tables.
     """
-    for name, value in (("windows", windows), ("k", k), ("candidates", candidates)):
+    given = {"known": known, "wanted": wanted, "windows": windows, "k": k}
+    for name, value in (given | {"candidates": candidates}).items():
         if value < 1:
             raise ConfigError(f"--{name} is {value}, but must be at least 1")
     if report is not None:
