@@ -1,32 +1,30 @@
 """Perplexity of readers over stores of many sizes, and the law that foresees the largest."""
 
-import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from benchmarks.common import Check
 from benchmarks.retrieve._machine_text import Documents
-from benchmarks.retrieve._store_equality import SEEDS
 from tokenizers import Tokenizer
 
 from steelyard.catalog import Architecture
-from steelyard.laws import RunTable, fit, law_named
 from steelyard.nn.transformer import build
-from steelyard.retrieve.datastore import Candidates, Datastore, StudyCell, study_grid
+from steelyard.retrieve.datastore import Candidates, Datastore
 from steelyard.retrieve.readers import (
     CopyingReader,
     PassageReader,
+    ReadingStudy,
     ReadingWindows,
     cut_windows,
+    study_reading,
     train_reader,
 )
 from steelyard.train import EstimatorConfig
 
 _K, _KNOWN, _WANTED, _POSITIONS = 3, 64, 64, 512
-_SHARES = tuple(10.0 ** (place / 4 - 2) for place in range(9))
-"""Sizes of stores, four a decade; the lower five are enough for the three numbers of a law."""
+_LOWER = 5
+"""Sizes of stores, of nine, that the law is fitted to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,28 +58,11 @@ def trend_checks(
     print(f"the copier is believed by length of the run, from 0: {shown}")
     large = _trained(2, training, bare, tokenizer, size, folder / "large")
     windows = cut_windows(heldout, tokenizer, most=size.heldout, seed=1, **options)
-    asked = store.search(windows.queries, size.candidates)
-    cells = study_grid(
-        asked,
-        lambda top: small.losses(windows, top),
-        shares=_SHARES,
-        seeds=SEEDS,
-        filters={"none": lambda item: item, "clean": lambda item: _cleaned(item, windows)},
-    )
-    alone = {
-        "small": float(small.losses(windows).mean()),
-        "large": float(large.losses(windows).mean()),
-    }
-    for name, value in alone.items():
-        print(f"{name} reader without a store: perplexity {np.exp(value):.2f}")
-    checks = []
-    for name in ("none", "clean"):
-        checks += _checks(name, [cell for cell in cells if cell.filters == name], alone)
-    return checks
-
-
-def _cleaned(found: Candidates, windows: ReadingWindows) -> Candidates:
-    return found.decontaminate(windows.answers)
+    study = study_reading(store, small, windows, candidates=size.candidates, k=_K)
+    bare_large = float(large.losses(windows).mean())
+    print(f"small reader without a store: perplexity {np.exp(study.alone):.2f}")
+    print(f"large reader without a store: perplexity {np.exp(bare_large):.2f}")
+    return [check for name in study.filters for check in _checks(name, study, bare_large)]
 
 
 def _trained(
@@ -121,32 +102,25 @@ def _trained(
     return reader
 
 
-def _checks(name: str, cells: Sequence[StudyCell], alone: dict[str, float]) -> list[Check]:
+def _checks(name: str, study: ReadingStudy, large: float) -> list[Check]:
     """Check that perplexity falls with the store, and that a law of small ones foresees it."""
-    means = [
-        float(np.mean([cell.value for cell in cells if cell.share == share])) for share in _SHARES
-    ]
-    shown = "  ".join(
-        f"{share:.3g}: {np.exp(v):.2f}" for share, v in zip(_SHARES, means, strict=True)
-    )
-    print(f"perplexity by share of the store, {name}: {shown}")
-    rises = sum(later >= earlier for earlier, later in itertools.pairwise(means))
-    gain = np.exp(alone["small"] - means[-1])
+    sizes, means = study.losses(name)
+    shown = "  ".join(f"{size:,.0f}: {np.exp(v):.2f}" for size, v in zip(sizes, means, strict=True))
+    print(f"perplexity by passages of the store, {name}: {shown}")
+    rises = int((np.diff(means) >= 0).sum())
+    gain = float(np.exp(study.alone - means[-1]))
     checks = [
         Check(f"3 sizes at which perplexity does not fall, {name}", float(rises), 0.0, "lower"),
         Check(f"3 perplexity without the store over that with it, {name}", gain, 1.0, "higher"),
     ]
     if name == "none":
-        over = float(np.exp(means[-1] - alone["large"]))
+        over = float(np.exp(means[-1] - large))
         checks.append(
             Check("3 perplexity over that of a larger reader without a store", over, 1.0, "lower")
         )
-    passages = np.array([share * cells[-1].passages for share in _SHARES])
-    lower = int(0.6 * len(_SHARES))
-    table = RunTable.read({"store": passages[:lower], "loss": np.array(means[:lower])})
-    law = fit(law_named("power_law_floor:store"), table, "loss")
-    said = law.predict({"store": passages[-1:]}, extrapolate=True).first
-    error = abs(float(np.exp(said.value - means[-1])) - 1)
-    print(f"law of the lower {lower} sizes: {said.value:.4f} at the largest, was {means[-1]:.4f}")
+    told = study.foreseen(name, _LOWER)
+    said, came = told.forecast.value, told.measurement.value
+    print(f"law of the lower {_LOWER} sizes: {said:.4f} at the largest, was {came:.4f}")
+    error = abs(float(np.exp(said - came)) - 1)
     name = f"4 error of the law's perplexity at the largest store, {name}"
     return [*checks, Check(name, error, 0.02, "lower")]

@@ -13,7 +13,7 @@ from steelyard.errors import ConfigError, DataError
 from steelyard.nn import checkpoint
 from steelyard.nn.transformer import build
 from steelyard.retrieve.datastore import Datastore
-from steelyard.retrieve.readers import cut_windows, load_reader, study_reading
+from steelyard.retrieve.readers import cut_windows, load_reader, study_reading, teach_copier
 from steelyard.retrieve.text import LatentEncoder
 
 WORDS = [a + b for a in ("ba", "ko", "mi", "tu", "re") for b in ("lan", "sod", "fer", "gup")]
@@ -61,17 +61,17 @@ def test_a_study_is_of_nine_sizes_and_both_filters_and_copies_gain_with_the_stor
     store = Datastore.build(tmp_path / "store", documents, LatentEncoder.fit(texts, 16), words=16)
     heldout = [(f"other{number}", text) for number, text in enumerate(_texts(8, 2))]
     windows = cut_windows(heldout, reader.tokenizer, known_tokens=16, wanted_tokens=16)
-    found = study_reading(store, reader, windows, candidates=50, is_copying=True)
-    assert found.filters == ["all", "clean"]
+    copier, rest = teach_copier(store, reader, windows, candidates=50)
+    found = study_reading(store, copier, rest, candidates=50)
+    assert found.filters == ["none", "clean"]
     assert found.windows == len(windows) - len(windows) // 2
-    sizes, losses = found.losses("all")
+    sizes, losses = found.losses("none")
     assert len(sizes) == 9
     assert sizes[-1] == len(store)
     assert losses[-1] < losses[0] < found.alone + 1e-9
-    alone = reader.losses(windows.part(slice(len(windows) // 2, None))).mean()
-    assert found.alone == pytest.approx(alone)
-    assert found.foreseen("all").measurement.value == losses[-1]
-    assert found.law("all").law.name.startswith("power_law_floor")
+    assert found.alone == pytest.approx(reader.losses(rest).mean())
+    assert found.foreseen("none").measurement.value == losses[-1]
+    assert found.law("none").law.name.startswith("power_law_floor")
 
 
 def test_one_window_teaches_no_copier(place: Path, tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_one_window_teaches_no_copier(place: Path, tmp_path: Path) -> None:
     store = Datastore.build(tmp_path / "store", documents, LatentEncoder.fit(texts, 8))
     one = cut_windows(documents, reader.tokenizer, known_tokens=8, wanted_tokens=8, most=1)
     with pytest.raises(ConfigError, match="learns from half"):
-        study_reading(store, reader, one, is_copying=True)
+        teach_copier(store, reader, one)
 
 
 def test_a_reader_without_its_tokenizer_or_with_a_damaged_one_is_refused(

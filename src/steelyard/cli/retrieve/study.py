@@ -16,7 +16,14 @@ from steelyard.laws.pictures.charts import fit_chart
 from steelyard.quantity import Check
 from steelyard.retrieve.corpus import CorpusIndex
 from steelyard.retrieve.corpus.files import SkippedFiles, list_corpus, read_file
-from steelyard.retrieve.readers import ReadingStudy, cut_windows, load_reader, study_reading
+from steelyard.retrieve.readers import (
+    ReadingStudy,
+    cut_windows,
+    load_reader,
+    study_reading,
+    teach_copier,
+)
+from steelyard.retrieve.readers.study import Reads
 from steelyard.runs.report import Cell, Chart, Checks, Column, Facts, Report, Section, Table, Text
 
 __all__ = ["study"]
@@ -76,7 +83,11 @@ def study(
         wanted_tokens=wanted,
         most=windows,
     )
-    found = study_reading(store, decoder, cut, candidates=candidates, k=k, is_copying=copies)
+    sizes = {"candidates": candidates, "k": k}
+    read: Reads = decoder
+    if copies:
+        read, cut = teach_copier(store, decoder, cut, **sizes)
+    found = study_reading(store, read, cut, **sizes)
     laws = _laws(found)
     page = _page(index, found, laws, copies)
     print_report(page, json=json, html=report, values=_values(found, laws))
@@ -108,8 +119,8 @@ def _page(
     index: Path, found: ReadingStudy, laws: Mapping[str, tuple[Fit, Check]], copies: bool
 ) -> Report:
     """Return what is printed."""
-    sizes = found.losses("all")[0]
-    best = float(found.losses("all")[1][-1])
+    sizes = found.losses("none")[0]
+    best = float(found.losses("none")[1][-1])
     facts = Facts(
         [
             ("perplexity without a store", f"{np.exp(found.alone):.2f}", "measured"),
@@ -123,9 +134,9 @@ def _page(
     sections = [Section("Worth of the store", [facts, _table(found)])]
     for name, (law, check) in laws.items():
         blocks: list[Any] = [Checks([check]), _ahead(found, law, name)]
-        title = f"Loss over passages, {name}"
+        title = f"Loss over passages, filter {name}"
         blocks.append(Chart(fit_chart(law, title=title, target="nats per token")))
-        sections.append(Section(f"Law, {name}", blocks))
+        sections.append(Section(f"Law, filter {name}", blocks))
     if not laws:
         told = "No law of the store's size fits: the losses do not fall with it."
         sections.append(Section("Law", [Text(told)]))
@@ -143,9 +154,9 @@ def _table(found: ReadingStudy) -> Table:
             rows.append(
                 [name, f"{size:,.0f}", f"{loss:.4f}", f"{np.exp(loss):.2f}", f"{short:.1%}"]
             )
-    heads = ("passages of", "expected in the store", "nats per token", "perplexity", "short")
+    heads = ("filter", "passages, expected", "nats per token", "perplexity", "short")
     told = (
-        "clean: without copies of the wanted text and nearly equal passages; short: windows for "
+        "clean: without copies of the wanted text; short: windows for "
         "which the store may have had more to offer, raise --candidates where many are"
     )
     return Table([Column(name) for name in heads], rows, told)

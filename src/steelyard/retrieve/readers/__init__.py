@@ -3,7 +3,7 @@
 from steelyard.retrieve.readers.copying import CopyingReader
 from steelyard.retrieve.readers.folder import load_reader
 from steelyard.retrieve.readers.reader import PassageReader
-from steelyard.retrieve.readers.study import ReadingStudy, study_reading
+from steelyard.retrieve.readers.study import ReadingStudy, study_reading, teach_copier
 from steelyard.retrieve.readers.training import train_reader
 from steelyard.retrieve.readers.windows import ReadingWindows, cut_windows
 
@@ -15,5 +15,6 @@ __all__ = [
     "cut_windows",
     "load_reader",
     "study_reading",
+    "teach_copier",
     "train_reader",
 ]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,18 +10,16 @@ from numpy.typing import NDArray
 from steelyard.errors import ConfigError
 from steelyard.laws import Fit, RunTable, fit, law_named
 from steelyard.quantity import Check, Forecast, Measurement
-from steelyard.retrieve.datastore import Datastore, StudyCell, study_grid
+from steelyard.retrieve.datastore import Candidates, Datastore, StudyCell, study_grid
 from steelyard.retrieve.readers.copying import CopyingReader
 from steelyard.retrieve.readers.reader import PassageReader
 from steelyard.retrieve.readers.windows import ReadingWindows
 
-__all__ = ["SHARES", "ReadingStudy", "study_reading"]
+__all__ = ["ReadingStudy", "Reads", "study_reading", "teach_copier"]
 
-SHARES = tuple(10.0 ** (place / 4 - 2) for place in range(9))
+_SHARES = tuple(10.0 ** (place / 4 - 2) for place in range(9))
 """Sizes of stores, four a decade, as shares of the whole one."""
 _LAW = "power_law_floor:store"
-_LOWER = 6
-"""Sizes that the law is fitted to when it foresees the largest."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -77,11 +76,12 @@ class ReadingStudy:
         sizes, losses = self.losses(filters)
         return fit(law_named(_LAW), RunTable.read({"store": sizes, "loss": losses}), "loss")
 
-    def foreseen(self, filters: str) -> Check:
-        """Return what a law of the six smallest sizes says of the whole store, beside its loss.
+    def foreseen(self, filters: str, smallest: int = 6) -> Check:
+        """Return what a law of the smallest sizes says of the whole store, beside its loss.
 
         Args:
             filters: name of what was left out.
+            smallest: sizes that the law is fitted to.
 
         Returns:
             Forecast and measurement, nats per token.
@@ -90,7 +90,7 @@ class ReadingStudy:
             FitError: the losses do not allow a fit.
         """
         sizes, losses = self.losses(filters)
-        table = RunTable.read({"store": sizes[:_LOWER], "loss": losses[:_LOWER]})
+        table = RunTable.read({"store": sizes[:smallest], "loss": losses[:smallest]})
         said = fit(law_named(_LAW), table, "loss").predict({"store": sizes[-1:]}, extrapolate=True)
         first = said.first
         forecast = Forecast(
@@ -99,66 +99,94 @@ class ReadingStudy:
             low=first.low,
             high=first.high,
             provenance="fitted",
-            source=f"law of stores of {sizes[0]:,.0f} to {sizes[_LOWER - 1]:,.0f} passages",
+            source=f"law of stores of {sizes[0]:,.0f} to {sizes[smallest - 1]:,.0f} passages",
         )
         return Check(forecast, Measurement(quantity="eval.loss", value=float(losses[-1])))
 
 
-def study_reading(
+class Reads(Protocol):
+    """A reader, alone or with a copier beside it."""
+
+    def losses(
+        self, windows: ReadingWindows, found: Candidates | None = None
+    ) -> NDArray[np.float64]:
+        """Return mean nats per predicted token of each window [W]; None for no passages."""
+        ...
+
+
+def teach_copier(
     store: Datastore,
     reader: PassageReader,
     windows: ReadingWindows,
     *,
     candidates: int = 1000,
     k: int = 3,
-    is_copying: bool = False,
+) -> tuple[CopyingReader, ReadingWindows]:
+    """Teach a copier beside a reader how far it is to be believed.
+
+    Args:
+        store: the whole store.
+        reader: a decoder.
+        windows: held-out text, of which the first half teaches.
+        candidates: passages of each window, those of its own document among them.
+        k: passages that the copier looks into.
+
+    Returns:
+        Both as one reader, and the other half of the windows.
+
+    Raises:
+        ConfigError: fewer than two windows.
+    """
+    if len(windows) < 2:
+        raise ConfigError(
+            f"{len(windows)} window of held-out text, but a copier learns from half of them",
+            hint="give more held-out text",
+        )
+    # What teaches the copier whom to believe may not judge it.
+    middle = len(windows) // 2
+    first = windows.part(slice(middle))
+    copier = CopyingReader(reader)
+    copier.fit(first, store.search(first.queries, candidates).exclude(first.sources).top(k))
+    return copier, windows.part(slice(middle, None))
+
+
+def study_reading(
+    store: Datastore,
+    reader: Reads,
+    windows: ReadingWindows,
+    *,
+    candidates: int = 1000,
+    k: int = 3,
 ) -> ReadingStudy:
     """Read held-out text with the best passages of stores of every size.
 
     Args:
         store: the whole store; smaller ones are drawn from its answers.
-        reader: a decoder.
+        reader: a decoder, or one with a copier beside it.
         windows: held-out text; passages of a window's own document are left out.
         candidates: passages of each window that all stores choose among.
         k: passages that are read.
-        is_copying: whether the reader stays without passages and a copier looks into them; how far
-            it is believed is learned on the first half of the windows, the other half is read.
 
     Returns:
-        The study, with all passages ("all") and with neither copies of the wanted text nor nearly
-        equal passages ("clean").
+        The study, with all passages ("none" left out) and without copies of the wanted text ("clean").
 
     Raises:
-        ConfigError: fewer than two windows where a copier learns, or windows longer than the model.
+        ConfigError: windows longer than the model takes.
     """
-    measured: PassageReader | CopyingReader = reader
-    if is_copying:
-        if len(windows) < 2:
-            raise ConfigError(
-                f"{len(windows)} window of held-out text, but a copier learns from half of them",
-                hint="give more held-out text",
-            )
-        # What teaches the copier whom to believe may not judge it.
-        middle = len(windows) // 2
-        fitting, windows = windows.part(slice(middle)), windows.part(slice(middle, None))
-        known = store.search(fitting.queries, candidates).exclude(fitting.sources)
-        measured = CopyingReader(reader)
-        measured.fit(fitting, known.top(k))
     found = store.search(windows.queries, candidates).exclude(windows.sources)
     cells = study_grid(
         found,
-        lambda top: measured.losses(windows, top),
+        lambda top: reader.losses(windows, top),
         k=k,
-        shares=SHARES,
+        shares=_SHARES,
         filters={
-            "all": lambda item: item,
-            "clean": lambda item: item.decontaminate(windows.answers).dedup(),
+            "none": lambda item: item,
+            "clean": lambda item: item.decontaminate(windows.answers),
         },
     )
-    alone = reader.losses(windows)
     return ReadingStudy(
         cells=cells,
-        alone=float(alone.mean()),
+        alone=float(reader.losses(windows).mean()),
         bits_per_nat=float(windows.bits_per_byte(np.ones(len(windows)))),
         windows=len(windows),
     )
