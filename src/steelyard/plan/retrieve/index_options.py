@@ -52,7 +52,8 @@ class IndexOption:
         recall: share of the neighbours that is found at most with its codes.
         machines: machines that hold and serve it.
         usd_per_month: rent and storage.
-        setting: what a query looks at, where `shape` does not say it: a way of tenants to share.
+        way: how tenants share whole vectors; None with a shape.
+        setting: what a query of that way looks at.
         lost: why it is not the answer, empty for the answer.
     """
 
@@ -65,20 +66,21 @@ class IndexOption:
     recall: Estimate = _WHOLE
     machines: Estimate
     usd_per_month: Estimate
+    way: TenancyWay | None = None
     setting: str = ""
     lost: str = ""
 
     @property
     def kind(self) -> str:
         """Its kind, or the way to share."""
-        return self.shape.kind if self.shape else self.setting.partition(":")[0]
+        return self.shape.kind if self.shape else str(self.way)
 
     @property
     def name(self) -> str:
         """The index in words."""
         shape = self.shape
         if shape is None:
-            return self.setting
+            return f"{self.way}: {self.setting}"
         parts: list[str] = [str(shape.kind)]
         if shape.nlist > 1:
             parts.append(f"{self.nprobe:,} of {shape.nlist:,} cells")
@@ -199,7 +201,7 @@ def _shared(way: TenancyWay, sharing: Sharing, places: IndexPlaces) -> IndexOpti
         shards=shards,
     )
     each = f" on each of {shards} machines" if shards > 1 else ""
-    return replace(_offered(took, sharing, places), setting=f"{way}: {part.setting}{each}")
+    return replace(_offered(took, sharing, places), way=way, setting=f"{part.setting}{each}")
 
 
 def _way(goal: IndexGoal, places: IndexPlaces, way: TenancyWay) -> TenancyOption:

@@ -168,7 +168,8 @@ def study_reading(
         k: passages that are read.
 
     Returns:
-        The study, with all passages ("none" left out) and without copies of the wanted text ("clean").
+        The study, with all passages (filter "none") and without copies of the wanted text
+        ("clean").
 
     Raises:
         ConfigError: windows longer than the model takes.
