@@ -129,8 +129,8 @@ def test_a_folder_of_another_encoder_is_refused(folder, tmp_path):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--p95", "0 s"), "--p95 is 0 s"),
-        (("--recall-loss", "1"), "--recall-loss is 1"),
+        (("--p95", "0 s"), "--p95 is 0, but must be above 0"),
+        (("--recall-loss", "1"), "--recall-loss is 1, but must be from 0 to 0.99"),
         (("--depth", "0"), "--depth is 0"),
         (("--k", "0"), "--k is 0"),
         (("--samples", "7"), "--samples is 7"),

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from steelyard.catalog.fpga import fpga
+from steelyard.cli.numbers import require_range
 from steelyard.cli.output import Switch, print_report
 from steelyard.cli.places import require_place
 from steelyard.cost.vector_search import FpgaStages
@@ -57,11 +58,8 @@ def codesign(
         json: print JSON instead of tables.
     """
     count = int(parse(vectors, "count", where="--vectors"))
-    for name, value in (("accelerators", accelerators), ("vectors", count), ("k", k)):
-        if value < 1:
-            raise ConfigError(f"--{name} is {value}, but must be 1 or more")
-    if not 0 < utilization <= 1:
-        raise ConfigError(f"--utilization is {utilization:g}, but must be above 0 to 1")
+    require_range(1, accelerators=accelerators, vectors=count, k=k)
+    require_range(0, 1, is_open=True, utilization=utilization)
     if out is not None:
         require_place(out)
     held = -(-count // accelerators)

@@ -6,6 +6,7 @@ from typing import Any
 
 from steelyard.catalog import accelerator, storage_tier
 from steelyard.catalog.search_rates import SearchRates, load_search_rates, reference_search_rates
+from steelyard.cli.numbers import require_range
 from steelyard.cli.output import Switch, print_report
 from steelyard.cli.tenancy import (
     sampled_hardness,
@@ -62,9 +63,9 @@ def retrieve(
     rates = load_search_rates()
     known = rates or reference_search_rates()
     usd = parse(budget, "USD", where="--budget") if budget else 0.0
-    for name, value, is_given in (("budget", usd, budget), ("cores", cores, cores)):
-        if is_given and value <= 0:
-            raise ConfigError(f"--{name} is {value:g}, but must be above 0")
+    require_range(0, cores=cores)
+    if budget:
+        require_range(0, is_open=True, budget=usd)
     processor = accelerator(machine)
     whole = cores or _CORES.get(machine, 0)
     if not whole:

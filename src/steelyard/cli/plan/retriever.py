@@ -9,6 +9,7 @@ import cyclopts
 import numpy as np
 from numpy.typing import NDArray
 
+from steelyard.cli.numbers import require_range
 from steelyard.cli.output import Switch, print_report
 from steelyard.cli.retrieve.planned import keep_retriever
 from steelyard.errors import ConfigError, DataError
@@ -68,10 +69,8 @@ class RetrieverLoadOptions:
         usd = parse(self.budget, "USD", where="--budget") if self.budget else math.inf
         memory = parse(self.memory, "byte", where="--memory") if self.memory else math.inf
         # A limit of 0 is no limit to the planner; who types it means none of it.
-        for flag, value in (("--docs", documents), ("--qps", self.qps), ("--p95", p95_s)):
-            _require_above(flag, value)
-        for flag, value in (("--budget", usd), ("--memory", memory), ("--hours", self.hours)):
-            _require_above(flag, value)
+        require_range(0, is_open=True, docs=documents, qps=self.qps, p95=p95_s)
+        require_range(0, is_open=True, budget=usd, memory=memory, hours=self.hours)
         return RetrieverLoad(
             documents=int(documents),
             queries_per_s=self.qps,
@@ -82,12 +81,6 @@ class RetrieverLoadOptions:
             usd_per_core_hour=price,
             memory_bytes=0.0 if math.isinf(memory) else memory,
         )
-
-
-def _require_above(flag: str, value: float) -> None:
-    """Refuse a number that is not above 0."""
-    if not value > 0:
-        raise ConfigError(f"{flag} is {value:g}, but must be above 0")
 
 
 def retriever(

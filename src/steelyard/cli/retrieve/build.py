@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from steelyard.catalog.search_rates import load_search_rates
 from steelyard.cli.following import say_next
+from steelyard.cli.numbers import require_range
 from steelyard.cli.output import Switch, print_report
 from steelyard.cli.places import require_place
 from steelyard.cli.retrieve.build_texts import TextFlags, build_texts, read_recipe
@@ -158,8 +159,7 @@ def build(
     given = options or IndexOptions()
     if not sources:
         raise ConfigError("nothing is named", hint="steelyard retrieve build FOLDER")
-    if seed < 0:
-        raise ConfigError(f"--seed is {seed}, but must be 0 or more")
+    require_range(0, seed=seed)
     if report is not None:
         require_place(report)
     of_vectors = VECTOR_SUFFIXES | TABLE_SUFFIXES if vector_column else VECTOR_SUFFIXES

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import cyclopts
 import numpy as np
 
+from steelyard.cli.numbers import require_range
 from steelyard.cli.output import Switch, print_report
 from steelyard.cli.retrieve.build_texts import latest_index
 from steelyard.cli.retrieve.search_texts import is_text_index, search_texts
@@ -56,8 +57,7 @@ def search(
         out: .npz file for the arrays ids and distances of vectors, one row per query.
         json: print JSON instead of tables: all hits of up to 1,000 queries.
     """
-    if nprobe < 0:
-        raise ConfigError(f"--nprobe is {nprobe}, but must be 0 or more")
+    require_range(0, nprobe=nprobe)
     first = Path(words[0]).expanduser() if words else Path()
     if index is None and _is_of_vectors(first, words):
         if len(words) != 2:

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from steelyard.cli.numbers import require_range
 from steelyard.cli.output import Switch, print_report
 from steelyard.cli.places import require_place
-from steelyard.errors import ConfigError, DataError, FitError
+from steelyard.errors import DataError, FitError
 from steelyard.laws import Fit
 from steelyard.laws.pictures.charts import fit_chart
 from steelyard.quantity import Check
@@ -68,10 +69,7 @@ def study(
         report: HTML file for a page with all that is printed, and the law.
         json: print JSON instead of tables.
     """
-    given = {"known": known, "wanted": wanted, "windows": windows, "k": k}
-    for name, value in (given | {"candidates": candidates}).items():
-        if value < 1:
-            raise ConfigError(f"--{name} is {value}, but must be at least 1")
+    require_range(1, known=known, wanted=wanted, windows=windows, k=k, candidates=candidates)
     if report is not None:
         require_place(report)
     store = CorpusIndex(index).store

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from steelyard.cli.following import say_next
+from steelyard.cli.numbers import require_range
 from steelyard.cli.output import Switch, print_report
 from steelyard.cli.places import require_place
 from steelyard.cli.retrieve.rerank.texts import read_texts
@@ -50,14 +51,9 @@ def build(
         token_dim: numbers in the vector of a word.
         json: print JSON instead of a table.
     """
-    for name, value, least in (
-        ("words", words, 1),
-        ("max-tokens", max_tokens, 1),
-        ("token-dim", token_dim, 4),
-        ("block", block, 512),
-    ):
-        if value < least:
-            raise ConfigError(f"--{name} is {value}, but must be {least} or more")
+    require_range(1, words=words, max_tokens=max_tokens)
+    require_range(4, token_dim=token_dim)
+    require_range(512, block=block)
     if block % 512:
         raise ConfigError(f"--block is {block}, but must be a multiple of 512")
     _require_own(out)

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from steelyard.catalog import storage_tier
+from steelyard.cli.numbers import require_range
 from steelyard.cli.output import Switch, print_report
 from steelyard.cli.places import require_place
 from steelyard.cli.retrieve.forecasting import check_values, keep_checks, past_checks
 from steelyard.cli.retrieve.rerank.search import read_queries
-from steelyard.errors import ConfigError, DataError
+from steelyard.errors import DataError
 from steelyard.plan.retrieve.rerank import RerankPlan, plan_rerank
 from steelyard.plan.retrieve.rerank_check import check_rerank
 from steelyard.plan.retrieve.rerank_forecasts import FORECASTER, rerank_forecasts
@@ -30,6 +31,7 @@ __all__ = ["plan"]
 
 _QUERY_WORDS, _LEAST_QUERIES, _RERANKS = 12, 8, (16, 32, 64, 128, 256)
 _HERE, _ALL_PARTS = "this-machine", 3
+_MOST_LOSS = 0.99
 _SAID = ("p50", "p95", "memory", "hits")
 
 
@@ -71,13 +73,11 @@ def plan(
         chart: picture of what is guessed over the share of the search: .svg, .png, .html or .json.
         json: print JSON instead of tables.
     """
-    if samples < _LEAST_QUERIES:
-        raise ConfigError(f"--samples is {samples}, but must be {_LEAST_QUERIES} or more")
+    require_range(_LEAST_QUERIES, samples=samples)
     limit_s = parse(p95, "s", where="--p95")
-    _require(limit_s > 0, f"--p95 is {p95}", "above 0")
-    _require(0 <= recall_loss < 1, f"--recall-loss is {recall_loss:g}", "from 0 to below 1")
-    _require(depth >= 1, f"--depth is {depth}", "1 or more")
-    _require(k >= 1, f"--k is {k}", "1 or more")
+    require_range(0, is_open=True, p95=limit_s)
+    require_range(0, _MOST_LOSS, recall_loss=recall_loss)
+    require_range(1, depth=depth, k=k)
     if chart is not None:
         require_place(chart)
     found = RerankFolder.open(folder)
@@ -106,12 +106,6 @@ def plan(
         [*sections, *([Section("Forecasts", [Checks(checks)])] if checks else [])],
     )
     print_report(page, json=json, values=_values(chosen, said) | {"checks": check_values(checks)})
-
-
-def _require(holds: bool, given: str, allowed: str) -> None:
-    """Refuse an option before anything is searched."""
-    if not holds:
-        raise ConfigError(f"{given}, but must be {allowed}")
 
 
 def _profile(found: RerankFolder, asked: tuple[Any, list[Any]], k: int) -> RerankProfile:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from steelyard.catalog import storage_tier
+from steelyard.cli.numbers import require_range
 from steelyard.cli.output import Switch, print_report
 from steelyard.errors import ConfigError, DataError
 from steelyard.retrieve.multivector import PrefetchedReranker, RankedDocuments, ThrottledReader
@@ -47,8 +48,9 @@ def search(
         nprobe: cells to look into; as many as the index was built for when 0.
         json: print JSON instead of tables.
     """
-    counts = [("k", k, 1), ("rerank", rerank, 1), ("depth", depth, 1), ("nprobe", nprobe, 0)]
-    _check(counts, prefetch)
+    require_range(1, k=k, rerank=rerank, depth=depth)
+    require_range(0, nprobe=nprobe)
+    require_range(0, 1, is_open=True, prefetch=prefetch)
     asked = _asked(query, queries)
     found = RerankFolder.open(folder)
     source = ThrottledReader(found.store, storage_tier(drive), depth=depth) if drive else reader
@@ -82,15 +84,6 @@ def search(
     tables = [Section(text, [_table(rows)]) for text, rows in shown]
     page = Report(f"Texts of {folder}", "", [*tables, Section("Search", [_facts(ranked)])])
     print_report(page, json=json, values=values)
-
-
-def _check(counts: list[tuple[str, int, int]], prefetch: float) -> None:
-    """Refuse numbers out of range, as the command line names them."""
-    for name, value, least in counts:
-        if value < least:
-            raise ConfigError(f"--{name} is {value}, but must be {least} or more")
-    if not 0 < prefetch <= 1:
-        raise ConfigError(f"--prefetch is {prefetch:g}, but must be above 0 to 1")
 
 
 def _asked(query: str, queries: Path | None) -> list[str]:

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.cli.following import say_next
+from steelyard.cli.numbers import require_range
 from steelyard.cli.output import Switch, print_report
 from steelyard.cli.places import require_place
 from steelyard.config import load
-from steelyard.errors import ConfigError, DataError
+from steelyard.errors import DataError
 from steelyard.files import folder_beside, replace_folder
 from steelyard.retrieve.reading import read_vectors
 from steelyard.retrieve.tenants import TenantsRecipe, create_store, writing_store
@@ -55,9 +56,8 @@ def build(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise DataError(f"--out {out} is there already", hint="choose another folder")
     require_place(out, "a folder")
-    for name, value, least in (("nprobe", nprobe, 1), ("seed", seed, 0)):
-        if value < least:
-            raise ConfigError(f"--{name} is {value}, but must be {least} or more")
+    require_range(1, nprobe=nprobe)
+    require_range(0, seed=seed)
     rows = read_vectors(vectors)
     by_tenant = _read_grants(grants, len(rows))
     wanted = TenantsRecipe(metric=metric, nprobe=nprobe, seed=seed)

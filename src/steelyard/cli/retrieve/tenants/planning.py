@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from steelyard.catalog.search_rates import load_search_rates, reference_search_rates
+from steelyard.cli.numbers import require_range
 from steelyard.cli.output import Switch, print_report
 from steelyard.cli.tenancy import (
     sampled_hardness,
@@ -10,7 +11,6 @@ from steelyard.cli.tenancy import (
     tenancy_section,
     tenancy_values,
 )
-from steelyard.errors import ConfigError
 from steelyard.plan.retrieve.index_goal import parse_goal
 from steelyard.plan.retrieve.tenancy import plan_tenancy
 from steelyard.plan.retrieve.tenancy_goal import TenancyGoal
@@ -47,11 +47,8 @@ def plan(
             it.
         json: print JSON instead of tables.
     """
-    for name, value in (("selectivity", selectivity), ("locality", locality)):
-        if not 0 <= value <= 1:
-            raise ConfigError(f"--{name} is {value:g}, but must be from 0 to 1")
-    if k < 1:
-        raise ConfigError(f"--k is {k}, but must be 1 or more")
+    require_range(0, 1, selectivity=selectivity, locality=locality)
+    require_range(1, k=k)
     wanted = parse_goal(goal)
     hard = sampled_hardness(sampled_rows(sample, wanted.dim), wanted.recall) if sample else 1.0
     asked = TenancyGoal.of(wanted, selectivity=selectivity, locality=locality, k=k, hardness=hard)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from steelyard.cli.numbers import require_range
 from steelyard.cli.output import Switch, print_report
 from steelyard.cli.retrieve.search import hit_table, hit_values
 from steelyard.errors import ConfigError
@@ -44,8 +45,7 @@ def search(
     """
     if bool(tenant) == bool(where):
         raise ConfigError("give either --tenant or --where")
-    if nprobe < 0:
-        raise ConfigError(f"--nprobe is {nprobe}, but must be 0 or more")
+    require_range(0, nprobe=nprobe)
     index = open_tenant_index(folder)
     asked = np.asarray(read_vectors(queries))
     began_s = time.perf_counter()

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from steelyard.cli.numbers import require_range
 from steelyard.cli.output import Switch, print_report
 from steelyard.errors import ConfigError
 from steelyard.retrieve.index import checked_recall, checked_vectors
@@ -38,8 +39,7 @@ def tune(
         json: print JSON instead of a table.
     """
     checked_recall(recall)
-    if seed < 0:
-        raise ConfigError(f"--seed is {seed}, but must be 0 or more")
+    require_range(0, seed=seed)
     index = open_tenant_index(folder)
     asked = checked_vectors(np.asarray(read_vectors(queries)), index.dim, what="queries")
     sizes = index.lists.sizes
