@@ -94,6 +94,7 @@ def study(
 def _documents(sources: tuple[Path, ...]) -> list[tuple[str, str]]:
     """Return the texts of files, by the names that passages of an index have."""
     skipped = SkippedFiles()
+    # Named as the build names them, so that passages of a held-out file are told from others'.
     found = [
         (str(file.path), "\n".join(part.lines))
         for file in list_corpus(sources, skipped)
@@ -108,6 +109,7 @@ def _laws(found: ReadingStudy) -> dict[str, tuple[Fit, Check]]:
     """Fit and check a law for each filter; losses that do not fall with the store allow none."""
     laws = {}
     for name in found.filters:
+        # The losses are worth printing without a law: the page says that none fits.
         with contextlib.suppress(FitError):
             laws[name] = found.law(name), found.foreseen(name)
     return laws

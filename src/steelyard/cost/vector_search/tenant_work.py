@@ -198,6 +198,7 @@ def _pages(size: float, dim: int, beside: float, total: float) -> float:
 def _range(size: float, beside: float, total: float) -> float:
     """Return how many vectors of a tenant lie below a node that is looked at in one go."""
     node = total
+    # A search goes down until a node has few of the tenant's vectors; no leaf is cut.
     while node * beside > _SHORTLIST and node > _SHORTLIST:
         node /= _BRANCHING
     return max(1.0, min(max(node, min(_LEAF, total)) * beside, size))
@@ -207,5 +208,6 @@ def _picks(cells: float, nlist: int) -> float:
     """Return how often a heap of the nearest cells changes, and is sorted, times its depth."""
     if nlist <= 1:
         return 0.0
+    # Of centers in no order, the n-th enters a heap of c cells with probability c / n.
     taken = cells * (1 + math.log(max(nlist / cells, 1.0)))
     return (taken + cells) * math.log2(cells + 1)
