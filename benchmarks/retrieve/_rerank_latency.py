@@ -165,15 +165,17 @@ def _traces(
     before: dict[str, Callable[[], None]],
     warm: int = _WARM,
 ) -> dict[str, list[RerankTrace]]:
-    """Search each query by each way; ways take turns, each with another query.
+    """Search each query by each way; ways take turns in drawn orders, each with another query.
 
-    A way that follows with the same query finds its cells in the processor's caches.
+    A way that follows with the same query finds its cells in the processor's caches; one that
+    always follows a way that reads much finds less there than others do.
     """
     found: dict[str, list[RerankTrace]] = {name: [] for name in ways}
-    count = len(queries.tokens)
+    count, rng = len(queries.tokens), np.random.default_rng(0)
     apart = -(-count // len(ways))
+    given = list(enumerate(ways.items()))
     for turn in range(count):
-        for order, (name, way) in enumerate(ways.items()):
+        for order, (name, way) in (given[n] for n in rng.permutation(len(given))):
             place = (turn + order * apart) % count
             if name in before:
                 before[name]()
@@ -201,11 +203,14 @@ def _batches(
     ways: dict[str, PrefetchedReranker], queries: Queries, rounds: int
 ) -> dict[str, float]:
     """Return median seconds of 16 queries at once."""
-    found: dict[str, list[float]] = {"memory": [], "ours": []}
+    names = ("memory", "ours")
+    found: dict[str, list[float]] = {name: [] for name in names}
+    starts = [16 * turn % max(len(queries.tokens) - 16, 1) for turn in range(rounds + 1)]
     for turn in range(rounds + 1):
-        first = 16 * turn % max(len(queries.tokens) - 16, 1)
-        part = queries.texts[first : first + 16], queries.tokens[first : first + 16]
-        for name, values in found.items():
+        # Neither always comes second, nor with the queries of the other.
+        for order, name in enumerate(names if turn % 2 else names[::-1]):
+            first = starts[(turn + order * (rounds // 2 + 1)) % len(starts)]
+            part = queries.texts[first : first + 16], queries.tokens[first : first + 16]
             trace = ways[name].search(*part, K).trace
-            values += [trace.total_s] if turn else []
+            found[name] += [trace.total_s] if turn else []
     return {name: float(np.median(values)) for name, values in found.items()}

@@ -15,10 +15,11 @@ _MOST_BYTES = 8 * 2**30
 _TOKENS = 48
 """Of a document, in the mean."""
 _OURS = """
-import json, resource, sys, time
+import json, sys, time
 from pathlib import Path
 import numpy as np
 from benchmarks.retrieve._token_documents import TEXT_DIM, TokenDocuments
+from steelyard.resident import peak_resident_bytes
 from steelyard.retrieve import IVFFlat
 from steelyard.retrieve.multivector import MultiVectorStore, PrefetchedReranker
 count, folder = int(sys.argv[1]), Path(sys.argv[2])
@@ -26,7 +27,7 @@ made = TokenDocuments(count)
 begin_s = time.perf_counter()
 store = MultiVectorStore.build(folder / "ours", made.stream)
 took_s = time.perf_counter() - begin_s
-built = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+built = peak_resident_bytes()
 cells = max(16, round(2 * count**0.5))
 index = IVFFlat(TEXT_DIM, nlist=cells, nprobe=max(1, cells // 8), metric="ip")
 texts = np.concatenate(list(made.texts()))
@@ -38,9 +39,9 @@ with PrefetchedReranker(index, store, rerank=128) as reranker:
         reranker.search(queries.texts[n : n + 1], [own], 1).ids[0, 0]
         for n, own in enumerate(queries.tokens)
     ]
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+peak = peak_resident_bytes()
 print(json.dumps({
-    "built": built * 1024, "peak": peak * 1024, "seconds": took_s,
+    "built": built, "peak": peak, "seconds": took_s,
     "right": float((found == queries.sources).mean()),
 }))
 """

@@ -18,14 +18,15 @@ from steelyard.retrieve.multivector import MultiVectorStore
 from steelyard.retrieve.opening import open_index
 
 _BUILDER = """
-import json, resource, sys, time
+import json, sys, time
 from pathlib import Path
 from benchmarks.retrieve._token_documents import TokenDocuments
+from steelyard.resident import peak_resident_bytes
 from steelyard.retrieve.multivector.store import MultiVectorStore
 made = TokenDocuments(int(sys.argv[2]))
 begin_s = time.perf_counter()
 store = MultiVectorStore.build(Path(sys.argv[1]), made.stream)
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+peak = peak_resident_bytes()
 print(json.dumps({"seconds": time.perf_counter() - begin_s, "peak_bytes": peak}))
 """
 

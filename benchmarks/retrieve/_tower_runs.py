@@ -1,6 +1,5 @@
 """Training runs of towers as jobs that workers do side by side."""
 
-import resource
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from steelyard.catalog import Architecture
 from steelyard.files import atomic_path
 from steelyard.nn.towers import Tower, TowerPair
 from steelyard.nn.transformer import build
+from steelyard.resident import peak_resident_bytes
 from steelyard.retrieve.towers import (
     TowerEncoder,
     begin_with_teacher,
@@ -194,7 +194,7 @@ def run_job(job: Job) -> Trained:
     return Trained(
         losses=losses,
         seconds=time.process_time() - begin_s,
-        peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        peak_bytes=peak_resident_bytes(),
         pairs=pairs,
     )
 

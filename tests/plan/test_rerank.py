@@ -182,6 +182,31 @@ def test_tries_give_each_design_each_query_and_never_the_same_one_in_a_row(monke
     assert all(left[1] != right[1] for left, right in pairwise(measured))
 
 
+def test_one_slow_round_of_many_is_no_drift(monkeypatch):
+    slower = [1.0]
+
+    class Reranker:
+        def __init__(self, *_, **__):
+            pass
+
+        def search(self, *_):
+            return SimpleNamespace(trace=SimpleNamespace(total_s=0.01 * slower[0]))
+
+    monkeypatch.setattr(rerank_check, "PrefetchedReranker", Reranker)
+    monkeypatch.setattr(rerank_check, "ThrottledReader", lambda *_, **__: None)
+    queries = np.zeros((9, 1), np.float32)
+    tries = rerank_check.RerankTries(
+        *(profile(), None, None, queries, [queries] * 9, DRIVE),  # pyright: ignore[reportArgumentType]
+        designs=[(0.1, 16), (0.3, 64)],
+    )
+    factors = (0.98, 1.0, 1.02, 0.99, 1.5, 1.01, 1.0, 0.97)
+    for slower[0] in factors:
+        tries.round()
+    errors = tries.errors()
+    assert 0.01 < errors.drift < 0.03 < np.std(np.log(factors)) / 3
+    assert errors.p50 == pytest.approx(0.01 / tries.told_s, rel=0.01)
+
+
 def test_forecasts_of_a_plan_follow_past_errors():
     about = profile()
     plan = plan_rerank(about, DRIVE, p95_s=0.01, recall_loss=0.005)

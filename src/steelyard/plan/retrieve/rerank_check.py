@@ -18,6 +18,7 @@ from steelyard.retrieve.multivector.throttled import ThrottledReader
 __all__ = ["RerankTries", "check_rerank", "tried_designs"]
 
 _ROUNDS, _LEAST_QUERIES = 5, 8
+_INSIDE, _NORMAL_80 = 0.8, 1.2816
 
 Design = tuple[float, int]
 """Share of the search after which reads begin, and documents that are ranked."""
@@ -132,15 +133,21 @@ class RerankTries:
             return RerankErrors()
         p50_s, p95_s = np.percentile(np.concatenate(self._rounds), [50, 95], axis=0)
         levels = np.log([np.median(took_s, axis=0) for took_s in self._rounds])
-        # Of each design around its own mean: what designs have in common, and what they have not.
-        drift = float(np.mean(np.var(levels, axis=0, ddof=1))) ** 0.5 if len(levels) > 1 else 0.0
+        # Of each design around its own middle: what designs have in common, and what they have not.
+        apart = np.abs(levels - np.median(levels, axis=0))
+        rounds = len(levels)
+        # By the part that an 80 % interval holds, not by the variance, which one slow moment among
+        # many rounds would double.
+        drift = float(np.quantile(apart, _INSIDE)) / _NORMAL_80
+        if rounds > 1:
+            drift *= (rounds / (rounds - 1)) ** 0.5
         return RerankErrors(
             ranked=tuple(rerank for _, rerank in self.designs),
             is_late=tuple(share >= 1 for share, _ in self.designs),
             p50=tuple((p50_s / self.told_s).tolist()),
             p95=tuple((p95_s / self._told_p95_s).tolist()),
             drift=drift,
-            rounds=len(levels),
+            rounds=rounds,
         )
 
     def close(self) -> None:
