@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+import torch
 
 from steelyard.cost.vector_search import IndexShape, adding_work, build_work, training_work
 from steelyard.data.sources import TextFile
 from steelyard.quantity import Check, Measurement
-from steelyard.retrieve import IVFPQ, IVFFlat
+from steelyard.retrieve import IVFPQ, IVFFlat, work_clock
 from steelyard.retrieve.build_picture import probes_around, settings_chart, ways_chart
 from steelyard.retrieve.corpus.files import count_rows
 from steelyard.retrieve.corpus.pilot import forecast_corpus
@@ -28,7 +29,7 @@ from steelyard.retrieve.vector_pilot import (
     measure_vectors,
     try_settings,
 )
-from steelyard.retrieve.work_clock import WorkClock, fastest
+from steelyard.retrieve.work_clock import WorkClock, fastest, free_threads
 
 RNG = np.random.default_rng(5)
 WORDS = [f"word{number}" for number in range(300)]
@@ -48,6 +49,38 @@ def test_waiting_is_no_work() -> None:
     assert clock.read_s() < 0.1
     took_s, found = fastest(lambda: sum(range(1000)))
     assert took_s >= 0 and found == 499_500
+
+
+def test_short_work_is_repeated_and_long_work_is_done_twice(monkeypatch) -> None:
+    done: list[float] = []
+    monkeypatch.setattr(work_clock.time, "perf_counter", lambda: 0.04 * len(done))
+    fastest(lambda: done.append(0.0))
+    assert len(done) == 3
+    done.clear()
+    monkeypatch.setattr(work_clock.time, "perf_counter", lambda: 10.0 * len(done))
+    fastest(lambda: done.append(0.0))
+    assert len(done) == 2
+
+
+@pytest.mark.parametrize(("share", "threads"), [(2.0, 2), (1.8, 2), (1.3, 1), (1.0, 1), (0.2, 1)])
+def test_threads_that_wait_for_a_processor_are_not_used(monkeypatch, share, threads) -> None:
+    clocks = iter(range(1000))
+
+    def now() -> float:
+        # Every look at a clock takes a second: one between those at this one, three at the other.
+        return float(next(clocks))
+
+    monkeypatch.setattr(work_clock, "_spin", lambda _: None)
+    monkeypatch.setattr(work_clock.time, "perf_counter", now)
+    monkeypatch.setattr(work_clock.time, "process_time", lambda: share * next(clocks) / 3)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with free_threads() as found:
+            assert found == threads == torch.get_num_threads()
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_pilot_is_searched_as_the_index_will_be() -> None:

@@ -28,7 +28,7 @@ from steelyard.retrieve.ivf import IVF
 from steelyard.retrieve.kinds import IVFFlat
 from steelyard.retrieve.merging import merge_hits
 from steelyard.retrieve.tuning import recall_at
-from steelyard.retrieve.work_clock import WorkClock, fastest
+from steelyard.retrieve.work_clock import WorkClock, fastest, free_threads
 
 __all__ = [
     "SearchSetting",
@@ -97,13 +97,14 @@ class VectorPilot:
         self._index, self._whole = _pilot(index, part), _shape(index, count)
         self._little = _shape(self._index, held)
         sample = self._kept[np.sort(rng.choice(held, part, replace=False))]
-        _warm(index, sample)
-        self._index.train(sample, seed=seed)
-        learn_s = self._learn_s(count)
-        clock = WorkClock()
-        self._index.add(self._kept)
-        self._index.memory_bytes()  # what waits to be sorted into cells is
-        self.figures = self._figures(learn_s + clock.read_s() * count / held)
+        with free_threads():
+            _warm(index, sample)
+            self._index.train(sample, seed=seed)
+            learn_s = self._learn_s(count)
+            clock = WorkClock()
+            self._index.add(self._kept)
+            self._index.memory_bytes()  # what waits to be sorted into cells is
+            self.figures = self._figures(learn_s + clock.read_s() * count / held)
 
     def _learn_s(self, count: int) -> float:
         """Return the seconds of training, from those of single passes over some of the vectors."""

@@ -14,7 +14,7 @@ from steelyard.retrieve.forecasts import BuildFigures, timed
 from steelyard.retrieve.text.encoder import LatentEncoder
 from steelyard.retrieve.text.fusion import DEPTH
 from steelyard.retrieve.text.weighing import CANDIDATES, POOL, QUERIES, made_queries
-from steelyard.retrieve.work_clock import fastest
+from steelyard.retrieve.work_clock import fastest, free_threads
 
 __all__ = ["CorpusForecast", "forecast_corpus", "measure_corpus"]
 
@@ -64,6 +64,19 @@ def forecast_corpus(
     Returns:
         The forecast.
     """
+    with free_threads():
+        return _forecast(sample, shape, dim, fitted_texts, encoder, seed)
+
+
+def _forecast(
+    sample: PilotSample,
+    shape: StoreShape,
+    dim: int,
+    fitted_texts: int,
+    encoder: PassageEncoder | None,
+    seed: int,
+) -> CorpusForecast:
+    """Forecast an index of texts with the threads that are set."""
     count = max(round(sample.passages), 1)
     texts = sample.texts[: max(count // _TRIED, _FEWEST_TRIED)]
     # What compiles and loads does so before anything is timed.

@@ -144,18 +144,38 @@ def leading_directions(rows: csr_array, dim: int, seed: int) -> NDArray[np.float
     """
     width = min(dim + _SPARE, *sizes(rows))
     drawn = np.random.default_rng(seed).normal(size=(sizes(rows)[1], width)).astype(np.float32)
-    basis = np.linalg.qr(rows @ drawn)[0]
+    basis = _orthogonal(rows @ drawn)
     for _ in range(_PASSES):
         # Each pass sharpens the spectrum; without the orthogonal bases between, small directions
         # drown in rounding.
-        basis = np.linalg.qr(rows @ np.linalg.qr(rows.T @ basis)[0])[0]
+        basis = _orthogonal(rows @ _orthogonal(rows.T @ basis))
     tall = np.asarray(rows.T @ basis, np.float64)
     # Its right singular vectors follow from a matrix of as many rows as directions, in double
     # precision, because that squares the singular values.
-    squares, turn = np.linalg.eigh(tall.T @ tall)
+    squares, turn = _eigenvectors(tall)
     lengths = np.sqrt(np.maximum(squares, squares[-1] * 1e-14))
     found = ((tall @ turn) / lengths)[:, ::-1][:, :dim]
     # A direction and its opposite are equally good: the sign of its largest weight tells which.
     largest = np.abs(found).argmax(axis=0)
     found = found * np.sign(found[largest, np.arange(found.shape[1])])
     return np.ascontiguousarray(found, dtype=np.float32)
+
+
+def _orthogonal(columns: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return an orthonormal basis of columns [N, D]."""
+    # By torch, whose threads do as they are told: those of numpy's library wait for each other
+    # while other programs have the processors, and took up to 60 times as long.
+    import torch
+
+    return torch.linalg.qr(torch.from_numpy(columns))[0].numpy()
+
+
+def _eigenvectors(
+    tall: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return eigenvalues, ascending, and eigenvectors of the inner products of columns [N, D]."""
+    import torch
+
+    columns = torch.from_numpy(tall)
+    squares, turn = torch.linalg.eigh(columns.T @ columns)
+    return squares.numpy(), turn.numpy()
