@@ -27,7 +27,6 @@ from steelyard.errors import InfeasibleError
 from steelyard.parallel import torch_threads
 from steelyard.plan.retrieve.tenancy import TenancyOption, TenancyPlan, plan_tenancy
 from steelyard.plan.retrieve.tenancy_goal import TenancyGoal
-from steelyard.retrieve.calibration import fit_rates
 from steelyard.retrieve.tenant_rates import TENANT_SWEEPS, TenantCalibration
 
 PAPER = ["55-curator"]
@@ -84,7 +83,7 @@ def run(quick: bool) -> list[Check]:
 
 def _calibrated(calibration: TenantCalibration) -> SearchRates:
     """Return how fast this machine searched for tenants."""
-    found = calibration.rates(fit_rates)
+    found = calibration.rates()
     return replace(
         reference_search_rates(),
         query_s={kind: own_s for kind, (own_s, _) in found.items()},

@@ -22,7 +22,6 @@ from steelyard.plan.retrieve.tenancy import (
 )
 from steelyard.plan.retrieve.tenancy_goal import TenancyGoal
 from steelyard.retrieve import tenant_rates
-from steelyard.retrieve.calibration import fit_rates
 from steelyard.retrieve.kinds import IVFFlat
 from steelyard.retrieve.tenants import ClusterTreeIndex
 
@@ -125,7 +124,7 @@ def test_a_calibration_finds_rates_of_all_ways(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(tenant_rates, "_TENANTS", (300, 1200, 9000))
     monkeypatch.setattr(tenant_rates, "TENANT_SWEEPS", 2)
     monkeypatch.setattr(tenant_rates, "_COUNTED", 20)
-    found = tenant_rates.measure_tenant_rates(fit_rates)
+    found = tenant_rates.measure_tenant_rates()
     assert found.keys() == set(SEARCHES)
     for kind, (own_s, relative) in found.items():
         assert own_s.keys() == RATES.query_s[kind].keys()

@@ -205,7 +205,8 @@ def test_wrong_input_is_named(notes: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no text in 1 files: 1 empty"):
         build_corpus(tmp_path / "index", [empty], OPTIONS)
     with pytest.raises(DataError, match="no such file"):
-        build_corpus(tmp_path / "index", [tmp_path / "none"], OPTIONS)
+        build_corpus(tmp_path / "fresh", [tmp_path / "none"], OPTIONS)
+    assert not (tmp_path / ".fresh.building").exists()
     with pytest.raises(ConfigError, match="holds something else"):
         build_corpus(notes, [notes], OPTIONS)
     with pytest.raises(ConfigError, match="no index is called"):

@@ -18,13 +18,13 @@ from steelyard.retrieve.ivfpq import ResidualCodes
 from steelyard.retrieve.kinds import IVFPQ, IVFFastScan, IVFFlat
 from steelyard.retrieve.native import NativeCells
 from steelyard.retrieve.pq import ProductQuantizer
+from steelyard.retrieve.rate_fit import fit_rates
 from steelyard.retrieve.tenant_rates import measure_tenant_rates, measure_tree_build
 
 __all__ = [
     "TimedSearch",
     "empty_index",
     "fit_query_s",
-    "fit_rates",
     "measure_search_rates",
     "timed_searches",
 ]
@@ -35,12 +35,6 @@ _CALM = 0.25
 _PROBES = (1, 4, 16, 64)
 _BYTES_FROM = 500_000
 """Vectors of more than so many are kept as bytes: a calibration should not take much memory."""
-_FEWEST_RELATIVE = 0.05
-"""Least half-width: two runs of one search are no closer."""
-_LEVEL = 0.8
-_REFITS, _HUBER = 8, 2.0
-
-
 _FLAT = ((500, 128), (2_000, 64), (5_000, 128), (20_000, 128), (50_000, 64), (100_000, 96))
 _FLAT_FAR = ((150_000, 128), (300_000, 64))
 _CELLS = (
@@ -203,7 +197,7 @@ def measure_search_rates(
         query_s[kind], query_relative[kind] = fit_query_s(own)
     if shapes is None:
         advance(1 - 1 / steps, "searches for tenants")
-        for kind, (own_s, relative) in measure_tenant_rates(fit_rates).items():
+        for kind, (own_s, relative) in measure_tenant_rates().items():
             query_s[kind], query_relative[kind] = own_s, relative
     build_s, build_relative = _build_rates(built) if built else ({}, 0.0)
     return SearchRates(
@@ -316,50 +310,3 @@ def _build_s(shape: IndexShape) -> float:
     index.add(vectors)
     index.memory_bytes()  # what waits to be sorted into cells is
     return time.perf_counter() - began_s
-
-
-def fit_rates(
-    work: Sequence[dict[str, float]], took_s: Sequence[float], groups: Sequence[str]
-) -> tuple[dict[str, float], float]:
-    """Fit seconds per unit, with the smallest relative errors; what none needs takes none.
-
-    Args:
-        work: units by part of each measurement.
-        took_s: seconds of each.
-        groups: measurements of one index share a name.
-
-    Returns:
-        Seconds per unit, and the half-width of the interval: each index is forecast from the
-        others.
-    """
-    parts = list(work[0])
-    units = np.array([[item[part] for part in parts] for item in work])
-    seconds = np.asarray(took_s)
-    found = _solved(units, seconds)
-    names = np.array(groups)
-    ratios = []
-    for name in dict.fromkeys(groups):
-        is_left_out = names == name
-        if len(set(groups)) < 3:
-            break
-        other = _solved(units[~is_left_out], seconds[~is_left_out])
-        ratios += (units[is_left_out] @ other / seconds[is_left_out]).tolist()
-    apart = np.abs(np.log(np.maximum(ratios, 1e-3))) if ratios else np.array([0.5])
-    relative = float(np.expm1(np.quantile(apart, _LEVEL)))
-    return dict(zip(parts, found.tolist(), strict=True)), max(relative, _FEWEST_RELATIVE)
-
-
-def _solved(units: NDArray[np.float64], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the seconds per unit; measurements far from the others count less."""
-    from scipy.optimize import nnls
-
-    scales = np.maximum(units.max(axis=0), 1e-300)
-    rows, weights = units / scales / seconds[:, None], np.ones(len(seconds))
-    found = np.zeros(units.shape[1])
-    for _ in range(_REFITS):
-        found, _ = nnls(rows * weights[:, None], weights)
-        apart = np.abs(rows @ found - 1)
-        # Huber's weights: squares count within the usual errors, distances beyond them.
-        usual = max(_HUBER * float(np.median(apart)), 1e-6)
-        weights = np.sqrt(np.minimum(1.0, usual / np.maximum(apart, 1e-12)))
-    return found / scales

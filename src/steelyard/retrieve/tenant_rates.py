@@ -24,6 +24,7 @@ from steelyard.cost.vector_search.tenant_work import (
 from steelyard.parallel import torch_threads
 from steelyard.retrieve.index import Hits
 from steelyard.retrieve.kinds import IVFFlat
+from steelyard.retrieve.rate_fit import fit_rates
 from steelyard.retrieve.tenants import ClusterTreeIndex
 from steelyard.retrieve.tenants.generating import MadeTenants, MadeTenantsOptions
 
@@ -31,7 +32,6 @@ __all__ = ["TENANT_SWEEPS", "TenantCalibration", "measure_tenant_rates", "measur
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
-Fit = Callable[..., tuple[dict[str, float], float]]
 _WORLDS = ((100_000, 128, 1000), (100_000, 64, 200), (20_000, 96, 500))
 _INNER, _SPREAD = 14, 0.7
 _TENANTS = (60, 150, 300, 600, 1200, 2500, 5000, 9000, 16_000, 30_000, 60_000, 100_000)
@@ -55,11 +55,8 @@ class _TenantSearch(NamedTuple):
     work: dict[str, float]
 
 
-def measure_tenant_rates(fit: Fit) -> dict[str, tuple[dict[str, float], float]]:
+def measure_tenant_rates() -> dict[str, tuple[dict[str, float], float]]:
     """Measure searches for tenants of many sizes among generated vectors.
-
-    Args:
-        fit: as of `TenantCalibration.rates`.
 
     Returns:
         Seconds per unit and the half-width of the interval, by name of the search.
@@ -68,7 +65,7 @@ def measure_tenant_rates(fit: Fit) -> dict[str, tuple[dict[str, float], float]]:
         calibration = TenantCalibration()
         for _ in range(TENANT_SWEEPS):
             calibration.sweep()
-    return calibration.rates(fit)
+    return calibration.rates()
 
 
 class TenantCalibration:
@@ -97,22 +94,18 @@ class TenantCalibration:
             medians.append(float(np.median(times)))
         self._took_s.append(medians)
 
-    def rates(self, fit: Fit) -> dict[str, tuple[dict[str, float], float]]:
-        """Return what the calm sweeps say.
-
-        Args:
-            fit: finds seconds per unit, and the half-width of an 80 % interval, from works, seconds
-                and names of groups of which each is forecast from the others.
+    def rates(self) -> dict[str, tuple[dict[str, float], float]]:
+        """Fit what the calm sweeps took.
 
         Returns:
-            Both, by name of the search.
+            Seconds per unit and the half-width of an 80 % interval, by name of the search.
         """
         took_s = np.quantile(self._took_s, _CALM, axis=0).tolist()
         found = {}
         for kind in SEARCHES:
             places = [place for place, item in enumerate(self._asked) if item.kind == kind]
             own = [self._asked[place] for place in places]
-            found[kind] = fit(
+            found[kind] = fit_rates(
                 [item.work for item in own],
                 [took_s[place] for place in places],
                 [item.tenant for item in own],

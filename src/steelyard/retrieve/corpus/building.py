@@ -72,11 +72,11 @@ def build_corpus(
     if folder.is_dir() and any(folder.iterdir()) and not (folder / "corpus.json").is_file():
         raise ConfigError(f"{folder} holds something else", hint="name an empty or new folder")
     work = folder.with_name(f".{folder.name}.building")
+    # Before the folder is made: sources that do not exist should leave nothing behind.
+    build = _CorpusBuilder(folder, work, settings, encoder, progress or (lambda stage, share: None))
+    files = list_corpus(sources, build.skipped)
     with exclusive(work):
-        build = _CorpusBuilder(
-            folder, work, settings, encoder, progress or (lambda stage, share: None)
-        )
-        return build.run(list_corpus(sources, build.skipped), [str(Path(s)) for s in sources])
+        return build.run(files, [str(Path(s)) for s in sources])
 
 
 class _CorpusBuilder:

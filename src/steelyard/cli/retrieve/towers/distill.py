@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from steelyard.cli.output import Switch, print_report
+from steelyard.cli.places import require_place
 from steelyard.cli.retrieve.towers.recipe import read_recipe
 from steelyard.cli.retrieve.towers.texts import (
     RunOptions,
@@ -65,6 +66,7 @@ def distill(
         recipe: TOML file, such as recipes/towers.toml, in the place of the three before.
         json: print JSON instead of a table.
     """
+    require_place(out, "a folder")
     found = load_encoder(teacher)
     large = found.encoder if isinstance(found, QueryEncoder) else found
     walk = read_recipe(recipe)

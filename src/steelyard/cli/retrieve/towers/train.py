@@ -6,6 +6,7 @@ import numpy as np
 
 from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, print_report
+from steelyard.cli.places import require_place
 from steelyard.cli.retrieve.towers.recipe import read_recipe
 from steelyard.cli.retrieve.towers.texts import (
     PairOptions,
@@ -71,6 +72,7 @@ def train(
         recipe: TOML file, such as recipes/towers.toml, in the place of the three before.
         json: print JSON instead of a table.
     """
+    require_place(out, "a folder")
     options, chosen = run or RunOptions(), shape or ShapeOptions()
     lesson = learning or PairOptions()
     walk = read_recipe(recipe)
