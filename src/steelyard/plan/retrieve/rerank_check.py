@@ -43,8 +43,8 @@ def tried_designs(profile: RerankProfile) -> list[Design]:
 class RerankTries:
     """Some designs that are tried round by round while a drive is played.
 
-    Rounds may lie apart: what differs from one to the next is the drift of the machine's speed,
-    which no interval that was found within seconds knows of.
+    Rounds may lie apart: what a design takes differs from one to the next with the machine's speed,
+    which no interval that was found in one of them knows of.
 
     Attributes:
         designs: what is tried.
@@ -103,9 +103,9 @@ class RerankTries:
     def round(self, count: int = 0) -> None:
         """Search with each design once for each query; the first round warms everything up before.
 
-        Designs take turns, so that a machine that slows down does so for all, and each with
-        another query: a design that follows with the same one would find its cells in the
-        processor's caches, and seem faster than it is when its turn comes alone.
+        Each design's searches come one after the other, as they do in use: what a design takes
+        differs more from one such moment to the next than in the mean of longer ones. No search
+        follows one with the same query, which would find its cells in the processor's caches.
 
         Args:
             count: queries, the first ones; all when 0.
@@ -116,8 +116,8 @@ class RerankTries:
         if not self._rounds:
             for place, way in enumerate(self._ways):
                 self._search_s(way, place * apart % queries)
-        for turn in range(queries):
-            for place, way in enumerate(self._ways):
+        for place, way in enumerate(self._ways):
+            for turn in range(queries):
                 query = (turn + place * apart) % queries
                 took_s[query, place] = self._search_s(way, query)
         self._rounds.append(took_s)
