@@ -97,6 +97,7 @@ class VectorPilot:
         self._index, self._whole = _pilot(index, part), _shape(index, count)
         self._little = _shape(self._index, held)
         sample = self._kept[np.sort(rng.choice(held, part, replace=False))]
+        # Threads that wait for a processor would make it a forecast of the load, not of the work.
         with free_threads():
             _warm(index, sample)
             self._index.train(sample, seed=seed)
@@ -125,6 +126,7 @@ class VectorPilot:
 
     def _figures(self, build_s: float) -> BuildFigures:
         """Return what is forecast."""
+        # By other queries than those that measure the index: one draw would flatter the forecast.
         small = measure_vectors(self._index, self._kept, build_s, seed=self._seed)
         slower = self._slower(self._index.nprobe)
         return replace(

@@ -57,13 +57,13 @@ def fastest(work: Callable[[], T]) -> tuple[float, T]:
         Seconds of work of the fastest time, and what the last one returned.
     """
     taken_s: list[float] = []
-    whole = time.perf_counter()
+    began_s = time.perf_counter()
     while True:
         clock = WorkClock()
         found = work()
         taken_s.append(clock.read_s())
         # Short work is what the loss of a processor, for a moment, makes many times as long.
-        is_long = time.perf_counter() - whole > _REPEATS_S
+        is_long = time.perf_counter() - began_s > _REPEATS_S
         if len(taken_s) >= (2 if is_long else _REPEATS):
             return min(taken_s), found
 
@@ -89,7 +89,7 @@ def _running_at_once(most: int) -> int:
     """Return how many of some threads run at once, by processor time over time."""
     found = 1
     with ThreadPoolExecutor(most) as pool:
-        # What a moment keeps a thread from is not other work: it comes again, or it is none.
+        # One probe may fall into a short interruption; other work that goes on is in all of them.
         for _ in range(_PROBES if most > 1 else 0):
             own_s, wall_s = time.process_time(), time.perf_counter()
             # Hashing lets go of the interpreter, so threads hash side by side.

@@ -62,6 +62,7 @@ def codesign(
     require_range(0, 1, is_open=True, utilization=utilization)
     if out is not None:
         require_place(out)
+    # Vectors are dealt out to the cards, and each answers for its own.
     held = -(-count // accelerators)
     table = RecallTable.read(recalls, where=_pairs(where))
     card = fpga(device)

@@ -42,6 +42,7 @@ class CorpusForecast:
     stage_s: Mapping[str, float]
 
 
+@free_threads()
 def forecast_corpus(
     sample: PilotSample,
     shape: StoreShape,
@@ -64,19 +65,6 @@ def forecast_corpus(
     Returns:
         The forecast.
     """
-    with free_threads():
-        return _forecast(sample, shape, dim, fitted_texts, encoder, seed)
-
-
-def _forecast(
-    sample: PilotSample,
-    shape: StoreShape,
-    dim: int,
-    fitted_texts: int,
-    encoder: PassageEncoder | None,
-    seed: int,
-) -> CorpusForecast:
-    """Forecast an index of texts with the threads that are set."""
     count = max(round(sample.passages), 1)
     texts = sample.texts[: max(count // _TRIED, _FEWEST_TRIED)]
     # What compiles and loads does so before anything is timed.

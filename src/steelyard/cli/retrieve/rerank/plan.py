@@ -83,6 +83,7 @@ def plan(
     found = RerankFolder.open(folder)
     tier = storage_tier(drive)
     least = _ALL_PARTS * _LEAST_QUERIES if check else _LEAST_QUERIES
+    # Each step has queries of its own: nothing is judged by what it was chosen with.
     asked = _parts(_asked(found, queries, samples, least), _ALL_PARTS if check else 2)
     profiled, tried, kept = map(found.encoder.encode_queries, asked)
     parts = (found.index, found.store)

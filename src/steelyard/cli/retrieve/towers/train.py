@@ -80,6 +80,7 @@ def train(
         options, chosen, lesson = walk.training, walk.teacher, walk.learning
     asked, texts = texts_of(pairs, query, document, words=walk.words)
     places = np.arange(len(asked))
+    # Every tenth query teaches nothing: the quality that is printed is that of these.
     kept, held = places[places % _HELD_OUT != 0], places[::_HELD_OUT].tolist()
     made = _pairs(asked, texts, kept, lesson.clozes, options.seed)
     tokenizer = train_tokenizer(iter([*texts, *made.queries]), lesson.vocabulary)
