@@ -7,6 +7,7 @@ import pytest
 
 from steelyard.cli.main import main
 from steelyard.cli.retrieve.forecasting import past_checks
+from steelyard.cli.retrieve.rerank.texts import read_texts
 from steelyard.errors import DataError
 from steelyard.retrieve.multivector.folder import RerankFolder, build_folder
 from steelyard.retrieve.text import LatentEncoder
@@ -36,6 +37,17 @@ def run(capsys, monkeypatch, *words):
         main()
     out = capsys.readouterr()
     return ended.value.code or 0, out.out, out.err
+
+
+def test_a_strange_value_beside_the_texts_spoils_none_of_them(tmp_path):
+    source = tmp_path / "papers.jsonl"
+    rows = [{"text": f"wing {place}", "part": "704"} for place in range(2000)]
+    rows[1990]["part"] = "ml-a"
+    source.write_text("\n".join(map(json.dumps, rows)))
+    found = read_texts(source, column="text", words=64)
+    assert len(found) == 2000 and found[1990] == ("papers.jsonl row 1991", "wing 1990")
+    with pytest.raises(DataError, match="the first is row 1991"):
+        read_texts(source, column="part", words=64)
 
 
 def test_words_tell_texts_apart_and_an_empty_text_has_none():

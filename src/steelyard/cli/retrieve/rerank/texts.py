@@ -29,15 +29,19 @@ def read_texts(source: Path, *, column: str, words: int) -> list[tuple[str, str]
         DataError: it cannot be read, or has no such column.
     """
     if source.suffix in _TABLES:
-        table, bad = DataTable.scan(source).collect()
-        if column not in table.column_names:
+        scanned = DataTable.scan(source)
+        if column not in scanned.schema.names:
             raise DataError(
                 f"{source} has no column {column!r}",
-                hint=f"give --column one of {', '.join(table.column_names)}",
+                hint=f"give --column one of {', '.join(scanned.schema.names)}",
             )
+        # The texts alone: a value of another column that is unlike those before it spoils none.
+        table, bad = scanned.select([column]).collect()
         if bad.total:
+            first = bad.rows[0]
             raise DataError(
-                f"{bad.total:,} rows of {source} cannot be read",
+                f"{bad.total:,} rows of {source} cannot be read, the first is row {first.row}: "
+                f"{first.reason}",
                 hint="`steelyard data table clean` writes the good ones",
             )
         texts = table.column(column).to_pylist()
