@@ -131,7 +131,10 @@ _SPOKEN = {
     "parameter",
     "count",
     "USD",
-}  # "70B", "10 million": their large numbers are spoken in words
+    "token/s",
+    "request/s",
+    "site/s",
+}  # "70B", "10 million": their large numbers are spoken in words, and `pretty` writes them so
 _DIVISIBLE = {
     "W",
     "J",

@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from steelyard.errors import ConfigError
@@ -129,6 +129,9 @@ def test_pretty_duration_prints_infinity():
 
 
 @given(st.sampled_from(UNITS), st.floats(1e-8, 1e24) | st.floats(-1e24, -1e-8))
+@example("token/s", 999_500_000.0)
+@example("request/s", 2e9)
+@example("site/s", 3e9)
 def test_what_pretty_prints_parse_reads(unit, value):
     if unit == "count":
         value = round(value)
